@@ -1,0 +1,85 @@
+# Everything a developer does, by name. `make` alone prints the list.
+# Needs Python 3.11+ and make; the environment in .venv is made on first use and again when a lock changes.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+SEED ?= 1
+STEPS ?= 10000
+export PYTHON
+
+.PHONY: help run test check fmt bench simulate lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## start the server (ARGS="--port 8000 ..." for its flags)
+	$(BIN)/fairlane serve $(ARGS)
+
+# The core decides what runs, so every branch of it has a test. Asked for only when the whole suite
+# ran and passed: a failing test is then the last thing on the screen, and so is an untested branch.
+test: $(VENV)/.dev ## run the tests (ARGS="-k lease ..." for pytest; then without the coverage rule)
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest --cov --cov-report=
+	@echo "Coverage of fairlane.core, which must be complete:"
+	@$(BIN)/python -m coverage report --fail-under=100
+else
+	$(BIN)/python -m pytest $(ARGS)
+endif
+
+check: $(VENV)/.dev ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(VENV)/.dev ## format the code and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also installs the other queues; ARGS=...)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(VENV)/.dev ## run the real engine under faults (SEED=1 STEPS=10000)
+	$(BIN)/python -m tests.simulation --seed $(SEED) --steps $(STEPS)
+
+# The locks name versions and hashes and never the place they came from.
+lock: $(VENV)-lock/.uv ## pin the dependencies again (ARGS=--upgrade for newer versions)
+	$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml --all-extras --group build -c requirements/dev.txt -o requirements/runtime.txt
+	$(LOCK) requirements/peers.in -o requirements/peers.txt
+
+LOCK = $(VENV)-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+	--custom-compile-command "make lock" $(ARGS)
+
+clean: ## remove everything that was made here
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lock dist build .coverage .coverage.* \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# --- environments -------------------------------------------------------------------------------
+
+$(VENV)/.run: requirements/runtime.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $<
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(VENV)-peers/.peers: requirements/peers.txt | $(VENV)-peers/bin/python
+	$(VENV)-peers/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+$(VENV)-lock/.uv: | $(VENV)-lock/bin/python
+	$(VENV)-lock/bin/python $(PIP_INSTALL) uv
+	@touch $@
+
+%/bin/python:
+	@python=$$(scripts/find-python) && echo "Making $* with $$python" && "$$python" -m venv $*

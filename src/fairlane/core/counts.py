@@ -1,0 +1,99 @@
+"""Counters: what one task adds to its lane and to its agent's line, and what a change moves.
+
+Every counter in the store is the sum of `facts` over tasks, or of `totals` over changes. There is
+no other place that adds to a counter, so a path that forgets to count cannot be written.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.model import CRITICAL, Change, Task
+
+
+class Tally(msgspec.Struct):
+    """`slots` are open leases: tasks in flight, plus cancelled runs that have not ended yet."""
+
+    queued: int = 0
+    ready: int = 0
+    urgent: int = 0
+    inflight: int = 0
+    slots: int = 0
+    parked: int = 0
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    rejected: int = 0
+    expired: int = 0
+    dispatched: int = 0
+    waited_ms: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.queued or self.slots or self.parked)
+
+    @property
+    def balanced(self) -> bool:
+        """Everything that was ever admitted is somewhere, exactly once."""
+        ended = self.completed + self.failed + self.cancelled
+        return self.submitted == ended + self.parked + self.queued + self.inflight
+
+
+class Line(Tally):
+    """The tasks of one agent and one route in one lane, and the agent's place in the order.
+
+    `share` is the agent's open leases in the lane divided by its weight, the same number in each
+    of its lines there; `served` is the token of its newest lease. The smallest pair goes next.
+    """
+
+    lane: str = ""
+    agent: str = ""
+    route: str = ""
+    share: float = 0.0
+    served: int = 0
+
+
+def apply(tally: Tally, change: Change) -> None:
+    """Move what `change` moves. Called once for the lane and once for the line."""
+    if change.before is not None:
+        _add_facts(tally, change.before, -1)
+    _add_facts(tally, change.after, 1)
+    _add_totals(tally, change)
+
+
+def _add_facts(tally: Tally, task: Task, sign: int) -> None:
+    state = task.state
+    if state == lifecycle.QUEUED:
+        tally.queued += sign
+        if task.gate is None:
+            tally.ready += sign
+            if task.priority <= CRITICAL:
+                tally.urgent += sign
+    elif state in lifecycle.IN_FLIGHT:
+        tally.inflight += sign
+    elif state == lifecycle.PARKED:
+        tally.parked += sign
+    if task.lease_expires_at is not None:
+        tally.slots += sign
+
+
+def _add_totals(tally: Tally, change: Change) -> None:
+    verb = change.verb
+    if verb == lifecycle.SUBMIT:
+        tally.submitted += 1
+    elif verb == lifecycle.LEASE:
+        tally.dispatched += 1
+        tally.waited_ms += change.waited_ms
+    elif verb == lifecycle.COMPLETE:
+        tally.completed += 1
+    elif verb == lifecycle.CANCEL:
+        tally.cancelled += 1
+    elif verb == lifecycle.REJECT:
+        tally.rejected += 1
+    elif verb in (lifecycle.FAIL, lifecycle.EXPIRE):
+        tally.failed += 1
+        if verb == lifecycle.EXPIRE and change.before and change.before.state == lifecycle.QUEUED:
+            tally.expired += 1
+

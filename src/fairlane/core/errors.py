@@ -1,0 +1,145 @@
+"""Every error Fairlane raises on purpose, in one tree, split by whose move it is.
+
+    FairlaneError
+    |-- CallerError          the request is wrong: do not repeat it unchanged
+    |   |-- InvalidRequest       invalid_request
+    |   |-- BatchTooLarge        batch_too_large
+    |   |-- PayloadTooLarge      payload_too_large
+    |   |-- NotFound             not_found
+    |   |-- Conflict             conflict
+    |   |-- IdempotencyConflict  idempotency_conflict
+    |   `-- LeaseLost            lease_lost
+    |-- BusyError            the request is fine: repeat it later
+    |   |-- QueueFull            queue_full
+    |   |-- Draining             draining
+    |   |-- Disabled             disabled
+    |   `-- StoreUnavailable     store_unavailable
+    |-- OperatorError        the set-up is wrong: a person has to change something
+    |   |-- InvalidPolicy        invalid_policy
+    |   |-- InvalidSettings      invalid_settings
+    |   |-- StoreInUse           store_in_use
+    |   `-- StoreMismatch        store_mismatch
+    |-- TargetRefused        target_refused: the outbound guard does not allow the address
+    `-- ExecutionFailed      execution_failed: the work itself went wrong
+
+Codes are stable and part of the public surface; messages may improve at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FairlaneError(Exception):
+    code: ClassVar[str] = "error"
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: dict[str, Any] | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        self.retry_after_ms = retry_after_ms
+
+
+class CallerError(FairlaneError):
+    """The request is wrong; repeating it unchanged gives the same answer."""
+
+
+class InvalidRequest(CallerError):
+    code = "invalid_request"
+
+
+class BatchTooLarge(CallerError):
+    code = "batch_too_large"
+
+
+class PayloadTooLarge(CallerError):
+    code = "payload_too_large"
+
+
+class NotFound(CallerError):
+    code = "not_found"
+
+
+class Conflict(CallerError):
+    code = "conflict"
+
+
+class IdempotencyConflict(CallerError):
+    code = "idempotency_conflict"
+
+
+class LeaseLost(CallerError):
+    code = "lease_lost"
+
+
+class BusyError(FairlaneError):
+    """The request is fine; Fairlane cannot take it now."""
+
+    retryable = True
+
+
+class QueueFull(BusyError):
+    code = "queue_full"
+
+
+class Draining(BusyError):
+    code = "draining"
+
+
+class Disabled(BusyError):
+    code = "disabled"
+
+
+class StoreUnavailable(BusyError):
+    code = "store_unavailable"
+
+
+class OperatorError(FairlaneError):
+    """The set-up is wrong; a person has to change something."""
+
+
+class InvalidPolicy(OperatorError):
+    code = "invalid_policy"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class InvalidSettings(OperatorError):
+    code = "invalid_settings"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class StoreInUse(OperatorError):
+    code = "store_in_use"
+
+
+class StoreMismatch(OperatorError):
+    code = "store_mismatch"
+
+
+class TargetRefused(FairlaneError):
+    code = "target_refused"
+
+
+class ExecutionFailed(FairlaneError):
+    """A run ended badly. `retryable` says whether another attempt could go better."""
+
+    code = "execution_failed"
+
+    def __init__(
+        self, message: str, *, retryable: bool = True, retry_after_ms: int | None = None
+    ) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.retryable = retryable

@@ -1,0 +1,63 @@
+"""Fairness: which agent goes next.
+
+The agent with the fewest open leases in the lane, divided by its weight, goes first; ties go to
+the one served longest ago. Agents with critical work come before all others. This is decided
+here and nowhere else: `sched plan` and the leasing transaction call the same function.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Contender(msgspec.Struct):
+    """An agent with ready work in one lane. `ceiling` is its own limit there, if it has one."""
+
+    agent: str
+    ready: int
+    urgent: int
+    slots: int
+    served: int
+    weight: float = 1.0
+    ceiling: int | None = None
+
+    @property
+    def eligible(self) -> bool:
+        return self.ready > 0 and (self.ceiling is None or self.slots < self.ceiling)
+
+    @property
+    def key(self) -> tuple[bool, float, int, str]:
+        return (self.urgent <= 0, self.slots / self.weight, self.served, self.agent)
+
+
+def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[str]:
+    """The agents to serve, in order, for `slots` free slots; an agent may come up many times.
+
+    `served` is the token of the newest lease; each pick counts on from there, as the leases will.
+    """
+    heap = [(contender.key, contender) for contender in contenders if contender.eligible]
+    heapq.heapify(heap)
+    order: list[str] = []
+    while heap and len(order) < slots:
+        contender = heap[0][1]
+        order.append(contender.agent)
+        contender.ready -= 1
+        contender.urgent -= 1
+        contender.slots += 1
+        contender.served = served + len(order)
+        if contender.eligible:
+            heapq.heapreplace(heap, (contender.key, contender))
+        else:
+            heapq.heappop(heap)
+    return order
+
+
+def free_slots(ceiling: int, used: int, overall: int | None, used_overall: int) -> int:
+    """How many more leases a lane may give out, under its own ceiling and the one over all."""
+    free = ceiling - used
+    if overall is not None:
+        free = min(free, overall - used_overall)
+    return max(0, free)

@@ -1,0 +1,222 @@
+"""Leases: the right to run one task until a moment, guarded by a fencing token.
+
+Each function takes the task as it is, decides, and returns the change and the answer. A report
+that does not carry the token of an open lease changes nothing and is answered `lease_lost`.
+A task that ended while its run went on (cancelled, past its deadline) keeps its lease until the
+worker reports back: only then is the slot really free.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+
+from fairlane.core import lifecycle, retries
+from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
+from fairlane.core.model import DELAY_GATE, Change, Task
+from fairlane.core.policy import Policy
+
+QUEUED_TOO_LONG = "deadline exceeded while queued"
+RAN_TOO_LONG = "deadline exceeded while running"
+WORKER_GONE = "worker stopped reporting: its lease ran out"
+
+
+class Decision(msgspec.Struct):
+    """What to save, if anything, and what to answer: the task after it, or an error."""
+
+    change: Change | None
+    answer: Task | FairlaneError
+
+
+def grant(
+    task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int
+) -> Change:
+    """Lease a ready task; `started` says that the worker begins at once."""
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, lifecycle.LEASE)
+    after.attempts += 1
+    after.token = token
+    after.worker = worker
+    after.lease_expires_at = now + ttl_ms
+    if started:
+        _begin(after, now)
+    return Change(task, after, lifecycle.LEASE, waited_ms=max(0, now - task.queued_at))
+
+
+def start(task: Task | None, token: int, now: int) -> Decision:
+    if task is None or _stale(task, token):
+        return Decision(None, _lost(task))
+    if task.state in lifecycle.TERMINAL:
+        return Decision(_closed(task), _lost(task))
+    if task.state == lifecycle.RUNNING:
+        return Decision(None, task)
+    after = copy.copy(task)
+    _begin(after, now)
+    return Decision(Change(task, after, lifecycle.START), after)
+
+
+def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:
+    """Extend an open lease. The answer's state tells the worker whether to go on."""
+    if task is None or _stale(task, token):
+        return Decision(None, _lost(task))
+    after = copy.copy(task)
+    after.lease_expires_at = now + ttl_ms
+    return Decision(Change(task, after, lifecycle.RENEW), after)
+
+
+def complete(task: Task | None, token: int, result: str | None, now: int) -> Decision:
+    if task is not None and task.token == token and task.state == lifecycle.DONE:
+        return Decision(None, task)
+    if task is None or _stale(task, token):
+        return Decision(None, _lost(task))
+    if task.terminal:
+        return _close(task)
+    after = _ended(task, lifecycle.COMPLETE, now)
+    return Decision(Change(task, after, lifecycle.COMPLETE, result=result), after)
+
+
+def fail(
+    task: Task | None,
+    token: int,
+    error: str,
+    *,
+    retryable: bool,
+    retry_after_ms: int | None,
+    policy: Policy,
+    now: int,
+) -> Decision:
+    if task is None or _stale(task, token):
+        return Decision(None, _lost(task))
+    if task.terminal:
+        return _close(task)
+    change = _failure(task, error, retryable, retry_after_ms, policy, now)
+    return Decision(change, change.after)
+
+
+def release(task: Task | None, token: int, now: int) -> Decision:
+    """Give a lease back without having used it up: the attempt does not count."""
+    if task is None or _stale(task, token):
+        return Decision(None, _lost(task))
+    if task.terminal:
+        return _close(task)
+    after = _requeued(task, lifecycle.RELEASE, now)
+    after.attempts -= 1
+    return Decision(Change(task, after, lifecycle.RELEASE), after)
+
+
+def reclaim(task: Task, policy: Policy, now: int, reason: str = WORKER_GONE) -> Change:
+    """Take back a lease that ran out: one failed attempt, unless the run had not begun.
+
+    An assigned task did nothing yet, so it is queued again and keeps its attempt.
+    """
+    if task.terminal:
+        return _closed(task)
+    if task.state == lifecycle.ASSIGNED:
+        after = _requeued(task, lifecycle.RELEASE, now)
+        after.attempts -= 1
+        return Change(task, after, lifecycle.RELEASE)
+    return _failure(task, reason, True, None, policy, now)
+
+
+def cancel(task: Task | None, task_id: str, now: int) -> Decision:
+    if task is None:
+        return Decision(None, NotFound(f'task "{task_id}" not found'))
+    if task.terminal:
+        message = f'task "{task_id}" already in terminal state "{task.state}"'
+        return Decision(None, Conflict(message, details={"state": task.state}))
+    after = _stopped(task, lifecycle.CANCEL, now)
+    return Decision(Change(task, after, lifecycle.CANCEL), after)
+
+
+def expire(task: Task, now: int) -> Change:
+    """End a task whose deadline has passed, queued or running."""
+    queued = task.state == lifecycle.QUEUED
+    after = _stopped(task, lifecycle.EXPIRE, now)
+    error = QUEUED_TOO_LONG if queued else RAN_TOO_LONG
+    return Change(task, after, lifecycle.EXPIRE, error=error)
+
+
+def _begin(task: Task, now: int) -> None:
+    task.state = lifecycle.step(task.state, lifecycle.START)
+    if task.started_at is None:
+        task.started_at = now
+
+
+def _failure(
+    task: Task,
+    error: str,
+    retryable: bool,
+    retry_after_ms: int | None,
+    policy: Policy,
+    now: int,
+) -> Change:
+    settings = policy.kinds[task.kind]
+    verb = retries.after_failure(
+        task.attempts, task.max_attempts, retryable=retryable, settings=settings
+    )
+    if verb != lifecycle.RETRY:
+        return Change(task, _ended(task, verb, now), verb, error=error)
+    after = _requeued(task, lifecycle.RETRY, now)
+    wait = retries.backoff_ms(task.attempts, settings, token=task.token)
+    after.gate = DELAY_GATE
+    after.eligible_at = now + max(wait, retry_after_ms or 0)
+    return Change(task, after, lifecycle.RETRY, error=error)
+
+
+def _ended(task: Task, verb: str, now: int) -> Task:
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, verb)
+    after.lease_expires_at = None
+    if after.state != lifecycle.PARKED:
+        after.completed_at = now
+    if after.started_at is None:
+        after.started_at = now
+    return after
+
+
+def _requeued(task: Task, verb: str, now: int) -> Task:
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, verb)
+    after.gate = None
+    after.lease_expires_at = None
+    after.worker = None
+    after.queued_at = now
+    return after
+
+
+def _stopped(task: Task, verb: str, now: int) -> Task:
+    """Ended from outside: an open lease stays until the worker has stopped."""
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, verb)
+    after.gate = None
+    after.eligible_at = None
+    after.completed_at = now
+    return after
+
+
+def _closed(task: Task) -> Change:
+    after = copy.copy(task)
+    after.lease_expires_at = None
+    return Change(task, after, lifecycle.CLOSE)
+
+
+def _close(task: Task) -> Decision:
+    change = _closed(task)
+    return Decision(change, change.after)
+
+
+def _stale(task: Task, token: int) -> bool:
+    return task.token != token or not task.leased
+
+
+def _lost(task: Task | None) -> LeaseLost:
+    details: dict[str, Any] | None = None
+    if task is not None:
+        details = {"taskId": task.id, "state": task.state}
+    return LeaseLost(
+        "the lease is no longer yours: it ran out, was given back or the task has ended; "
+        "stop the work and lease again",
+        details=details,
+    )

@@ -1,0 +1,91 @@
+"""A task's life as a table: which verb moves which state where.
+
+The code only looks things up here, the documentation is drawn from it, and every write in the
+store is guarded by the state that the table was asked about. A move that is not in the table
+raises `IllegalMove` and changes nothing; terminal states have no row, so nothing leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NEW: Final = "new"  # not a state anybody sees: where a submission starts
+QUEUED: Final = "queued"
+ASSIGNED: Final = "assigned"
+RUNNING: Final = "running"
+PARKED: Final = "parked"
+DONE: Final = "done"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+REJECTED: Final = "rejected"
+
+SUBMIT: Final = "submit"
+REJECT: Final = "reject"
+LEASE: Final = "lease"
+START: Final = "start"
+COMPLETE: Final = "complete"
+FAIL: Final = "fail"
+RETRY: Final = "retry"
+PARK: Final = "park"
+RELEASE: Final = "release"
+EXPIRE: Final = "expire"
+CANCEL: Final = "cancel"
+RESET: Final = "reset"
+
+# Verbs that leave the state as it is: a gate opens or shuts, a lease is renewed, or a lease that
+# outlived its task is closed.
+PROMOTE: Final = "promote"
+HOLD: Final = "hold"
+RENEW: Final = "renew"
+CLOSE: Final = "close"
+
+MOVES: Final[Mapping[str, Mapping[str, str]]] = {
+    NEW: {SUBMIT: QUEUED, REJECT: REJECTED},
+    QUEUED: {LEASE: ASSIGNED, CANCEL: CANCELLED, EXPIRE: FAILED},
+    ASSIGNED: {
+        START: RUNNING,
+        COMPLETE: DONE,
+        FAIL: FAILED,
+        RETRY: QUEUED,
+        PARK: PARKED,
+        RELEASE: QUEUED,
+        EXPIRE: FAILED,
+        CANCEL: CANCELLED,
+    },
+    RUNNING: {
+        COMPLETE: DONE,
+        FAIL: FAILED,
+        RETRY: QUEUED,
+        PARK: PARKED,
+        RELEASE: QUEUED,
+        EXPIRE: FAILED,
+        CANCEL: CANCELLED,
+    },
+    PARKED: {RESET: QUEUED, CANCEL: CANCELLED},
+}
+
+IN_FLIGHT: Final = frozenset({ASSIGNED, RUNNING})
+TERMINAL: Final = frozenset({DONE, FAILED, CANCELLED, REJECTED})
+STATES: Final = (QUEUED, ASSIGNED, RUNNING, PARKED, DONE, FAILED, CANCELLED, REJECTED)
+
+# What callers of other schedulers say for the same thing.
+SPOKEN: Final[Mapping[str, str]] = {"pending": QUEUED, "completed": DONE}
+
+
+class IllegalMove(Exception):
+    """A verb was applied to a state that the table does not allow: a defect, not bad input."""
+
+
+def step(state: str, verb: str) -> str:
+    """The state that `verb` leads to from `state`."""
+    try:
+        return MOVES[state][verb]
+    except KeyError:
+        raise IllegalMove(f"{verb} does not apply to a task that is {state}") from None
+
+
+def state_from(word: str) -> str | None:
+    """The state that a caller means by `word`, or None when there is no such state."""
+    state = SPOKEN.get(word, word)
+    return state if state in STATES else None

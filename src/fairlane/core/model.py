@@ -1,0 +1,127 @@
+"""The nouns: what a caller submits, the scheduling row of a task, and what a verb changes.
+
+Moments are integer milliseconds since the epoch and end in `_at`; spans end in `_ms`.
+A `Task` is the small row that changes; the request that it was made from never changes and is
+kept apart. Both databases store the fields of `Task` in this order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+
+ACTION: Final = "action"
+HANDLER: Final = "handler"
+KINDS: Final = (ACTION, HANDLER)
+
+PRIORITY_NAMES: Final = {"critical": -20, "high": -10, "normal": 0, "low": 10}
+CRITICAL: Final = -20
+PRIORITY_MAX: Final = 1_000_000
+
+DELAY_GATE: Final = "delay"
+SESSION_GATE: Final = "session"
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """One piece of work asked for, checked for form; policy has not been applied yet.
+
+    `body` is the request as JSON text: what an executor gets and `GET /tasks/{id}` shows.
+    """
+
+    id: str
+    kind: str
+    agent: str
+    route: str
+    body: str
+    lane: str | None = None
+    priority: int = 0
+    session: str | None = None
+    deadline_at: int | None = None
+    callback_url: str | None = None
+    batch: str | None = None
+
+
+class Task(msgspec.Struct):
+    """The scheduling row. `token` is the fencing token of the newest lease, 0 before the first.
+
+    A lease is open while `lease_expires_at` is set. It outlives a cancelled or expired task until
+    the worker has really stopped, because the slot is not free before that.
+    """
+
+    seq: int
+    id: str
+    kind: str
+    lane: str
+    agent: str
+    route: str
+    line: str
+    priority: int
+    state: str
+    gate: str | None
+    session: str | None
+    batch: str | None
+    attempts: int
+    max_attempts: int
+    position: int
+    created_at: int
+    deadline_at: int | None = None
+    eligible_at: int | None = None
+    queued_at: int = 0
+    started_at: int | None = None
+    completed_at: int | None = None
+    token: int = 0
+    worker: str | None = None
+    lease_expires_at: int | None = None
+    callback_url: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.state == lifecycle.QUEUED and self.gate is None
+
+    @property
+    def leased(self) -> bool:
+        return self.lease_expires_at is not None
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in lifecycle.TERMINAL
+
+
+class Change(msgspec.Struct):
+    """One decided transition: the row before (None for a new task) and after, and why.
+
+    `result` and `error` are kept with the task when it ends. `result` is JSON text.
+    """
+
+    before: Task | None
+    after: Task
+    verb: str
+    result: str | None = None
+    error: str | None = None
+    waited_ms: int = 0
+
+
+def route_of(kind: str, name: str | None = None) -> str:
+    """What a worker must be able to run: `action`, or `handler/<name>`."""
+    return kind if name is None else f"{kind}/{name}"
+
+
+def lease_id(seq: int, token: int) -> str:
+    """Task and fencing token in one word, so an old lease id can never be valid again."""
+    return f"lse_{seq}_{token}"
+
+
+def parse_lease_id(text: str) -> tuple[int, int] | None:
+    """The task's sequence number and the token, or None when it is no lease id."""
+    prefix, _, numbers = text.partition("_")
+    seq, _, token = numbers.partition("_")
+    if prefix != "lse" or not (_is_number(seq) and _is_number(token)):
+        return None
+    return int(seq), int(token)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18

@@ -1,0 +1,38 @@
+"""What happens after a failed attempt: again after a wait, parked, or failed for good.
+
+The n-th retry waits `min(base * factor^(n-1), cap)`; jitter, where a kind has it, is drawn from
+the task's own token, so the same history always gives the same moments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fairlane.core import lifecycle
+from fairlane.core.policy import KindPolicy
+
+PARK: Final = "park"
+_SPREAD: Final = 2654435761  # Knuth's multiplicative hash: neighbouring tokens spread over [0, 1)
+
+
+def after_failure(
+    attempts: int, max_attempts: int, *, retryable: bool, settings: KindPolicy
+) -> str:
+    """The verb that follows the failure of attempt number `attempts`."""
+    if not retryable:
+        return lifecycle.FAIL
+    if attempts < max_attempts:
+        return lifecycle.RETRY
+    return lifecycle.PARK if settings.when_spent == PARK else lifecycle.FAIL
+
+
+def backoff_ms(retry: int, settings: KindPolicy, *, token: int = 0) -> int:
+    """How long the `retry`-th retry waits (the first is 1)."""
+    assert retry >= 1, retry
+    # A large exponent overflows a float; the cap is reached long before.
+    exponent = min(retry - 1, 64)
+    wait = min(settings.backoff_ms * settings.backoff_multiplier**exponent, settings.max_backoff_ms)
+    if settings.jitter:
+        unit = (token * _SPREAD % 2**32) / 2**32
+        wait *= 1 - settings.jitter + 2 * settings.jitter * unit
+    return round(wait)

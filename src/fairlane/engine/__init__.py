@@ -1,0 +1,1 @@
+"""The verbs of Fairlane and the one writer that runs them."""

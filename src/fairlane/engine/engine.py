@@ -1,0 +1,183 @@
+"""One transaction for many requests: the serial core that everything rests on.
+
+`Engine.apply` takes whatever is waiting, runs it verb by verb in one durable transaction, lets time
+do its part, leases what the freed slots allow, commits once, and only then answers. It is
+synchronous and knows no threads; `writer.py` feeds it. A commit whose outcome got lost is looked up
+by its number before anything is repeated, so repeating is always safe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.clock import Clock
+from fairlane.core.errors import FairlaneError, StoreUnavailable
+from fairlane.core.model import Task
+from fairlane.core.policy import Policy, from_document
+from fairlane.engine import leasing, requests, ticks, verbs
+from fairlane.engine.requests import Grant, Lease
+from fairlane.store.base import Connection, ConnectionLost, Store
+from fairlane.store.transaction import Transaction
+
+log = logging.getLogger("fairlane.engine")
+
+Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
+
+# What happens first in a batch: rules, then what frees slots, then what takes them.
+VERBS: Final[Mapping[type, Verb]] = {
+    requests.SetPolicy: verbs.set_policy,
+    requests.UseSecret: verbs.use_secret,
+    requests.Start: verbs.start,
+    requests.Complete: verbs.complete,
+    requests.Fail: verbs.fail,
+    requests.Release: verbs.release,
+    requests.Cancel: verbs.cancel,
+    requests.Reclaim: verbs.reclaim,
+    requests.Renew: verbs.renew,
+    requests.Submit: verbs.submit,
+    requests.SettleDelivery: verbs.settle_delivery,
+    requests.ClaimDeliveries: verbs.claim_deliveries,
+}
+
+PRUNE_EVERY_MS: Final = 10_000
+TRIES: Final = 5
+
+
+class Outcome(msgspec.Struct):
+    """What a committed batch has done, for those who were not asked but have to know."""
+
+    answers: list[Any]
+    grants: list[list[Grant]]
+    ended: list[Task]
+    stopped: list[Task]
+    owes: bool
+    left_ready: bool
+
+
+class Engine:
+    def __init__(self, store: Store, clock: Clock, *, name: str) -> None:
+        self.store = store
+        self.clock = clock
+        self.name = name
+        self.policy = Policy()
+        self.due_at: int | None = 0  # the first batch looks at everything
+        self._policy_version = 0
+        self._commit_id = 0
+        self._prune_at = 0
+        self._connection: Connection | None = None
+
+    def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
+        """Run the batch and serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
+        self._commit_id += 1
+        outcome: Outcome | None = None
+        for attempt in range(1, TRIES + 1):
+            try:
+                connection = self._connect()
+                if outcome is not None and self._committed(connection):
+                    return outcome
+                outcome = None
+                transaction = self._begin(connection)
+                outcome = self._run(transaction, batch, waiting)
+                if batch or transaction.changed:
+                    transaction.finish(self.name, self._commit_id)
+                    connection.commit()
+                else:
+                    connection.rollback()
+                self._remember(transaction)
+                return outcome
+            except ConnectionLost as error:
+                log.warning("the store did not answer (try %d of %d): %s", attempt, TRIES, error)
+                self._disconnect()
+            except BaseException:
+                self._rollback()
+                raise
+        raise StoreUnavailable("the store does not answer; the request was not carried out")
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def _run(
+        self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Lease]
+    ) -> Outcome:
+        answers: list[Any] = [None] * len(batch)
+        by_verb: dict[type, list[int]] = {}
+        for number, request in enumerate(batch):
+            by_verb.setdefault(type(request), []).append(number)
+        for kind, verb in VERBS.items():
+            numbers = by_verb.get(kind)
+            if numbers:
+                found = verb(tx, [batch[number] for number in numbers], tx.now)
+                for number, answer in zip(numbers, found, strict=True):
+                    answers[number] = answer
+        self._let_time_pass(tx)
+        ticks.settle_sessions(tx, tx.now)
+        grants = leasing.lease(tx, waiting, tx.now) if waiting else []
+        tx.write()
+        left_ready = any(tally.ready for tally in tx.lanes().values())
+        return Outcome(answers, grants, tx.ended, tx.stopped, tx.owes, left_ready)
+
+    def _let_time_pass(self, tx: Transaction) -> None:
+        if self.due_at is None or tx.now < self.due_at:
+            tx.note_due(self.due_at)
+            return
+        ticks.tick(tx, tx.now)
+        if tx.now >= self._prune_at:
+            went = ticks.prune(tx, tx.now)
+            tx.changed = tx.changed or went > 0
+            self._prune_at = tx.now + (0 if went >= ticks.STEP else PRUNE_EVERY_MS)
+        tx.note_due(self._prune_at)
+
+    def _begin(self, connection: Connection) -> Transaction:
+        last_seq, last_token, version, moment = connection.begin()
+        if version != self._policy_version:
+            self._load_policy(connection)
+        now = self.clock.now() if moment is None or self.clock.judges else moment
+        return Transaction(
+            connection,
+            now=now,
+            last_seq=last_seq,
+            last_token=last_token,
+            policy_version=version,
+            policy=self.policy,
+        )
+
+    def _load_policy(self, connection: Connection) -> None:
+        version, document = connection.run("policy_newest")[0]
+        self.policy = from_document(msgspec.json.decode(document))
+        self._policy_version = version
+
+    def _remember(self, tx: Transaction) -> None:
+        """What the next batch may rely on: only after the commit."""
+        self.policy = tx.policy
+        self._policy_version = tx.policy_version
+        self.due_at = tx.due_at
+
+    def _committed(self, connection: Connection) -> bool:
+        rows = connection.run("writer_commit", name=self.name)
+        return bool(rows) and rows[0][0] == self._commit_id
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = self.store.writer()
+        return self._connection
+
+    def _rollback(self) -> None:
+        if self._connection is not None:
+            self._connection.rollback()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def one(engine: Engine, request: Any) -> Any:
+    """Apply a single request and return its answer, or raise it when it is an error."""
+    answer = engine.apply([request]).answers[0]
+    if isinstance(answer, FairlaneError):
+        raise answer
+    return answer

@@ -1,0 +1,159 @@
+"""Leasing: give ready tasks to the workers that ask, as far as the ceilings allow.
+
+Costs as much as there is to give: it looks at the agents that come first and at the heads of
+their lines, never at the backlog. Workers that ask for the same are served together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+
+from fairlane.core import fairness, leases
+from fairlane.core.fairness import Contender
+from fairlane.core.model import Task
+from fairlane.core.policy import BY_PRIORITY
+from fairlane.engine.requests import Grant, Lease
+from fairlane.store.transaction import Transaction
+
+Ready = tuple[Task, str]
+
+
+def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
+    """What each request gets, possibly nothing."""
+    answers: list[list[Grant]] = [[] for _ in requests]
+    groups: dict[tuple[tuple[str, ...], frozenset[str]], list[int]] = {}
+    for number, request in enumerate(requests):
+        groups.setdefault((request.lanes, request.routes), []).append(number)
+    for (lanes, routes), numbers in groups.items():
+        hands = deque(number for number in numbers for _ in range(requests[number].limit))
+        _fill(tx, lanes, routes, hands, requests, answers, now)
+    return answers
+
+
+def _fill(
+    tx: Transaction,
+    lanes: Sequence[str],
+    routes: frozenset[str],
+    hands: deque[int],
+    requests: Sequence[Lease],
+    answers: list[list[Grant]],
+    now: int,
+) -> None:
+    """Fill the free hands: first a part from each lane, then the rest from any."""
+    for parts in (max(1, len(_open_lanes(tx, lanes))), 1):
+        for lane in _open_lanes(tx, lanes):
+            limit = min(-(-len(hands) // parts), _free(tx, lane), tx.lane(lane).ready)
+            for task, body in _from_lane(tx, lane, routes, limit) if limit > 0 else ():
+                number = hands.popleft()
+                answers[number].append(_grant(tx, requests[number], task, body, now))
+
+
+def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> Grant:
+    change = leases.grant(
+        task,
+        token=tx.next_token(),
+        worker=request.worker,
+        ttl_ms=request.ttl_ms,
+        started=task.route in request.started,
+        now=now,
+    )
+    tx.apply(change)
+    return Grant(change.after, body)
+
+
+def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
+    """Lanes with ready work, the emptiest first."""
+    tallies, settings = tx.lanes(), tx.policy.lanes
+    found = [
+        name
+        for name in lanes
+        if name in tallies and name in settings
+        if tallies[name].ready and not settings[name].paused
+    ]
+    return sorted(found, key=lambda name: tallies[name].slots / settings[name].max_inflight)
+
+
+def _free(tx: Transaction, lane: str) -> int:
+    used_overall = sum(tally.slots for tally in tx.lanes().values())
+    ceiling = tx.policy.lanes[lane].max_inflight
+    return fairness.free_slots(
+        ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall
+    )
+
+
+def _from_lane(
+    tx: Transaction, lane: str, routes: frozenset[str], limit: int
+) -> list[Ready]:
+    if tx.policy.lanes[lane].strategy == BY_PRIORITY:
+        lines = [(lane, "", route) for route in sorted(routes)]
+        return _first(tx.next_tasks(lines, limit), limit)
+    order = _agents(tx, lane, routes, limit)
+    return _heads(tx, lane, routes, order)
+
+
+def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
+    """The agents to serve, in order. Looks further down the line only past agents at their limit."""
+    tx.write()
+    look = limit + 8
+    while True:
+        agents: dict[str, None] = {}
+        exhausted = True
+        for name in ("line_urgent", "line_order"):
+            for route in sorted(routes):
+                rows = tx.connection.run(name, lane=lane, route=route, limit=look)
+                agents.update(dict.fromkeys(row[0] for row in rows))
+                exhausted = exhausted and len(rows) < look
+        order = fairness.pick(
+            _contenders(tx, lane, routes, agents), limit, served=tx.last_token
+        )
+        if len(order) == limit or exhausted:
+            return order
+        look *= 4
+
+
+def _contenders(
+    tx: Transaction, lane: str, routes: frozenset[str], agents: Iterable[str]
+) -> list[Contender]:
+    agents = list(agents)
+    tx.load_lines((lane, agent) for agent in agents)
+    contenders = []
+    for agent in agents:
+        lines = tx.lines(lane, agent)
+        runnable = [lines[route] for route in routes if route in lines]
+        contenders.append(
+            Contender(
+                agent=agent,
+                ready=sum(line.ready for line in runnable),
+                urgent=sum(line.urgent for line in runnable),
+                slots=sum(line.slots for line in lines.values()),
+                served=max(line.served for line in lines.values()),
+                weight=tx.policy.weight(agent),
+                ceiling=tx.policy.agent_ceiling(lane, agent),
+            )
+        )
+    return contenders
+
+
+def _heads(
+    tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[str]
+) -> list[Ready]:
+    """The tasks that the agents' turns in `order` stand for."""
+    turns = Counter(order)
+    by_depth: dict[int, list[tuple[str, str, str]]] = {}
+    for agent, count in turns.items():
+        lines = tx.lines(lane, agent)
+        depth = 1 << (count - 1).bit_length()  # few different limits, few statements
+        by_depth.setdefault(depth, []).extend(
+            (lane, agent, route) for route in lines if route in routes and lines[route].ready
+        )
+    found: dict[str, list[Ready]] = {agent: [] for agent in turns}
+    for depth, rows in by_depth.items():
+        for task, body in tx.next_tasks(rows, depth):
+            found[task.agent].append((task, body))
+    heads = {agent: iter(_first(ready, turns[agent])) for agent, ready in found.items()}
+    return [next(heads[agent]) for agent in order]
+
+
+def _first(ready: Iterable[Ready], limit: int) -> list[Ready]:
+    return sorted(ready, key=lambda pair: (pair[0].priority, pair[0].seq))[:limit]

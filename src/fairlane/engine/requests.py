@@ -1,0 +1,139 @@
+"""What callers ask of the writer: one small value per verb, in the order of a task's life.
+
+The answer of each is named beside it; any of them may be answered with a `FairlaneError` instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlane.core.model import Submission, Task
+from fairlane.core.policy import Policy
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    agent: str
+    key: str
+    digest: str
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Answer: a list with a `Task` or an error per submission."""
+
+    submissions: list[Submission]
+    idempotency: IdempotencyKey | None = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Answer: a list of `Grant`. It waits until there is something to run, or `until`.
+
+    `routes` is what the worker can run; `started` are the routes whose tasks it begins at once.
+    `until` is a moment of the monotonic clock, None for as long as it takes.
+    """
+
+    worker: str
+    lanes: tuple[str, ...]
+    routes: frozenset[str]
+    limit: int
+    ttl_ms: int
+    started: frozenset[str] = frozenset()
+    until: float | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    task: Task
+    body: str
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Answer: the `Task`."""
+
+    seq: int
+    token: int
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Answer: the `Task`; a terminal state means that the worker should stop."""
+
+    seq: int
+    token: int
+    ttl_ms: int
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """Answer: the `Task`. `result` is JSON text."""
+
+    seq: int
+    token: int
+    result: str | None = None
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """Answer: the `Task`."""
+
+    seq: int
+    token: int
+    error: str
+    retryable: bool = True
+    retry_after_ms: int | None = None
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Answer: the `Task`, queued again with its attempt given back."""
+
+    seq: int
+    token: int
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Answer: the `Task`."""
+
+    id: str
+
+
+class SetPolicy(msgspec.Struct, frozen=True):
+    """Answer: the `Policy` in force. `document` is laid over the policy that was."""
+
+    document: dict[str, Any]
+    source: str
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """Answer: how many leases were taken back from workers whose name starts with `prefix`."""
+
+    prefix: str
+
+
+class ClaimDeliveries(msgspec.Struct, frozen=True):
+    """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`."""
+
+    limit: int
+    hold_ms: int = 60_000
+
+
+class OwedDelivery(msgspec.Struct, frozen=True):
+    id: str
+    seq: int
+    url: str
+    event: str
+    attempt: int
+
+
+class SettleDelivery(msgspec.Struct, frozen=True):
+    """Answer: None. Neither delivered nor a time for the next try: given up."""
+
+    id: str
+    delivered: bool
+    error: str | None = None
+    retry_after_ms: int | None = None
+
+
+class UseSecret(msgspec.Struct, frozen=True):
+    """Answer: the webhook secret in force; `candidate` is kept when there was none."""
+
+    candidate: str
+
+
+Answer = Task | Policy | list[Any] | int | str | None

@@ -1,0 +1,77 @@
+"""What time does: deadlines pass, leases run out, waits end, old records go.
+
+Each tick does a bounded amount and says when it has to be called again, so that neither a million
+expired tasks nor a month of history holds up the writer.
+"""
+
+from __future__ import annotations
+
+from fairlane.core import gates, leases
+from fairlane.store.transaction import Transaction
+
+STEP = 500
+_REJECTED_KEPT_MS = 3_600_000
+
+
+def tick(tx: Transaction, now: int) -> None:
+    """Do what is due at `now`; `tx.due_at` tells when the next is."""
+    more = [_expire(tx, now), _reclaim(tx, now), _promote_due(tx, now)]
+    tx.write()
+    for due_at in tx.connection.run("next_due")[0]:
+        if due_at is not None:
+            tx.note_due(due_at)
+    if any(more):
+        tx.note_due(now)
+
+
+def settle_sessions(tx: Transaction, now: int) -> None:
+    """Hand the turn on in sessions where a run has ended."""
+    while tx.open_sessions:
+        free: dict[int, list[str]] = {}
+        for key in sorted(tx.open_sessions):
+            session = tx.session(key)
+            if session.free and session.waiting:
+                free.setdefault(session.free, []).append(key)
+        tx.open_sessions.clear()
+        for limit, keys in free.items():
+            tasks = tx.next_in_sessions(keys, limit)
+            tx.prepare(tasks)
+            for task in tasks:
+                tx.apply(gates.promote(task, now))
+
+
+def prune(tx: Transaction, now: int) -> int:
+    """Forget terminal tasks that are older than the retention; how many went."""
+    tx.write()
+    before = now - tx.policy.retention.ttl_ms
+    rows = tx.connection.run("task_old", before=before, limit=STEP)
+    rows += tx.connection.run("task_rejected", before=now - _REJECTED_KEPT_MS, limit=STEP)
+    rows = list(dict.fromkeys(rows))
+    for table in ("task", "request", "result", "delivery"):
+        tx.connection.run_rows(f"{table}_delete", rows)
+    tx.connection.run("idempotency_delete", before=before)
+    return len(rows)
+
+
+def _expire(tx: Transaction, now: int) -> bool:
+    tasks = tx.tasks("task_overdue", now=now, limit=STEP)
+    tx.prepare(tasks)
+    for task in tasks:
+        tx.apply(leases.expire(task, now))
+    return len(tasks) == STEP
+
+
+def _reclaim(tx: Transaction, now: int) -> bool:
+    tasks = tx.tasks("task_abandoned", now=now, limit=STEP)
+    tx.prepare(tasks)
+    for task in tasks:
+        tx.apply(leases.reclaim(task, tx.policy, now))
+    return len(tasks) == STEP
+
+
+def _promote_due(tx: Transaction, now: int) -> bool:
+    tasks = tx.tasks("task_due", now=now, limit=STEP)
+    tx.prepare(tasks)
+    for task in tasks:
+        tx.apply(gates.promote(task, now))
+    return len(tasks) == STEP

@@ -1,0 +1,234 @@
+"""The write thread: group commit, without artificial delay.
+
+Everything that came in while the last commit ran is the next batch. Callers are answered after
+the commit, those of one event loop in one hop. Leases that find nothing wait here and are looked at
+again whenever something may have become ready; the thread sleeps until somebody asks or something
+is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from fairlane.core.errors import FairlaneError, StoreUnavailable
+from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.requests import Grant, Lease, Release
+
+log = logging.getLogger("fairlane.writer")
+
+BATCH_MAX: Final = 1000
+INBOX_MAX: Final = 50_000
+POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
+CLOCK_JUMP_SECONDS: Final = 1.0  # how late a jump of the wall clock may be noticed
+
+
+class Ticket:
+    """One waiting caller. `loop` is None when it waits in a thread."""
+
+    __slots__ = ("future", "loop", "request")
+
+    def __init__(self, request: Any, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.request = request
+        self.loop = loop
+        self.future: Any = loop.create_future() if loop else concurrent.futures.Future()
+
+
+class Writer:
+    def __init__(self, engine: Engine, on_commit: Callable[[Outcome], None] | None = None) -> None:
+        self.engine = engine
+        self._on_commit = on_commit
+        self._inbox: deque[Ticket] = deque()
+        self._waiting: list[Ticket] = []
+        self._wake = threading.Condition()
+        self._nudged = True
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer everything that has been asked, then end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    async def ask(self, request: Any) -> Any:
+        """The answer to `request`, when it is durable. Raises it when it is an error."""
+        ticket = Ticket(request, asyncio.get_running_loop())
+        self._post(ticket)
+        return await ticket.future
+
+    def ask_and_wait(self, request: Any) -> Any:
+        ticket = Ticket(request, None)
+        self._post(ticket)
+        return ticket.future.result()
+
+    def nudge(self) -> None:
+        """Something may have changed outside: look again."""
+        with self._wake:
+            self._nudged = True
+            self._wake.notify()
+
+    def withdraw(self, worker: str) -> None:
+        """Answer this worker's waiting leases with nothing."""
+        with self._wake:
+            mine = [t for t in self._waiting if t.request.worker == worker]
+            self._waiting = [t for t in self._waiting if t.request.worker != worker]
+        _answer((ticket, []) for ticket in mine)
+
+    def _post(self, ticket: Ticket) -> None:
+        with self._wake:
+            if self._stopping:
+                raise StoreUnavailable("the scheduler has stopped")
+            if len(self._inbox) >= INBOX_MAX:
+                raise StoreUnavailable(
+                    "the scheduler is overloaded; try again later", retry_after_ms=1000
+                )
+            self._inbox.append(ticket)
+            if len(self._inbox) == 1:
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while (batch := self._collect()) is not None:
+            try:
+                self._write(batch)
+            except Exception:
+                log.exception("a batch went wrong; the writer goes on")
+            self._answer_late_leases()
+        self.engine.close()
+
+    def _collect(self) -> list[Ticket] | None:
+        """Wait for something to do; None when there is nothing left and the end has come."""
+        with self._wake:
+            if not self._inbox and not self._nudged and not self._stopping:
+                self._wake.wait(self._pause_seconds())
+            if self._stopping and not self._inbox:
+                waiting, self._waiting = self._waiting, []
+                _answer((ticket, []) for ticket in waiting)
+                return None
+            batch: list[Ticket] = []
+            while self._inbox and len(batch) < BATCH_MAX:
+                ticket = self._inbox.popleft()
+                if isinstance(ticket.request, Lease):
+                    self._waiting.append(ticket)
+                    self._nudged = True
+                else:
+                    batch.append(ticket)
+            return batch
+
+    def _pause_seconds(self) -> float | None:
+        pauses = []
+        due_at = self.engine.due_at
+        if due_at is not None:
+            left = (due_at - self.engine.clock.now()) / 1000
+            pauses.append(min(max(0.0, left), CLOCK_JUMP_SECONDS))
+        now = self.engine.clock.monotonic()
+        untils = [t.request.until for t in self._waiting if t.request.until is not None]
+        pauses += [max(0.0, until - now) for until in untils]
+        if self.engine.store.shared:
+            pauses.append(POLL_SECONDS)
+        return min(pauses) if pauses else None
+
+    def _write(self, batch: list[Ticket]) -> None:
+        if not batch and not self._has_reason():
+            return
+        with self._wake:
+            self._nudged = False
+            self._waiting = [t for t in self._waiting if not t.future.done()]
+            waiting = list(self._waiting)
+        try:
+            outcome = self.engine.apply(
+                [ticket.request for ticket in batch], [ticket.request for ticket in waiting]
+            )
+        except FairlaneError as error:
+            _answer((ticket, error) for ticket in batch)
+        except Exception as error:
+            log.exception("a batch of %d could not be applied", len(batch))
+            self._write_one_by_one(batch, error)
+        else:
+            self._share(batch, waiting, outcome)
+
+    def _has_reason(self) -> bool:
+        """Something was said from outside, something is due, or other nodes may have written."""
+        due_at = self.engine.due_at
+        is_due = due_at is not None and due_at <= self.engine.clock.now()
+        return self._nudged or is_due or self.engine.store.shared
+
+    def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
+        """One bad request must not spoil the others of its batch."""
+        if len(batch) <= 1:
+            _answer((ticket, error) for ticket in batch)
+            return
+        for ticket in batch:
+            self._write([ticket])
+
+    def _share(self, batch: list[Ticket], waiting: list[Ticket], outcome: Outcome) -> None:
+        answers = list(zip(batch, outcome.answers, strict=True))
+        served = [(t, grants) for t, grants in zip(waiting, outcome.grants, strict=True) if grants]
+        if served:
+            served = self._take_out(served)
+        if self._on_commit is not None:
+            self._on_commit(outcome)
+        _answer(answers + served)
+
+    def _take_out(
+        self, served: list[tuple[Ticket, list[Grant]]]
+    ) -> list[tuple[Ticket, list[Grant]]]:
+        """The served leases wait no more; what nobody waits for any more goes back."""
+        gone = {id(ticket) for ticket, _ in served}
+        with self._wake:
+            present = {id(ticket) for ticket in self._waiting}
+            self._waiting = [t for t in self._waiting if id(t) not in gone]
+            for ticket, grants in served:
+                if id(ticket) not in present or ticket.future.done():
+                    for grant in grants:
+                        release = Release(grant.task.seq, grant.task.token)
+                        self._inbox.append(Ticket(release, None))
+        return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
+
+    def _answer_late_leases(self) -> None:
+        now = self.engine.clock.monotonic()
+        with self._wake:
+            late = [t for t in self._waiting if _is_late(t.request, now)]
+            if late:
+                self._waiting = [t for t in self._waiting if not _is_late(t.request, now)]
+            else:
+                return
+        _answer((ticket, []) for ticket in late)
+
+
+def _is_late(request: Lease, now: float) -> bool:
+    return request.until is not None and request.until <= now
+
+
+def _answer(answers: Iterable[tuple[Ticket, Any]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
+    for ticket, answer in answers:
+        if ticket.loop is None:
+            _settle([(ticket.future, answer)])
+        else:
+            by_loop.setdefault(ticket.loop, []).append((ticket.future, answer))
+    for loop, pairs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, pairs)
+        except RuntimeError:  # the caller's loop has been closed: nobody waits any more
+            log.debug("%d answers came too late for their event loop", len(pairs))
+
+
+def _settle(pairs: list[tuple[Any, Any]]) -> None:
+    for future, answer in pairs:
+        if future.done():
+            continue
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

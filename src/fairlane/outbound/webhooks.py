@@ -1,0 +1,263 @@
+"""Webhooks: signing (Standard Webhooks 1.0), the schedule of tries, and the loop that delivers.
+
+The rule: at least once. A delivery is settled only after its answer; one whose process dies is
+claimed again by somebody when its claim runs out, under the same id, so that a receiver can tell.
+The trap: the signature covers the exact bytes that are sent, so the body is never encoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from fairlane.core.errors import FairlaneError, InvalidRequest, InvalidSettings
+from fairlane.outbound.guard import Guard, Response, asked_wait_ms, open_session, post
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import aiohttp
+
+TIMEOUT_SECONDS: Final = 10.0
+CONCURRENCY: Final = 16
+ERROR_CHARS_MAX: Final = 500
+ANSWER_BYTES_MAX: Final = 64 * 1024  # only the status counts; a short body keeps the connection
+PAUSE_SECONDS: Final = 1.0
+SETTLE_SECONDS: Final = 1.0
+
+_SECOND_MS: Final = 1000
+_HOUR_MS: Final = 3600 * _SECOND_MS
+# Waits after the first try, the second try, ...: three days in all, then the delivery is given up.
+SCHEDULE_MS: Final = (
+    5 * _SECOND_MS,
+    300 * _SECOND_MS,
+    1800 * _SECOND_MS,
+    *(hours * _HOUR_MS for hours in (2, 5, 10, 14, 20, 24)),
+)
+
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix that marks a secret, not a secret
+_MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_GONE: Final = 410
+
+_log = logging.getLogger(__name__)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A webhook we owe somebody; `attempt` is 1 the first time, `body` the exact JSON to send."""
+
+    id: str
+    task_id: str
+    url: str
+    event: str
+    attempt: int
+    body: bytes
+
+
+class DeliverySource(Protocol):
+    async def claim_deliveries(self, limit: int) -> list[Delivery]:
+        """Due deliveries, claimed for 60 s; none when nothing is due."""
+
+    async def settle_delivery(
+        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
+    ) -> None:
+        """Records how a try ended. Not delivered and no wait means that it is given up."""
+
+    async def wait_for_deliveries(self) -> None:
+        """Returns when something may be due."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    delivered: bool
+    error: str | None = None
+    retry_after_ms: int | None = None
+
+
+# --- what is sent and when ------------------------------------------------------------------------
+
+
+def new_secret() -> str:
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode("ascii")
+
+
+def sign(secret: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
+    """The three headers. Several secrets, separated by spaces, give as many signatures."""
+    if not _MESSAGE_ID.fullmatch(message_id):
+        raise InvalidRequest("webhook message id must be letters, digits, '_' or '-'")
+    timestamp = str(at // _SECOND_MS)
+    signed = f"{message_id}.{timestamp}.".encode("ascii") + body
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(_signature(key, signed) for key in signing_keys(secret)),
+    }
+
+
+def signing_keys(secret: str) -> list[bytes]:
+    """The keys in `secret`; raises InvalidSettings, which never repeats what it was given."""
+    keys = [_key(one) for one in secret.split()]
+    if not keys:
+        raise InvalidSettings(["webhook secret is empty: set one that starts with whsec_"])
+    return keys
+
+
+def retry_after_ms(attempts: int) -> int | None:
+    """The wait after that many tries; None when there were enough of them."""
+    return SCHEDULE_MS[max(attempts, 1) - 1] if attempts <= len(SCHEDULE_MS) else None
+
+
+def judge(delivery: Delivery, answer: Response, *, now: int) -> Outcome:
+    """What an answer means: 2xx is success, 410 ends it, all else is tried again."""
+    if 200 <= answer.status < 300:
+        return Outcome(delivered=True)
+    error = f"receiver answered {answer.status}"
+    if answer.status == _GONE:
+        return Outcome(delivered=False, error=error)
+    return failed(delivery, error, wait_ms=asked_wait_ms(answer.headers, now=now))
+
+
+def failed(delivery: Delivery, error: str, *, wait_ms: int | None = None) -> Outcome:
+    """A try that went wrong; the next is never earlier than the receiver asked for."""
+    scheduled = retry_after_ms(delivery.attempt)
+    wait = None if scheduled is None else max(scheduled, wait_ms or 0)
+    return Outcome(delivered=False, error=one_line(error), retry_after_ms=wait)
+
+
+def one_line(text: str) -> str:
+    """`text` without characters that a log or a terminal would act upon, cut to its limit."""
+    return "".join(one if one.isprintable() else " " for one in text[:ERROR_CHARS_MAX])
+
+
+def _signature(key: bytes, signed: bytes) -> str:
+    digest = hmac.new(key, signed, hashlib.sha256).digest()
+    return "v1," + base64.b64encode(digest).decode("ascii")
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(SECRET_PREFIX) or not 24 <= len(key) <= 64:
+        raise InvalidSettings(
+            ["webhook secret is not valid: use whsec_ and the base64 of 24 to 64 random bytes"]
+        )
+    return key
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+
+class Deliverer:
+    """Sends what is due until cancelled, then lets what is being sent come to its end.
+
+    `secret_for` gives the signing secrets of a delivery and is asked each time, so that a new
+    secret needs no restart.
+    """
+
+    def __init__(
+        self,
+        source: DeliverySource,
+        guard: Guard,
+        secret_for: Callable[[Delivery], str],
+        now: Callable[[], int],
+        *,
+        concurrency: int = CONCURRENCY,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
+        self._source = source
+        self._guard = guard
+        self._secret_for = secret_for
+        self._now = now
+        self._concurrency = concurrency
+        self._timeout_seconds = timeout_seconds
+        self._pause_seconds = pause_seconds
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Runs until cancelled; a second cancel ends it without waiting for what is being sent."""
+        async with open_session(self._guard) as session:
+            try:
+                while True:
+                    await self._take_turn(session)
+            finally:
+                await self._finish()
+
+    async def _take_turn(self, session: aiohttp.ClientSession) -> None:
+        try:
+            free = self._concurrency - len(self._sending)
+            if free <= 0:
+                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                return
+            deliveries = await self._source.claim_deliveries(free)
+            for delivery in deliveries:
+                self._begin(session, delivery)
+            if not deliveries:
+                await self._source.wait_for_deliveries()
+        except Exception:  # noqa: BLE001 - whatever it is, deliveries are owed: go on in a while
+            _log.exception("webhook deliveries could not be claimed")
+            await asyncio.sleep(self._pause_seconds)
+
+    def _begin(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
+        task = asyncio.create_task(self._deliver(session, delivery), name=f"webhook-{delivery.id}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
+        outcome = await self._try(session, delivery)
+        if not outcome.delivered:
+            _log.info("webhook %s of task %s: %s", delivery.id, delivery.task_id, outcome.error)
+        try:
+            await self._source.settle_delivery(
+                delivery.id,
+                delivered=outcome.delivered,
+                error=outcome.error,
+                retry_after_ms=outcome.retry_after_ms,
+            )
+        except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
+            _log.exception("webhook %s could not be settled", delivery.id)
+
+    async def _try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
+        try:
+            answer = await post(
+                session,
+                self._guard,
+                delivery.url,
+                body=delivery.body,
+                headers=self._headers(delivery),
+                timeout_seconds=self._timeout_seconds,
+                max_response_bytes=ANSWER_BYTES_MAX,
+            )
+        except FairlaneError as error:
+            return failed(delivery, error.message)
+        except Exception:  # noqa: BLE001 - a fault of ours counts as a failed try, or it never ends
+            _log.exception("webhook %s could not be sent", delivery.id)
+            return failed(delivery, "webhook could not be sent")
+        return judge(delivery, answer, now=self._now())
+
+    def _headers(self, delivery: Delivery) -> Mapping[str, str]:
+        return {
+            "Content-Type": "application/json",
+            "X-PinchTab-Event": delivery.event,
+            "X-PinchTab-Task-ID": delivery.task_id,
+            **sign(self._secret_for(delivery), delivery.id, self._now(), delivery.body),
+        }
+
+    async def _finish(self) -> None:
+        try:
+            if self._sending:
+                limit = self._timeout_seconds + SETTLE_SECONDS
+                await asyncio.wait(self._sending, timeout=limit)
+        finally:
+            for task in self._sending:
+                task.cancel()
+            await asyncio.gather(*self._sending, return_exceptions=True)

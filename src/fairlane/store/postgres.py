@@ -1,0 +1,220 @@
+"""PostgreSQL through psycopg: many equal nodes on one database.
+
+There is one writer at a time here too: each write transaction begins by locking the scheduler's
+row, and reads the database's own clock in the same round trip, so that nodes with different clocks
+agree about leases and deadlines. Statements are sent without waiting for their answers wherever
+the next one does not need them. Time-outs make a frozen holder of the lock lose it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+
+from fairlane.core.errors import OperatorError
+from fairlane.store import migrate, queries
+from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+
+_TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
+_WRITER: Final = (
+    "-c statement_timeout=15000 -c lock_timeout=15000 "
+    "-c idle_in_transaction_session_timeout=5000 -c synchronous_commit=on"
+)
+_READER: Final = "-c statement_timeout=30000 -c default_transaction_read_only=on"
+_NETWORK: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+class PostgresConnection:
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._connection = connection
+        self._statements = queries.load(queries.POSTGRES)
+        self._spelled: dict[tuple[Any, ...], str] = {}
+        self._pipeline: contextlib.ExitStack | None = None
+        self._pipe: psycopg.Pipeline
+        self._guarded: list[tuple[str, psycopg.Cursor[Row], int]] = []
+
+    def run(self, name: str, /, **values: Any) -> list[Row]:
+        given = {key: value for key, value in values.items() if value is not None}
+        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
+        text = self._scalar_text(name, given, lists)
+        for key in lists:
+            items = values.pop(key)
+            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
+        cursor = self._execute(text, values)
+        return self._fetch(cursor) if self._statements[name].reads else []
+
+    def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
+        if not rows:
+            return []
+        cursor = self._execute_rows(name, rows, values)
+        return self._fetch(cursor) if self._statements[name].reads else []
+
+    def change_rows(self, name: str, rows: Sequence[Row]) -> None:
+        if rows:
+            cursor = self._execute_rows(name, rows, {})
+            self._guarded.append((name, cursor, len(rows)))
+
+    def begin(self) -> Row:
+        self._guarded = []
+        self._pipeline = contextlib.ExitStack()
+        try:
+            self._pipe = self._pipeline.enter_context(self._connection.pipeline())
+        except psycopg.Error as error:
+            raise ConnectionLost(_first_line(error)) from error
+        self._execute("BEGIN", None)
+        lock = self._execute(self._scalar_text("scheduler_lock", {}, {}), None)
+        moment = self._execute(self._scalar_text("moment", {}, {}), None)
+        return (*self._fetch(lock)[0], *self._fetch(moment)[0])
+
+    def commit(self) -> None:
+        try:
+            self._pipe.sync()
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(_first_line(error)) from error
+        for name, cursor, count in self._guarded:
+            if cursor.rowcount != count:
+                raise GuardFailed(f"{name} missed a row: {cursor.rowcount} of {count}")
+        self._execute("COMMIT", None)
+        self._leave_pipeline()
+
+    def rollback(self) -> None:
+        with contextlib.suppress(psycopg.Error, ConnectionLost):
+            self._leave_pipeline()
+        with contextlib.suppress(psycopg.Error):
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+    def _leave_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            try:
+                pipeline.close()
+            except psycopg.Error as error:
+                raise ConnectionLost(_first_line(error)) from error
+
+    def _execute(self, text: str, values: Any) -> psycopg.Cursor[Row]:
+        try:
+            return self._connection.execute(text, values)  # type: ignore[arg-type]  # our own text
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(_first_line(error)) from error
+
+    def _fetch(self, cursor: psycopg.Cursor[Row]) -> list[Row]:
+        try:
+            return cursor.fetchall()
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(_first_line(error)) from error
+
+    def _execute_rows(
+        self, name: str, rows: Sequence[Row], values: dict[str, Any]
+    ) -> psycopg.Cursor[Row]:
+        text = self._rows_text(name)
+        columns = self._statements[name].columns
+        arrays = zip(*rows, strict=True)
+        for (column, _), array in zip(columns, arrays, strict=True):
+            values[f"rows_{column}"] = list(array)
+        return self._execute(text, values)
+
+    def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
+        key = (name, frozenset(given), tuple(sorted(lists.items())))
+        if key not in self._spelled:
+            text = self._statements[name].with_optional(set(given))
+            self._spelled[key] = queries.spell_values(queries.spell_list(text, lists), "%({})s")
+        return self._spelled[key]
+
+    def _rows_text(self, name: str) -> str:
+        if (name,) not in self._spelled:
+            statement = self._statements[name]
+            columns = ", ".join(column for column, _ in statement.columns)
+            arrays = ", ".join(
+                f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns
+            )
+            text = queries.spell_values(statement.text, "%({})s")
+            self._spelled[(name,)] = (
+                f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays})) {text}"
+            )
+        return self._spelled[(name,)]
+
+
+class PostgresStore:
+    dialect = queries.POSTGRES
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def migrate(self) -> None:
+        with self._connect("", autocommit=False) as connection:
+            migrate.migrate(PostgresSchema(connection))
+
+    def claim(self) -> None:
+        """Any number of nodes may serve; there is nothing to claim."""
+
+    def writer(self) -> Connection:
+        return PostgresConnection(self._connect(_WRITER, autocommit=True))
+
+    def reader(self) -> Connection:
+        return PostgresConnection(self._connect(_READER, autocommit=True))
+
+    def close(self) -> None:
+        """Connections belong to who opened them."""
+
+    def _connect(self, options: str, *, autocommit: bool) -> psycopg.Connection[Row]:
+        try:
+            return psycopg.connect(
+                self.url,
+                autocommit=autocommit,
+                options=options,
+                application_name="fairlane",
+                **_NETWORK,  # type: ignore[arg-type]  # libpq's own options, passed through
+            )
+        except psycopg.ProgrammingError as error:
+            raise OperatorError(f"the store's address is not understood: {error}") from None
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class PostgresSchema:
+    """Many nodes may start at once: an advisory lock makes one of them migrate, the rest wait."""
+
+    dialect = "postgres"
+    _LOCK: Final = 0x6661_6972  # "fair"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def begin(self) -> None:
+        self._connection.execute(f"SELECT pg_advisory_xact_lock({self._LOCK})")
+
+    def version(self) -> int:
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)"
+        )
+        row = self._connection.execute("SELECT max(version) FROM schema_version").fetchone()
+        return int(row[0] or 0)
+
+    def run(self, statement: str) -> None:
+        self._connection.execute(statement)
+
+    def commit(self, version: int) -> None:
+        self._connection.execute("DELETE FROM schema_version")
+        self._connection.execute(f"INSERT INTO schema_version VALUES ({version})")
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()

@@ -1,0 +1,110 @@
+"""Reads `queries.sql` and spells each statement for one database.
+
+The table `rows` is how a verb handles any number of items in one statement. SQLite gets it as a
+`VALUES` list and PostgreSQL as arrays. A statement per item would be the obvious way, and the slow
+one: each statement gives up Python's lock, and a busy event loop takes milliseconds to hand it
+back, so a batch must be few statements.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import Final
+
+import msgspec
+
+from fairlane.core.counts import Line, Tally
+from fairlane.core.model import Task
+
+SQLITE: Final = "sqlite"
+POSTGRES: Final = "postgres"
+
+_HEADER: Final = re.compile(r"-- name: (\w+)(?: @(\w+))?\n")
+_ROWS: Final = re.compile(r"-- rows: (.+)\n")
+_OPTIONAL: Final = re.compile(r"--\? (\w+): (.+)")
+_LIST: Final = re.compile(r"\(:(\w+)\.\.\.\)")
+_VALUE: Final = re.compile(r"(?<!:):(\w+)")
+
+
+def _columns(struct: type[msgspec.Struct], prefix: str = "") -> str:
+    return ", ".join(f"{prefix}{name}" for name in struct.__struct_fields__)
+
+
+def _tally_columns() -> str:
+    return _columns(Tally)
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One named statement of one database, before its values are known."""
+
+    name: str
+    text: str
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reads(self) -> bool:
+        return self.text.startswith(("SELECT", "WITH RECURSIVE"))
+
+    def with_optional(self, given: set[str]) -> str:
+        """The text with the optional lines whose value is given, and no others."""
+
+        def keep(match: re.Match[str]) -> str:
+            return match[2] if match[1] in given else ""
+
+        return _OPTIONAL.sub(keep, self.text)
+
+
+def load(dialect: str) -> dict[str, Statement]:
+    """All statements of `dialect`, by name."""
+    source = resources.files("fairlane.store").joinpath("queries.sql").read_text("utf-8")
+    pieces = _HEADER.split(source)[1:]
+    statements: dict[str, Statement] = {}
+    for name, only, body in zip(pieces[0::3], pieces[1::3], pieces[2::3], strict=True):
+        if only is None or only == dialect:
+            assert name not in statements, f"{name} stands twice in queries.sql"
+            statements[name] = _statement(name, body)
+    return statements
+
+
+def _statement(name: str, body: str) -> Statement:
+    columns: tuple[tuple[str, str], ...] = ()
+    found = _ROWS.match(body)
+    if found:
+        columns = tuple(_column(part) for part in found[1].split(", "))
+        body = body[found.end() :]
+    insert = body.startswith("INSERT")
+    text = _without_comments(body)
+    text = text.replace("{task}", _columns(Task, "" if insert else "task."))
+    text = text.replace("{line}", _columns(Line, "" if insert else "line."))
+    return Statement(name, text.replace("{tally}", _tally_columns()), columns)
+
+
+def _column(part: str) -> tuple[str, str]:
+    name, kind = part.split(" ")
+    return name, kind
+
+
+def _without_comments(body: str) -> str:
+    lines = [line for line in body.splitlines() if not re.match(r"--(?!\?)", line)]
+    return "\n".join(lines).strip()
+
+
+def spell_list(text: str, sizes: dict[str, int]) -> str:
+    """Write `(:names...)` out as one value per item."""
+
+    def spell(match: re.Match[str]) -> str:
+        name = match[1]
+        return "(" + ", ".join(f":{name}_{i}" for i in range(sizes[name])) + ")"
+
+    return _LIST.sub(spell, text)
+
+
+def spell_values(text: str, spelling: str) -> str:
+    """Write `:name` the way a driver wants it; `spelling` holds `{}` for the name."""
+    return _VALUE.sub(lambda match: spelling.format(match[1]), text)
+
+
+def value_names(text: str) -> list[str]:
+    """The values a text names, in order of first mention."""
+    return list(dict.fromkeys(_VALUE.findall(text)))

@@ -1,0 +1,350 @@
+-- Every statement Fairlane sends, by name. The two databases share a statement unless they truly
+-- differ; then both versions stand next to each other (@sqlite, @postgres).
+--
+--   :name          a value
+--   rows           a table of values, one row per item; `-- rows:` lists its columns and types
+--   {task}         the columns of Task, in order; {tally} those of Tally
+--   --? name: ...  a line that is there only when the value `name` is given
+--   (:names...)    a list of values
+
+-- ------------------------------------------------------------------ one writer at a time
+
+-- name: scheduler_lock @sqlite
+SELECT last_seq, last_token, policy_version, NULL FROM scheduler WHERE id = 1
+-- name: scheduler_lock @postgres
+SELECT last_seq, last_token, policy_version FROM scheduler WHERE id = 1 FOR UPDATE
+
+-- name: moment
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
+-- name: scheduler_save
+UPDATE scheduler SET last_seq = :last_seq, last_token = :last_token WHERE id = 1
+
+-- name: writer_save
+INSERT INTO writer (name, commit_id, seen_at) VALUES (:name, :commit_id, :now)
+ON CONFLICT (name) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
+
+-- name: writer_commit
+SELECT commit_id FROM writer WHERE name = :name
+
+-- name: policy_newest
+SELECT version, document FROM policy ORDER BY version DESC LIMIT 1
+
+-- name: policy_insert
+INSERT INTO policy (version, document, source, created_at)
+VALUES (:version, :document, :source, :now)
+
+-- name: policy_use
+UPDATE scheduler SET policy_version = :version WHERE id = 1
+
+-- ------------------------------------------------------------------ submit
+
+-- name: task_insert
+-- rows: seq int, id text, kind text, lane text, agent text, route text, line text, priority int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text
+INSERT INTO task ({task}) SELECT * FROM rows
+
+-- name: request_insert
+-- rows: seq int, body text
+INSERT INTO request (seq, body) SELECT * FROM rows
+
+-- name: idempotency_find
+-- rows: agent text, key text
+SELECT i.agent, i.key, i.digest, i.answer
+FROM rows JOIN idempotency AS i ON i.agent = rows.agent AND i.key = rows.key
+
+-- name: idempotency_insert
+-- rows: agent text, key text, digest text, answer text, created_at int
+INSERT INTO idempotency (agent, key, digest, answer, created_at) SELECT * FROM rows
+
+-- ------------------------------------------------------------------ transitions
+
+-- name: task_by_id
+-- rows: id text
+SELECT {task} FROM rows JOIN task ON task.id = rows.id
+
+-- name: task_by_seq
+-- rows: seq int
+SELECT {task} FROM rows JOIN task ON task.seq = rows.seq
+
+-- name: task_update
+-- rows: seq int, was text, was_token int, state text, gate text, attempts int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int
+UPDATE task SET state = rows.state, gate = rows.gate, attempts = rows.attempts,
+  eligible_at = rows.eligible_at, queued_at = rows.queued_at, started_at = rows.started_at,
+  completed_at = rows.completed_at, token = rows.token, worker = rows.worker,
+  lease_expires_at = rows.lease_expires_at
+FROM rows
+WHERE task.seq = rows.seq AND task.state = rows.was AND task.token = rows.was_token
+
+-- name: task_renew
+-- rows: seq int, token int, lease_expires_at int
+UPDATE task SET lease_expires_at = rows.lease_expires_at
+FROM rows
+WHERE task.seq = rows.seq AND task.token = rows.token AND task.lease_expires_at IS NOT NULL
+
+-- name: result_save
+-- rows: seq int, result text, error text
+INSERT INTO result (seq, result, error) SELECT * FROM rows WHERE true
+ON CONFLICT (seq) DO UPDATE SET result = excluded.result, error = excluded.error
+
+-- ------------------------------------------------------------------ counters
+
+-- name: lane_all
+SELECT name, {tally} FROM lane
+
+-- name: lane_save
+-- rows: name text, queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int
+INSERT INTO lane (name, {tally}) SELECT * FROM rows WHERE true
+ON CONFLICT (name) DO UPDATE SET queued = excluded.queued, ready = excluded.ready,
+  urgent = excluded.urgent, inflight = excluded.inflight, slots = excluded.slots,
+  parked = excluded.parked, submitted = excluded.submitted, completed = excluded.completed,
+  failed = excluded.failed, cancelled = excluded.cancelled, rejected = excluded.rejected,
+  expired = excluded.expired, dispatched = excluded.dispatched, waited_ms = excluded.waited_ms
+
+-- name: line_find
+-- rows: lane text, agent text
+SELECT {line} FROM rows JOIN line ON line.lane = rows.lane AND line.agent = rows.agent
+
+-- name: line_save
+-- rows: queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int, lane text, agent text, route text, share real, served int
+INSERT INTO line ({line}) SELECT * FROM rows WHERE true
+ON CONFLICT (lane, agent, route) DO UPDATE SET queued = excluded.queued, ready = excluded.ready,
+  urgent = excluded.urgent, inflight = excluded.inflight, slots = excluded.slots,
+  parked = excluded.parked, submitted = excluded.submitted, completed = excluded.completed,
+  failed = excluded.failed, cancelled = excluded.cancelled, rejected = excluded.rejected,
+  expired = excluded.expired, dispatched = excluded.dispatched, waited_ms = excluded.waited_ms,
+  share = excluded.share, served = excluded.served
+
+-- name: line_agents
+SELECT lane, agent FROM line WHERE agent IN (:agents...) GROUP BY lane, agent
+
+-- name: task_reline
+UPDATE task SET line = CASE WHEN :by_agent = 1 THEN agent ELSE '' END
+WHERE lane = :lane AND state = 'queued'
+
+-- ------------------------------------------------------------------ lease
+
+-- name: line_urgent
+SELECT agent FROM line WHERE lane = :lane AND route = :route AND urgent > 0
+ORDER BY share, served LIMIT :limit
+
+-- name: line_order
+SELECT agent FROM line WHERE lane = :lane AND route = :route AND ready > 0
+ORDER BY share, served LIMIT :limit
+
+-- name: line_routes
+WITH RECURSIVE found (route) AS (
+  SELECT (SELECT min(route) FROM line WHERE lane = :lane AND ready > 0)
+  UNION ALL
+  SELECT (SELECT min(line.route) FROM line
+          WHERE line.lane = :lane AND line.ready > 0 AND line.route > found.route)
+  FROM found WHERE found.route IS NOT NULL
+)
+SELECT route FROM found WHERE route IS NOT NULL
+
+-- name: task_next @sqlite
+-- rows: lane text, line text, route text
+SELECT {task}, request.body FROM rows
+CROSS JOIN task ON task.seq IN (
+  SELECT t.seq FROM task AS t
+  WHERE t.lane = rows.lane AND t.line = rows.line AND t.route = rows.route
+    AND t.state = 'queued' AND t.gate IS NULL
+  ORDER BY t.priority, t.seq LIMIT :limit)
+CROSS JOIN request ON request.seq = task.seq
+-- name: task_next @postgres
+-- rows: lane text, line text, route text
+SELECT {task}, request.body FROM rows
+CROSS JOIN LATERAL (
+  SELECT * FROM task AS t
+  WHERE t.lane = rows.lane AND t.line = rows.line AND t.route = rows.route
+    AND t.state = 'queued' AND t.gate IS NULL
+  ORDER BY t.priority, t.seq LIMIT :limit) AS task
+JOIN request ON request.seq = task.seq
+
+-- ------------------------------------------------------------------ sessions
+
+-- name: session_find
+-- rows: key text
+SELECT session.key, session.holders, session.waiting, session.max_concurrent
+FROM rows JOIN session ON session.key = rows.key
+
+-- name: session_save
+-- rows: key text, holders int, waiting int, max_concurrent int
+INSERT INTO session (key, holders, waiting, max_concurrent) SELECT * FROM rows WHERE true
+ON CONFLICT (key) DO UPDATE SET holders = excluded.holders, waiting = excluded.waiting,
+  max_concurrent = excluded.max_concurrent
+
+-- name: session_forget
+-- rows: key text
+DELETE FROM session WHERE key IN (SELECT rows.key FROM rows)
+
+-- name: session_next @sqlite
+-- rows: session text
+SELECT {task} FROM rows
+CROSS JOIN task ON task.seq IN (
+  SELECT t.seq FROM task AS t
+  WHERE t.session = rows.session AND t.gate = 'session' AND t.state = 'queued'
+  ORDER BY t.priority, t.seq LIMIT :limit)
+-- name: session_next @postgres
+-- rows: session text
+SELECT {task} FROM rows
+CROSS JOIN LATERAL (
+  SELECT * FROM task AS t
+  WHERE t.session = rows.session AND t.gate = 'session' AND t.state = 'queued'
+  ORDER BY t.priority, t.seq LIMIT :limit) AS task
+
+-- name: session_ready
+-- rows: session text
+SELECT {task} FROM rows JOIN task ON task.session = rows.session
+WHERE task.gate IS NULL AND task.state = 'queued'
+
+-- ------------------------------------------------------------------ what time does
+
+-- name: task_overdue
+SELECT {task} FROM task
+WHERE deadline_at IS NOT NULL AND state IN ('queued', 'assigned', 'running')
+  AND deadline_at <= :now
+ORDER BY deadline_at LIMIT :limit
+
+-- name: task_abandoned
+SELECT {task} FROM task
+WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= :now
+ORDER BY lease_expires_at LIMIT :limit
+
+-- name: task_due
+SELECT {task} FROM task WHERE gate = 'delay' AND state = 'queued' AND eligible_at <= :now
+ORDER BY eligible_at LIMIT :limit
+
+-- name: next_due
+SELECT
+  (SELECT min(deadline_at) FROM task
+   WHERE deadline_at IS NOT NULL AND state IN ('queued', 'assigned', 'running')),
+  (SELECT min(lease_expires_at) FROM task WHERE lease_expires_at IS NOT NULL),
+  (SELECT min(eligible_at) FROM task WHERE gate = 'delay' AND state = 'queued'),
+  (SELECT min(due_at) FROM delivery WHERE state = 'due')
+
+-- name: task_stopped
+SELECT seq, token FROM task
+WHERE lease_expires_at IS NOT NULL AND worker = :worker
+  AND state IN ('cancelled', 'failed')
+
+-- name: task_leased
+SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL
+
+-- name: task_old
+SELECT seq FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
+  AND lease_expires_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
+ORDER BY completed_at LIMIT :limit
+
+-- name: task_rejected
+SELECT seq FROM task WHERE state = 'rejected' AND completed_at <= :before
+ORDER BY completed_at LIMIT :limit
+
+-- name: task_delete
+-- rows: seq int
+DELETE FROM task WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: request_delete
+-- rows: seq int
+DELETE FROM request WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: result_delete
+-- rows: seq int
+DELETE FROM result WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: delivery_delete
+-- rows: seq int
+DELETE FROM delivery WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: idempotency_delete
+DELETE FROM idempotency WHERE created_at <= :before
+
+-- ------------------------------------------------------------------ webhooks owed
+
+-- name: delivery_insert
+-- rows: id text, seq int, url text, event text, state text, due_at int, attempts int, created_at int
+INSERT INTO delivery (id, seq, url, event, state, due_at, attempts, created_at)
+SELECT * FROM rows
+
+-- name: delivery_due
+SELECT id, seq, url, event, attempts FROM delivery
+WHERE state = 'due' AND due_at <= :now ORDER BY due_at LIMIT :limit
+
+-- name: delivery_claim
+-- rows: id text, due_at int
+UPDATE delivery SET due_at = rows.due_at, attempts = delivery.attempts + 1
+FROM rows WHERE delivery.id = rows.id AND delivery.state = 'due'
+
+-- name: delivery_settle
+-- rows: id text, state text, due_at int, error text, settled_at int
+UPDATE delivery SET state = rows.state, due_at = rows.due_at, error = rows.error,
+  settled_at = rows.settled_at
+FROM rows WHERE delivery.id = rows.id AND delivery.state = 'due'
+
+-- name: secret_get
+SELECT webhook_secret FROM scheduler WHERE id = 1
+
+-- name: secret_set
+UPDATE scheduler SET webhook_secret = :secret WHERE id = 1
+
+-- ------------------------------------------------------------------ reads for people
+
+-- name: task_view
+SELECT {task}, request.body, result.result, result.error FROM task
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE task.id = :id
+
+-- name: task_view_many
+-- rows: seq int
+SELECT {task}, request.body, result.result, result.error FROM rows
+JOIN task ON task.seq = rows.seq
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+
+-- name: task_list
+SELECT {task}, request.body, result.result, result.error FROM task
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE true
+--? before: AND task.seq < :before
+--? agent: AND task.agent = :agent
+--? lane: AND task.lane = :lane
+--? session: AND task.session = :session
+--? batch: AND task.batch = :batch
+--? states: AND task.state IN (:states...)
+ORDER BY task.seq DESC LIMIT :limit
+
+-- name: lane_view
+SELECT name, {tally} FROM lane ORDER BY name
+
+-- name: agent_view
+SELECT agent, sum(queued), sum(inflight), sum(submitted), sum(completed), sum(failed),
+  sum(cancelled), sum(rejected)
+FROM line
+WHERE true
+--? lane: AND line.lane = :lane
+GROUP BY agent ORDER BY agent LIMIT :limit
+
+-- name: delivery_view
+SELECT id, url, event, state, attempts, error, due_at, settled_at FROM delivery
+WHERE seq = (SELECT seq FROM task WHERE task.id = :id) ORDER BY id
+
+-- ------------------------------------------------------------------ doctor: the recount
+
+-- name: recount
+SELECT lane, agent, route,
+  sum(CASE WHEN state = 'queued' THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate IS NULL THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate IS NULL AND priority <= -20 THEN 1 ELSE 0 END),
+  sum(CASE WHEN state IN ('assigned', 'running') THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'parked' THEN 1 ELSE 0 END)
+FROM task GROUP BY lane, agent, route
+
+-- name: line_all
+SELECT {line} FROM line
+
+-- name: session_all
+SELECT key, holders, waiting, max_concurrent FROM session
+
+-- name: session_recount
+SELECT session,
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate <> 'session')) THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END)
+FROM task
+WHERE session IS NOT NULL AND (lease_expires_at IS NOT NULL OR state = 'queued')
+GROUP BY session

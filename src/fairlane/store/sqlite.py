@@ -1,0 +1,232 @@
+"""SQLite through apsw: one file, one process that serves from it.
+
+WAL with `synchronous=FULL`: a commit that was answered survives a power cut, which NORMAL does
+not promise. apsw brings its own SQLite, newer than the WAL bug that was fixed in 3.51.3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import apsw
+
+from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
+from fairlane.store import migrate, queries
+from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+
+SQLITE_MIN: Final = (3, 51, 3)
+MEMORY: Final = ":memory:"
+_CHUNKS: Final = (256, 64, 16, 4, 1)
+_BUSY_MS: Final = 10_000
+
+
+class SqliteConnection:
+    """`rows` becomes a VALUES list in chunks of few sizes, so that statements are prepared once."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._statements = queries.load(queries.SQLITE)
+        self._spelled: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
+
+    def run(self, name: str, /, **values: Any) -> list[Row]:
+        given = {key: value for key, value in values.items() if value is not None}
+        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
+        text = self._scalar_text(name, given, lists)
+        for key in lists:
+            items = values.pop(key)
+            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
+        return self._execute(text, values)
+
+    def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
+        result: list[Row] = []
+        for chunk in _chunks(rows):
+            text, names = self._rows_text(name, len(chunk))
+            bindings: list[Any] = [values[key] for key in names]
+            for row in chunk:
+                bindings.extend(row)
+            result += self._execute(text, bindings)
+        return result
+
+    def change_rows(self, name: str, rows: Sequence[Row]) -> None:
+        before = self._connection.total_changes()
+        self.run_rows(name, rows)
+        if self._connection.total_changes() - before != len(rows):
+            raise GuardFailed(f"{name} missed a row")
+
+    def begin(self) -> Row:
+        self._execute("BEGIN IMMEDIATE", ())
+        return self.run("scheduler_lock")[0]
+
+    def commit(self) -> None:
+        self._execute("COMMIT", ())
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, text: str, bindings: Any) -> list[Row]:
+        try:
+            return self._connection.execute(text, bindings).fetchall()
+        except (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError) as error:
+            raise ConnectionLost(str(error)) from error
+
+    def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
+        key = (name, frozenset(given), tuple(sorted(lists.items())))
+        if key not in self._spelled:
+            text = self._statements[name].with_optional(set(given))
+            self._spelled[key] = (queries.spell_list(text, lists), [])
+        return self._spelled[key][0]
+
+    def _rows_text(self, name: str, count: int) -> tuple[str, list[str]]:
+        key = (name, count)
+        if key not in self._spelled:
+            self._spelled[key] = self._spell_rows(self._statements[name], count)
+        return self._spelled[key]
+
+    def _spell_rows(self, statement: queries.Statement, count: int) -> tuple[str, list[str]]:
+        names = queries.value_names(statement.text)
+        text = statement.text
+        for number, value in enumerate(names, 1):
+            text = text.replace(f":{value}", f"?{number}")
+        columns = ", ".join(column for column, _ in statement.columns)
+        row = "(" + ", ".join("?" * len(statement.columns)) + ")"
+        # The named values come first, so the rows' own begin after them.
+        first = ", ".join(f"?{len(names) + i + 1}" for i in range(len(statement.columns)))
+        table = ", ".join([f"({first})"] + [row] * (count - 1))
+        return f"WITH rows ({columns}) AS (VALUES {table}) {text}", names
+
+
+def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    start = 0
+    for size in _CHUNKS:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
+
+
+class SqliteStore:
+    dialect = queries.SQLITE
+    shared = False
+
+    def __init__(self, path: str, url: str) -> None:
+        if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SQLITE_MIN:
+            raise StoreMismatch(
+                f"SQLite {apsw.sqlite_lib_version()} can corrupt a WAL file; "
+                "install apsw 3.51.3.0 or newer"
+            )
+        self.path = path
+        self.url = url
+        self._lock_file: TextIO | None = None
+        # A database in memory lives as long as one connection to it.
+        self._memory_name = f"file:/fairlane-{id(self)}?vfs=memdb"
+        self._anchor = self._open() if path == MEMORY else None
+        if path != MEMORY:
+            self._prepare_file()
+
+    def _prepare_file(self) -> None:
+        file = Path(self.path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file.touch(mode=0o600)
+        except OSError as error:
+            raise OperatorError(
+                f"cannot use {self.path} as a store: {error.strerror}; "
+                "give another file with --store sqlite:///PATH"
+            ) from None
+
+    def migrate(self) -> None:
+        connection = self._open()
+        try:
+            migrate.migrate(SqliteSchema(connection))
+        except apsw.NotADBError:
+            raise StoreMismatch(f"{self.path} is not a Fairlane database") from None
+        finally:
+            connection.close()
+
+    def claim(self) -> None:
+        if self.path == MEMORY or self._lock_file is not None:
+            return
+        self._lock_file = _lock(self.path + ".lock", self.path)
+
+    def writer(self) -> Connection:
+        return SqliteConnection(self._open())
+
+    def reader(self) -> Connection:
+        return SqliteConnection(self._open(readonly=True))
+
+    def close(self) -> None:
+        if self._anchor is not None:
+            self._anchor.close()
+            self._anchor = None
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def _open(self, *, readonly: bool = False) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        name = self.path
+        if self.path == MEMORY:
+            flags |= apsw.SQLITE_OPEN_URI
+            name = self._memory_name
+        connection = apsw.Connection(name, flags=flags, statementcachesize=400)
+        connection.set_busy_timeout(_BUSY_MS)
+        if self.path != MEMORY:
+            connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "full")
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        connection.pragma("cache_size", -16_000)
+        if readonly:
+            connection.pragma("query_only", True)
+        return connection
+
+
+class SqliteSchema:
+    dialect = "sqlite"
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def version(self) -> int:
+        return int(self._connection.pragma("user_version"))
+
+    def run(self, statement: str) -> None:
+        self._connection.execute(statement)
+
+    def commit(self, version: int) -> None:
+        self._connection.execute(f"PRAGMA user_version = {version}")
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _lock(path: str, store: str) -> TextIO:
+    """Hold the lock file until the process ends; the system lets go of it after a kill too."""
+    import fcntl  # noqa: PLC0415 - not on Windows, where only this function needs it
+
+    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - held open on purpose
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        owner = file.read(20).strip()
+        file.close()
+        who = f" (process {owner})" if owner.isdigit() else ""
+        raise StoreInUse(
+            f"{store} is served by another fairlane{who}; stop that one, "
+            "or give this one its own file with --store sqlite:///PATH"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

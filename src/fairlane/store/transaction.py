@@ -1,0 +1,355 @@
+"""The one write transaction: loads what verbs name, saves what the core decided, keeps counters.
+
+Counters and sessions are moved here, from the same `Change` that rewrites the row. They are held
+as whole rows rather than increments, which is safe because there is one writer at a time. Rows are
+written together, before the next look-up that could need them. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairlane.core import counts, gates, lifecycle
+from fairlane.core.counts import Line, Tally
+from fairlane.core.gates import Session
+from fairlane.core.model import Change, Task
+from fairlane.core.policy import Policy
+from fairlane.store.base import Connection, Row
+
+_TALLY = Tally.__struct_fields__
+_TASK = Task.__struct_fields__
+_LINE = Line.__struct_fields__
+_TASK_WIDTH = len(_TASK)
+
+
+class Transaction:
+    """Valid between the driver's `begin` and `commit`. `now` is the one moment of the batch."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        now: int,
+        last_seq: int,
+        last_token: int,
+        policy_version: int,
+        policy: Policy,
+    ) -> None:
+        self.connection = connection
+        self.now = now
+        self.policy = policy
+        self.policy_version = policy_version
+        self.last_seq = last_seq
+        self.last_token = last_token
+        self.ended: list[Task] = []
+        self.stopped: list[Task] = []
+        self.owes = False
+        self.changed = False
+        self.due_at: int | None = None
+        self.open_sessions: set[str] = set()
+        self._tasks: dict[int, Task] = {}
+        self._inserts: dict[int, Task] = {}
+        self._bodies: list[Row] = []
+        self._updates: dict[int, Task] = {}
+        self._guards: dict[int, tuple[str, int]] = {}
+        self._results: dict[int, Row] = {}
+        self._owed: list[Row] = []
+        self._lanes: dict[str, Tally] | None = None
+        self._dirty_lanes: set[str] = set()
+        self._lines: dict[tuple[str, str], dict[str, Line]] = {}
+        self._dirty_lines: set[tuple[str, str]] = set()
+        self._sessions: dict[str, Session] = {}
+        self._known_sessions: set[str] = set()
+        self._dirty_sessions: set[str] = set()
+
+    # ---------------------------------------------------------------- load
+
+    def next_seq(self) -> int:
+        self.last_seq += 1
+        return self.last_seq
+
+    def next_token(self) -> int:
+        self.last_token += 1
+        return self.last_token
+
+    def tasks_by_id(self, ids: Iterable[str]) -> dict[str, Task]:
+        self.write()
+        rows = [(id_,) for id_ in dict.fromkeys(ids)]
+        found = [Task(*row) for row in self.connection.run_rows("task_by_id", rows)]
+        return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
+
+    def tasks_by_seq(self, seqs: Iterable[int]) -> dict[int, Task]:
+        missing = [(seq,) for seq in dict.fromkeys(seqs) if seq not in self._tasks]
+        if missing:
+            for row in self.connection.run_rows("task_by_seq", missing):
+                self._tasks[row[0]] = Task(*row)
+        return self._tasks
+
+    def task(self, seq: int) -> Task:
+        """A task as this transaction has left it."""
+        return self._tasks[seq]
+
+    def tasks(self, name: str, **values: object) -> list[Task]:
+        """The tasks that the statement `name` finds."""
+        self.write()
+        found = [Task(*row) for row in self.connection.run(name, **values)]
+        return [self._tasks.setdefault(task.seq, task) for task in found]
+
+    def lanes(self) -> Mapping[str, Tally]:
+        if self._lanes is None:
+            self._lanes = {row[0]: Tally(*row[1:]) for row in self.connection.run("lane_all")}
+        return self._lanes
+
+    def lane(self, name: str) -> Tally:
+        lanes = self.lanes()
+        if name not in lanes:
+            assert self._lanes is not None
+            self._lanes[name] = Tally()
+        return lanes[name]
+
+    def load_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Load all lines of the given (lane, agent) pairs that are not here yet."""
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
+        for pair in missing:
+            self._lines[pair] = {}
+        for row in self.connection.run_rows("line_find", missing) if missing else ():
+            line = Line(*row)
+            self._lines[line.lane, line.agent][line.route] = line
+
+    def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
+        return self._lines[lane, agent]
+
+    def load_sessions(self, keys: Iterable[str]) -> None:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
+        rows = [(key,) for key in missing]
+        for row in self.connection.run_rows("session_find", rows) if rows else ():
+            self._sessions[row[0]] = Session(*row)
+            self._known_sessions.add(row[0])
+        for key in missing:
+            self._sessions.setdefault(key, Session(key))
+
+    def session(self, key: str) -> Session:
+        return self._sessions[key]
+
+    def next_tasks(
+        self, lines: Sequence[tuple[str, str, str]], limit: int
+    ) -> list[tuple[Task, str]]:
+        """The first `limit` ready tasks of each (lane, line, route), with their requests."""
+        self.write()
+        rows = self.connection.run_rows("task_next", lines, limit=limit)
+        return [(Task(*row[:_TASK_WIDTH]), row[_TASK_WIDTH]) for row in rows]
+
+    def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
+        self.write()
+        rows = self.connection.run_rows("session_next", [(key,) for key in keys], limit=limit)
+        return [Task(*row) for row in rows]
+
+    def ready_in_sessions(self, keys: Iterable[str]) -> list[Task]:
+        self.write()
+        rows = [(key,) for key in keys]
+        return [Task(*row) for row in self.connection.run_rows("session_ready", rows)]
+
+    # ---------------------------------------------------------------- save
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        """Load the counters of many tasks at once, before changes are applied to them."""
+        tasks = list(tasks)
+        self.load_lines((task.lane, task.agent) for task in tasks)
+        self.load_sessions(task.session for task in tasks if task.session)
+
+    def apply(self, change: Change, body: str | None = None) -> None:
+        """Count the change now; its row is written with all others. A new task brings its body."""
+        after = change.after
+        self.changed = True
+        self._count(change)
+        self._conclude(change)
+        self._tasks[after.seq] = after
+        if change.before is None:
+            assert body is not None
+            self._inserts[after.seq] = after
+            self._bodies.append((after.seq, body))
+        elif after.seq in self._inserts:
+            self._inserts[after.seq] = after
+        else:
+            self._guards.setdefault(after.seq, (change.before.state, change.before.token))
+            self._updates[after.seq] = after
+
+    def renew(self, changes: Iterable[Change]) -> None:
+        """Renewals move one moment and no counter."""
+        newest = {change.after.seq: change.after for change in changes}
+        self.write()
+        rows = [(task.seq, task.token, task.lease_expires_at) for task in newest.values()]
+        self.connection.change_rows("task_renew", rows)
+        self._tasks.update(newest)
+        for task in newest.values():
+            self._note_due(task)
+
+    def reshare(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Recompute the shares of agents whose weight has changed."""
+        pairs = list(pairs)
+        self.load_lines(pairs)
+        self._dirty_lines.update(pairs)
+
+    def write(self) -> None:
+        """Send what has been applied so far. Every look-up by index comes after this."""
+        run = self.connection.run_rows
+        if self._inserts:
+            run("task_insert", [_task_row(task) for task in self._inserts.values()])
+            run("request_insert", self._bodies)
+            self._inserts, self._bodies = {}, []
+        if self._updates:
+            rows = [(seq, *self._guards[seq], *_moving(t)) for seq, t in self._updates.items()]
+            self.connection.change_rows("task_update", rows)
+            self._updates, self._guards = {}, {}
+        if self._results:
+            run("result_save", list(self._results.values()))
+            self._results = {}
+        if self._owed:
+            run("delivery_insert", self._owed)
+            self._owed = []
+        self._write_counters()
+
+    def _count(self, change: Change) -> None:
+        after = change.after
+        pair = (after.lane, after.agent)
+        if pair not in self._lines:
+            self.load_lines([pair])
+        line = self._line(after)
+        counts.apply(self.lane(after.lane), change)
+        counts.apply(line, change)
+        if change.verb == lifecycle.LEASE:
+            line.served = after.token
+        self._dirty_lanes.add(after.lane)
+        self._dirty_lines.add(pair)
+        if after.session:
+            self.load_sessions([after.session])
+            session = self._sessions[after.session]
+            gates.apply(session, change)
+            self._dirty_sessions.add(session.key)
+            if session.free and session.waiting:
+                self.open_sessions.add(session.key)
+
+    def _line(self, task: Task) -> Line:
+        lines = self._lines[task.lane, task.agent]
+        line = lines.get(task.route)
+        if line is None:
+            line = Line(lane=task.lane, agent=task.agent, route=task.route)
+            lines[task.route] = line
+        return line
+
+    def _conclude(self, change: Change) -> None:
+        """Keep what ends a task: its result, the webhook owed, and who has to be told."""
+        after = change.after
+        if change.result is not None or change.error is not None:
+            self._results[after.seq] = (after.seq, change.result, change.error)
+        elif change.verb == lifecycle.COMPLETE and after.attempts > 1:
+            self._results[after.seq] = (after.seq, None, None)
+        if after.terminal and not (change.before and change.before.terminal):
+            self.ended.append(after)
+            if after.callback_url:
+                self.owes = True
+                self._owed.append(self._delivery_row(after))
+            if after.leased:
+                self.stopped.append(after)
+        self._note_due(after)
+
+    def _delivery_row(self, task: Task) -> Row:
+        event = EVENTS[task.state]
+        return (f"msg_{task.id}", task.seq, task.callback_url, event, "due", self.now, 0, self.now)
+
+    def _note_due(self, task: Task) -> None:
+        due = task.lease_expires_at
+        if task.state not in lifecycle.TERMINAL:
+            due = _earlier(due, task.deadline_at)
+            due = _earlier(due, task.eligible_at)
+        self.note_due(due)
+
+    def note_due(self, moment: int | None) -> None:
+        """Something has to be looked at again at `moment`."""
+        self.due_at = _earlier(self.due_at, moment)
+
+    # ---------------------------------------------------------------- counters
+
+    def _write_counters(self) -> None:
+        if self._dirty_lanes:
+            names = sorted(self._dirty_lanes)
+            rows: list[Row] = [(name, *_fields(self.lane(name), _TALLY)) for name in names]
+            self.connection.run_rows("lane_save", rows)
+            self._dirty_lanes.clear()
+        if self._dirty_lines:
+            self.connection.run_rows("line_save", self._line_rows())
+            self._dirty_lines.clear()
+        if self._dirty_sessions:
+            self._write_sessions()
+
+    def _line_rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for lane, agent in sorted(self._dirty_lines):
+            lines = self._lines[lane, agent].values()
+            share = sum(line.slots for line in lines) / self.policy.weight(agent)
+            served = max((line.served for line in lines), default=0)
+            for line in lines:
+                line.share, line.served = share, served
+                rows.append(_fields(line, _LINE))
+        return rows
+
+    def _write_sessions(self) -> None:
+        keep: list[Row] = []
+        forget: list[Row] = []
+        for key in sorted(self._dirty_sessions):
+            session = self._sessions[key]
+            if not session.empty:
+                keep.append((key, session.holders, session.waiting, session.max_concurrent))
+                self._known_sessions.add(key)
+            elif key in self._known_sessions:
+                forget.append((key,))
+                self._known_sessions.discard(key)
+        self._dirty_sessions.clear()
+        if keep:
+            self.connection.run_rows("session_save", keep)
+        if forget:
+            self.connection.run_rows("session_forget", forget)
+
+    def finish(self, writer: str, commit_id: int) -> None:
+        """The last writes of the transaction; the caller commits."""
+        self.write()
+        self.connection.run("scheduler_save", last_seq=self.last_seq, last_token=self.last_token)
+        self.connection.run("writer_save", name=writer, commit_id=commit_id, now=self.now)
+
+
+# What a webhook says has happened, by the state that a task ended in.
+EVENTS = {
+    lifecycle.DONE: "task.completed",
+    lifecycle.FAILED: "task.failed",
+    lifecycle.CANCELLED: "task.cancelled",
+}
+
+
+def _fields(struct: Tally, names: Sequence[str]) -> Row:
+    return tuple(getattr(struct, name) for name in names)
+
+
+def _task_row(task: Task) -> Row:
+    return tuple(getattr(task, name) for name in _TASK)
+
+
+def _moving(task: Task) -> Row:
+    """The columns of `task_update`, after its guards."""
+    return (
+        task.state,
+        task.gate,
+        task.attempts,
+        task.eligible_at,
+        task.queued_at,
+        task.started_at,
+        task.completed_at,
+        task.token,
+        task.worker,
+        task.lease_expires_at,
+    )
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

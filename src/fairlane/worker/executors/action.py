@@ -1,0 +1,183 @@
+"""A browser action: `POST {instance}/tabs/{tabId}/action` on the instance that owns the tab.
+
+The rule: the task is marked running immediately before the request leaves, so one that never
+started can be queued again, and one that did never runs twice.
+The trap: a 404 may mean the tab, which has moved, or the ref, which nobody else has either; only
+the first is asked of another instance.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
+from fairlane.worker.executors import failures
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Response, Run, Sender, Work
+from fairlane.worker.executors.tabs import Instance, TabResolver
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+RESERVED: Final = frozenset({"kind", "ref", "tabId"})
+
+# The tab is busy with somebody else: 4xx by status, but only a matter of time.
+_WAIT_CODES: Final = frozenset({"tab_locked", "tab_paused_handoff"})
+
+_log = logging.getLogger(__name__)
+
+
+class ActionExecutor:
+    starts_itself = True
+
+    def __init__(
+        self, instances: Sequence[Instance], sender: Sender, *, tabs: TabResolver | None = None
+    ) -> None:
+        self._sender = sender
+        self._tabs = tabs or TabResolver(instances, sender)
+
+    async def execute(self, run: Run) -> Any:
+        tab_id, body = tab_of(run.work), body_of(run.work)
+        headers = headers_of(run.work, tab_id)
+        owner = await self._tabs.resolve(tab_id)
+        await run.start()
+        answer = await self._send(owner, tab_id, headers, body)
+        if says_tab_is_gone(answer):
+            moved_to = await self._tabs.resolve_again(tab_id, not_on=owner)
+            if moved_to is not None:
+                answer = await self._send(moved_to, tab_id, headers, body)
+                if says_tab_is_gone(answer):
+                    self._tabs.forget(tab_id, moved_to)
+        return result_of(answer)
+
+    async def close(self) -> None:
+        await self._tabs.close()
+
+    async def _send(
+        self, instance: Instance, tab_id: str, headers: dict[str, str], body: bytes
+    ) -> Response:
+        try:
+            return await self._sender.request(
+                "POST",
+                instance.address(f"/tabs/{tab_id}/action"),
+                headers={**headers, **instance.credentials},
+                body=body,
+                max_bytes=RESPONSE_BYTES_MAX,
+                timeout_seconds=None,
+            )
+        except PayloadTooLarge as error:
+            # The action has been carried out; doing it again would only give the same answer.
+            text = f"executor answered more than {RESPONSE_BYTES_MAX} bytes"
+            raise ExecutionFailed(text, retryable=False) from error
+        except (TargetRefused, InvalidRequest) as error:
+            _log.warning("instance %s is refused: %s", instance.url, error)
+            raise ExecutionFailed(
+                "executor request failed: the outbound guard does not allow this instance",
+                retryable=False,
+            ) from error
+        except failures.TRANSPORT_ERRORS as error:
+            _log.warning("instance %s did not answer: %r", instance.url, error)
+            cause = failures.transport_cause(error)
+            raise ExecutionFailed(f"executor request failed: {cause}") from error
+
+
+def tab_of(work: Work) -> str:
+    """The task's tab. It becomes part of a path, so nothing but an identifier passes."""
+    tab_id = work.request.get("tabId")
+    if not tab_id:
+        raise ExecutionFailed("tabId is required for task execution", retryable=False)
+    if not isinstance(tab_id, str) or not TAB_ID.fullmatch(tab_id):
+        raise ExecutionFailed(
+            "tabId is not valid: use 1 to 128 letters, digits, '_' or '-'", retryable=False
+        )
+    return tab_id
+
+
+def body_of(work: Work) -> bytes:
+    """Params at the top level; the envelope always wins, `selector` only when the task has one."""
+    params = work.request.get("params") or {}
+    if not isinstance(params, dict):
+        raise ExecutionFailed("params is not valid: use an object", retryable=False)
+    envelope = {
+        "kind": work.request.get("action"),
+        "ref": work.request.get("ref"),
+        "selector": work.request.get("selector"),
+    }
+    body = {key: value for key, value in envelope.items() if value}
+    body.update({key: params[key] for key in params.keys() - RESERVED - body.keys()})
+    return msgspec.json.encode(body)
+
+
+def headers_of(work: Work, tab_id: str) -> dict[str, str]:
+    if not (work.agent.isascii() and work.agent.isprintable()):
+        raise ExecutionFailed("agentId cannot be sent as a header", retryable=False)
+    return {
+        "Content-Type": "application/json",
+        "X-PinchTab-Source": "scheduler",
+        "X-PinchTab-Tab-Id": tab_id,
+        "X-Agent-Id": work.agent,
+    }
+
+
+def result_of(answer: Response) -> Any:
+    """The result an answer carries, or the failure it is."""
+    if answer.status >= 400:
+        raise _refused(answer)
+    if not 200 <= answer.status < 300:
+        raise ExecutionFailed(
+            f"executor returned {answer.status}: redirects are not followed", retryable=False
+        )
+    result = _decoded(answer.body)
+    if isinstance(result, dict) and result.get("success") is False:
+        raise _unsuccessful(result)
+    return result
+
+
+def says_tab_is_gone(answer: Response) -> bool:
+    """Whether this instance does not have the tab, as against not having what the action names."""
+    if answer.status != 404:
+        return False
+    fields = _fields(answer.body)
+    text = fields.get("error", "") if fields else failures.one_line(answer.body)
+    if fields.get("code") == "tab_not_found":
+        return True
+    return re.match(r'tab( "?[A-Za-z0-9_-]+"?)? not found', str(text), re.IGNORECASE) is not None
+
+
+def _refused(answer: Response) -> ExecutionFailed:
+    transient = failures.is_transient(answer.status)
+    wait = _fields(answer.body).get("code") in _WAIT_CODES
+    return ExecutionFailed(
+        f"executor returned {answer.status}: {failures.one_line(answer.body)}",
+        retryable=transient or wait,
+        retry_after_ms=failures.retry_after_ms(answer.headers) if transient or wait else None,
+    )
+
+
+def _unsuccessful(result: dict[str, Any]) -> ExecutionFailed:
+    """An answer of 2xx that says itself that it failed; it may say that a retry is no use."""
+    said = result.get("error") or "no reason was given"
+    text = said if isinstance(said, str) else msgspec.json.encode(said)
+    return ExecutionFailed(
+        f"executor reported failure: {failures.one_line(text)}",
+        retryable=result.get("retryable") is not False,
+    )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    document = _decoded(body)
+    return document if isinstance(document, dict) else {}
+
+
+def _decoded(body: bytes) -> Any:
+    """JSON when it is JSON, else the text; None when there is none."""
+    if not body.strip():
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode("utf-8", "replace")

@@ -1,0 +1,81 @@
+"""The contract between the worker's loop, the executors and the HTTP they speak.
+
+An executor is given a `Run`, does the work and returns its result, or raises `ExecutionFailed`.
+The trap: an executor sets no deadline of its own. Deadline, timeout and cancel all arrive as
+asyncio cancellation of `execute`, and must be let through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECT_SECONDS: Final = 10.0  # what a Sender allows for opening a connection, whatever else
+RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What an executor is told; `request` is the submitted body with its camelCase keys."""
+
+    task_id: str
+    agent: str
+    kind: str
+    lane: str
+    attempt: int
+    deadline_at: int | None
+    request: dict[str, Any]
+
+
+class Run(Protocol):
+    """One attempt under one lease."""
+
+    @property
+    def work(self) -> Work: ...
+
+    async def start(self) -> None:
+        """Assigned to running; returns when that is durable, raises LeaseLost when not ours."""
+
+
+class Executor(Protocol):
+    @property
+    def starts_itself(self) -> bool:
+        """False: the engine marks the task running in the transaction that leases it."""
+
+    async def execute(self, run: Run) -> Any:
+        """The result, as JSON can carry it. Raises ExecutionFailed."""
+
+    async def close(self) -> None: ...
+
+
+class Response(Protocol):
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+class Sender(Protocol):
+    """One HTTP exchange that never follows a redirect.
+
+    Raises OSError (a TimeoutError included) or aiohttp.ClientError when the exchange breaks,
+    TargetRefused or InvalidRequest when the target may not be asked, PayloadTooLarge beyond
+    `max_bytes`. Opening the connection is bounded by CONNECT_SECONDS; `timeout_seconds` bounds the
+    whole exchange, and None leaves the rest to cancellation.
+    """
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int,
+        timeout_seconds: float | None,
+    ) -> Response: ...

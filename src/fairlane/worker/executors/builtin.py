@@ -1,0 +1,122 @@
+"""Handlers: Python functions by name, and the two that are always there.
+
+Async functions run on the worker's loop, plain ones in threads of their own.
+The trap: nothing can stop a thread. When a plain function is cancelled its run ends at once, but
+the function goes on until it returns, and what it returns is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors import failures
+from fairlane.worker.executors.base import Run, Work
+from fairlane.worker.executors.threads import DaemonThreads
+
+SLEEP_MS_MAX: Final = 600_000
+THREADS_MAX: Final = 256
+
+Handler = Callable[[Work], Any]
+
+
+async def echo(work: Work) -> Any:
+    """Its params, as they came."""
+    return work.request.get("params")
+
+
+async def sleep(work: Work) -> Any:
+    """Nothing, for `params.ms` milliseconds."""
+    params = work.request.get("params")
+    ms = params.get("ms") if isinstance(params, dict) else None
+    if not isinstance(ms, int) or isinstance(ms, bool) or not 0 <= ms <= SLEEP_MS_MAX:
+        raise ExecutionFailed(
+            f"sleep: params.ms must be a whole number from 0 to {SLEEP_MS_MAX}", retryable=False
+        )
+    await asyncio.sleep(ms / 1000)
+    return {"sleptMs": ms}
+
+
+BUILTIN: Final[Mapping[str, Handler]] = {"echo": echo, "sleep": sleep}
+
+
+class HandlerExecutor:
+    """Runs handlers. The mapping is read at each run, so one registered later is found too."""
+
+    starts_itself = False
+
+    def __init__(self, handlers: Mapping[str, Handler], *, threads_max: int = THREADS_MAX) -> None:
+        self._handlers = handlers
+        self._threads = DaemonThreads(threads_max, name="fairlane-handler")
+
+    async def execute(self, run: Run) -> Any:
+        handler = self._handler(run.work)
+        try:
+            result = await self._call(handler, run.work)
+        except ExecutionFailed:
+            raise
+        except asyncio.CancelledError as error:
+            if _cancelled_from_outside():
+                raise
+            raise failures.from_exception(error) from error
+        except (Exception, SystemExit) as error:
+            raise failures.from_exception(error) from error
+        return _json_able(result)
+
+    async def close(self) -> None:
+        """Returns at once: functions still running in threads do not hold up the process."""
+        self._threads.shutdown()
+
+    def _handler(self, work: Work) -> Handler:
+        name = work.request.get("handler")
+        if not isinstance(name, str) or name not in self._handlers:
+            # Retryable, because another worker may well have it.
+            raise ExecutionFailed(failures.one_line(f'no handler "{name}" in this worker'))
+        return self._handlers[name]
+
+    async def _call(self, handler: Handler, work: Work) -> Any:
+        if _is_async(handler):
+            return await handler(work)
+        context = contextvars.copy_context()
+        result = await asyncio.get_running_loop().run_in_executor(
+            self._threads, context.run, _call_plain, handler, work
+        )
+        # A plain wrapper around an async function hands out its coroutine.
+        return await result if inspect.isawaitable(result) else result
+
+
+def _call_plain(handler: Handler, work: Work) -> Any:
+    """Worded here, in the thread: a future carries neither a StopIteration nor a sys.exit()."""
+    try:
+        return handler(work)
+    except ExecutionFailed:
+        raise
+    except BaseException as error:
+        raise failures.from_exception(error) from error
+
+
+def _is_async(handler: Handler) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have an async __call__
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _cancelled_from_outside() -> bool:
+    """False when a handler only let through the cancellation of something of its own."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _json_able(result: Any) -> Any:
+    try:
+        msgspec.json.encode(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExecutionFailed(
+            failures.one_line(f"the handler's result is not JSON: {error}"), retryable=False
+        ) from error
+    return result

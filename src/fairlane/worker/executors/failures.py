@@ -1,0 +1,95 @@
+"""How a failed run is worded and whether another attempt could go better.
+
+The rule: a task's error is read by agents and people, so it is one line of at most 2 KiB without
+control characters, and says nothing about our network (no ports, no addresses).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from fairlane.core.errors import ExecutionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+TEXT_BYTES_MAX: Final = 2048
+RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
+TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
+
+# Control characters, line separators and what turns the direction of text around.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_TRANSIENT: Final = frozenset({408, 425, 429})
+
+
+def one_line(text: str | bytes) -> str:
+    """`text` on one line, cut at 2 KiB on a character boundary."""
+    if isinstance(text, bytes):
+        # A character is four bytes at most, so one cut in half here lies beyond the final cut.
+        text = text[: TEXT_BYTES_MAX + 4].decode("utf-8", "replace")
+    printable = _UNPRINTABLE.sub(" ", text[:TEXT_BYTES_MAX])
+    return printable.encode("utf-8", "replace")[:TEXT_BYTES_MAX].decode("utf-8", "ignore").strip()
+
+
+def from_exception(error: BaseException) -> ExecutionFailed:
+    """What a handler raised, as the failure of its task."""
+    name, text = type(error).__name__, str(error)
+    return ExecutionFailed(one_line(f"{name}: {text}" if text else name))
+
+
+def transport_cause(error: BaseException) -> str:
+    """Why an exchange broke, in words of ours: the library's own name hosts and ports."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the instance's name could not be resolved"
+    if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
+        return "no trusted TLS connection"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed before an answer came"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer broke off"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return "no connection"
+
+
+def is_transient(status: int) -> bool:
+    """Whether the same request may get a better answer later."""
+    return status >= 500 or status in _TRANSIENT
+
+
+def retry_after_ms(headers: Mapping[str, str]) -> int | None:
+    """The wait an answer asks for, at most a day; None when it names none we understand."""
+    value = header(headers, "Retry-After")
+    if value is None:
+        return None
+    seconds = float(value) if re.fullmatch(r"[0-9]{1,12}", value) else _until(value, headers)
+    return None if seconds is None else min(max(round(seconds * 1000), 0), RETRY_AFTER_MS_MAX)
+
+
+def _until(value: str, headers: Mapping[str, str]) -> float | None:
+    """Seconds to a date, by the clock of the one who wrote it: its own Date header."""
+    then, now = _date(value), _date(header(headers, "Date"))
+    return None if then is None or now is None else (then - now).total_seconds()
+
+
+def _date(value: str | None) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    # "-0000" gives a moment without a zone, which cannot be compared with one that has it.
+    return moment if moment.tzinfo else None
+
+
+def header(headers: Mapping[str, str], name: str) -> str | None:
+    """A header by any spelling; a Sender may hand back a plain dict."""
+    wanted = name.lower()
+    return next((value.strip() for key, value in headers.items() if key.lower() == wanted), None)

@@ -1,0 +1,208 @@
+"""Which instance owns a tab: ask them all what they hold, remember the answers.
+
+The rule: one instance that hangs or errs never spoils the others. A caller leaves as soon as its
+tab turns up, and at most one question per instance is on its way, however many tasks wait.
+The trap: a listing that was on its way before a caller came proves nothing about a tab opened
+since, so "not found" is only ever concluded from a listing that began after the caller asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+CACHE_TABS_MAX: Final = 10_000
+LISTING_SECONDS: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+Tabs = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A server that holds tabs. The token never shows up in a repr, and so in no log."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+
+    def address(self, path: str) -> str:
+        return self.url.rstrip("/") + path
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+
+class TabResolver:
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        sender: Sender,
+        *,
+        listing_seconds: float = LISTING_SECONDS,
+        cache_tabs_max: int = CACHE_TABS_MAX,
+    ) -> None:
+        self.instances = tuple(dict.fromkeys(instances))
+        self._listings = [_Listing(i, sender, listing_seconds, self._seen) for i in self.instances]
+        self._owners: OrderedDict[str, Instance] = OrderedDict()
+        self._cache_tabs_max = cache_tabs_max
+
+    async def resolve(self, tab_id: str) -> Instance:
+        """The owner of the tab; a single instance owns them all and is never asked."""
+        if not self.instances:
+            raise ExecutionFailed(
+                "no tab instance is configured: start Fairlane with --instance URL",
+                retryable=False,
+            )
+        if len(self.instances) == 1:
+            return self.instances[0]
+        return self._cached(tab_id) or await self._search(tab_id, self._listings)
+
+    async def resolve_again(self, tab_id: str, *, not_on: Instance) -> Instance | None:
+        """The owner after `not_on` denied the tab; None when there is nobody else to ask."""
+        self.forget(tab_id, not_on)
+        others = [listing for listing in self._listings if listing.instance != not_on]
+        return (self._cached(tab_id) or await self._search(tab_id, others)) if others else None
+
+    def forget(self, tab_id: str, instance: Instance) -> None:
+        # Another task may have learned the new owner meanwhile; that stays.
+        if self._owners.get(tab_id) == instance:
+            del self._owners[tab_id]
+
+    async def close(self) -> None:
+        for listing in self._listings:
+            await listing.close()
+
+    async def _search(self, tab_id: str, listings: Sequence[_Listing]) -> Instance:
+        rounds = {listing.ask(): listing.instance for listing in listings}
+        pending, silent = set(rounds), 0
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            answers = [(rounds[one], _answer(one)) for one in done]
+            silent += sum(tabs is None for _, tabs in answers)
+            owner = next((who for who, tabs in answers if tabs and tab_id in tabs), None)
+            if owner is not None:
+                self._remember(tab_id, owner)
+                return owner
+        raise self._not_found(tab_id, silent)
+
+    def _not_found(self, tab_id: str, silent: int) -> ExecutionFailed:
+        count = len(self.instances)
+        unsure = f" ({silent} did not answer)" if silent else ""
+        return ExecutionFailed(
+            f'could not resolve tab "{tab_id}": not found on any of {count} instances{unsure}',
+            retryable=silent > 0,
+        )
+
+    def _cached(self, tab_id: str) -> Instance | None:
+        owner = self._owners.get(tab_id)
+        if owner is not None:
+            self._owners.move_to_end(tab_id)
+        return owner
+
+    def _seen(self, instance: Instance, tabs: Iterable[str]) -> None:
+        # A listing fills gaps only: what is known was right when last used, or a 404 will say so.
+        for tab_id in tabs:
+            if tab_id not in self._owners:
+                self._remember(tab_id, instance)
+
+    def _remember(self, tab_id: str, instance: Instance) -> None:
+        self._owners[tab_id] = instance
+        self._owners.move_to_end(tab_id)
+        if len(self._owners) > self._cache_tabs_max:
+            self._owners.popitem(last=False)
+
+
+Round = asyncio.Task[Tabs | None]
+
+
+class _Listing:
+    """The tabs of one instance, asked in rounds: one on its way, one that waits behind it."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        sender: Sender,
+        seconds: float,
+        seen: Callable[[Instance, Tabs], None],
+    ) -> None:
+        self.instance = instance
+        self._sender = sender
+        self._seconds = seconds
+        self._seen = seen
+        self._current: Round | None = None
+        self._next: Round | None = None
+
+    def ask(self) -> Round:
+        """A round that has not begun yet; all who ask before it begins share it."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._round(self._current))
+        return self._next
+
+    async def close(self) -> None:
+        rounds = [one for one in (self._current, self._next) if one is not None]
+        for one in rounds:
+            one.cancel()
+        await asyncio.gather(*rounds, return_exceptions=True)
+
+    async def _round(self, before: Round | None) -> Tabs | None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+            # Its silence answers those who came meanwhile too: nobody waits for two timeouts.
+            if _answer(before) is None:
+                self._next = None
+                return None
+        self._current, self._next = self._next, None
+        tabs = await self._question()
+        if tabs is not None:
+            self._seen(self.instance, tabs)
+        return tabs
+
+    async def _question(self) -> Tabs | None:
+        try:
+            answer = await self._sender.request(
+                "GET",
+                self.instance.address("/tabs"),
+                headers={"X-PinchTab-Source": "scheduler", **self.instance.credentials},
+                body=None,
+                max_bytes=RESPONSE_BYTES_MAX,
+                timeout_seconds=self._seconds,
+            )
+            return listed_tabs(answer.status, answer.body)
+        except Exception as error:  # noqa: BLE001 - what goes wrong with one stays with it
+            _log.warning("instance %s did not list its tabs: %r", self.instance.url, error)
+            return None
+
+
+def _answer(one: Round) -> Tabs | None:
+    """What a finished round found out; None when the instance gave no usable answer."""
+    return None if one.cancelled() else one.result()
+
+
+def listed_tabs(status: int, body: bytes) -> Tabs:
+    """The tab ids in a listing: a list or `{"tabs": [...]}` of ids or of objects with one."""
+    if status != 200:
+        raise ValueError(f"status {status}")
+    document = msgspec.json.decode(body)
+    entries = document.get("tabs", document) if isinstance(document, dict) else document
+    if not isinstance(entries, list | None):
+        raise TypeError("neither a list nor an object with tabs")
+    return frozenset(filter(None, map(_tab_id, entries or [])))
+
+
+def _tab_id(entry: Any) -> str | None:
+    if isinstance(entry, dict):
+        entry = entry.get("tabId") or entry.get("id")
+    return entry if isinstance(entry, str) else None

@@ -1,0 +1,36 @@
+"""What every test may ask for: an empty database of either kind, made when it is first needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.postgres import new_database, running_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The address of one real PostgreSQL, durable as in production (fsync on), for all tests."""
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def fresh_postgres(postgres_url: str) -> Iterator[str]:
+    """The address of an empty PostgreSQL database that is this test's own."""
+    with new_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store that is this test's own, once on each database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'fairlane.db'}"
+    url: str = request.getfixturevalue("fresh_postgres")
+    return url

@@ -1,0 +1,1 @@
+"""Real little servers on loopback that stand in for what Fairlane talks to."""

@@ -1,0 +1,41 @@
+"""A Run whose lease is a flag: it counts its starts and may have lost its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlane.core.errors import LeaseLost
+from fairlane.worker.executors.base import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class FakeRun:
+    def __init__(
+        self,
+        *,
+        kind: str = "action",
+        agent: str = "agent-a",
+        lost: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+        **request: Any,
+    ) -> None:
+        self.work = Work(
+            task_id="tsk_1",
+            agent=agent,
+            kind=kind,
+            lane="main",
+            attempt=1,
+            deadline_at=None,
+            request=request,
+        )
+        self.starts = 0
+        self._lost = lost
+        self._on_start = on_start
+
+    async def start(self) -> None:
+        if self._lost:
+            raise LeaseLost("the lease of tsk_1 is over")
+        self.starts += 1
+        self._on_start()

@@ -1,0 +1,161 @@
+"""Real servers on loopback: one that speaks raw bytes, one that speaks HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+
+def http(status: str = "200 OK", *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+OK = http(body=b"ok")
+
+
+class Listener:
+    """Counts connections and keeps what arrived; answers each request with the same bytes."""
+
+    def __init__(self, answer: bytes | None = OK) -> None:
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.port = 0
+        self.answer = answer  # None: never answers
+        self.then_endless = b""  # sent for ever behind the answer
+        self.hang_up = False
+        self.reset = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                self.requests.append(head + await reader.readexactly(_length(head)))
+                if self.reset:
+                    writer.transport.abort()
+                    return
+                await self._answer(reader, writer)
+                if self.hang_up:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.answer is None:
+            await reader.read()
+            return
+        writer.write(self.answer)
+        await writer.drain()
+        while self.then_endless:
+            writer.write(self.then_endless)
+            await writer.drain()
+            # Lets the loop see that the other side has gone.
+            await asyncio.sleep(0)
+
+
+def _length(head: bytes) -> int:
+    lines = head.decode("latin-1").lower().split("\r\n")
+    return next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)
+
+
+@asynccontextmanager
+async def listening(
+    answer: bytes | None = OK, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Listener]:
+    listener = Listener(answer)
+    talks: set[asyncio.Task[None]] = set()
+
+    def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(listener.talk(reader, writer))
+        talks.add(task)
+        task.add_done_callback(talks.discard)
+
+    server = await asyncio.start_server(talk, host, 0, ssl=tls)
+    listener.port = server.sockets[0].getsockname()[1]
+    try:
+        yield listener
+    finally:
+        server.close()
+        for task in talks:
+            task.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+
+
+class Received(NamedTuple):
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Receiver:
+    """A receiver of webhooks; `answers` are used up one by one, the last one again and again."""
+
+    def __init__(self, *answers: Callable[[web.Request], Awaitable[web.Response]]) -> None:
+        self.answers = list(answers)
+        self.received: list[Received] = []
+        self.arrived = asyncio.Condition()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        async with self.arrived:
+            self.received.append(Received(request.path, request.headers, body))
+            self.arrived.notify_all()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return await answer(request)
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(5), self.arrived:
+            await self.arrived.wait_for(lambda: len(self.received) >= count)
+
+
+def answering(
+    status: int, headers: Mapping[str, str] | None = None
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers=headers)
+
+    return answer
+
+
+async def hanging(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def resetting(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@asynccontextmanager
+async def receiving(
+    *answers: Callable[[web.Request], Awaitable[web.Response]],
+) -> AsyncIterator[Receiver]:
+    receiver = Receiver(*answers)
+    app = web.Application()
+    app.router.add_post("/{path:.*}", receiver.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    receiver.url = f"http://127.0.0.1:{port}/hook"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()

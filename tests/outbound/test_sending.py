@@ -1,0 +1,328 @@
+"""Requests through the guard: what is sent, what comes back, and what the caller is told."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane.core.errors import (
+    ExecutionFailed,
+    FairlaneError,
+    InvalidRequest,
+    PayloadTooLarge,
+    TargetRefused,
+)
+from fairlane.outbound.guard import Guard, Response, Sender, asked_wait_ms, open_session, post
+from tests.outbound.receivers import http, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+HOUR_MS = 3_600_000
+NOON = 1_800_000_000_000  # Fri, 15 Jan 2027 08:00:00 GMT
+
+
+async def send(
+    url: str,
+    *,
+    guard: Guard | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_seconds: float = 5.0,
+    max_response_bytes: int = 1000,
+) -> Response:
+    guard = guard or Guard(["127.0.0.1"])
+    async with open_session(guard) as session:
+        return await post(
+            session,
+            guard,
+            url,
+            body=b'{"a": 1}',
+            headers=headers or {},
+            timeout_seconds=timeout_seconds,
+            max_response_bytes=max_response_bytes,
+        )
+
+
+async def failure(url: str, **options: float) -> FairlaneError:
+    """What a failing request raises, which says nothing about where it went."""
+    with pytest.raises(ExecutionFailed) as failed:
+        await send(url, timeout_seconds=options.get("timeout_seconds", 5.0))
+    assert "127.0.0.1" not in failed.value.message
+    assert url.rsplit(":", 1)[1].strip("/") not in failed.value.message
+    assert failed.value.retryable
+    return failed.value
+
+
+async def test_a_post_arrives_as_it_was_given() -> None:
+    async with listening(http("201 Created", "X-Kind: test", body=b"made")) as listener:
+        answer = await send(f"{listener.url}a/../b?c=%2F", headers={"X-Name": "v\t~"})
+    assert (answer.status, answer.body, answer.truncated) == (201, b"made", False)
+    assert answer.headers["x-kind"] == "test"
+    head, body = listener.requests[0].split(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /a/../b?c=%2F HTTP/1.1"
+    assert body == b'{"a": 1}'
+    assert {"X-Name: v\t~", "Accept-Encoding: identity", "Content-Length: 8"} <= set(lines)
+    assert any(line.startswith("User-Agent: fairlane/") for line in lines)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_an_answer_and_is_not_followed(status: int) -> None:
+    async with listening() as elsewhere:
+        moved = http(f"{status} Moved", f"Location: {elsewhere.url}")
+        async with listening(moved) as listener:
+            assert (await send(listener.url)).status == status
+    assert (listener.connections, elsewhere.connections) == (1, 0)
+
+
+async def test_a_refused_target_is_never_reached() -> None:
+    async with listening() as listener:
+        with pytest.raises(TargetRefused, match=r"^target address is not allowed$"):
+            await send(listener.url, guard=Guard())
+        with pytest.raises(InvalidRequest, match="credentials"):
+            await send(f"http://user@127.0.0.1:{listener.port}/")
+    assert listener.connections == 0
+
+
+async def test_a_name_that_leads_inside_and_one_that_leads_nowhere_look_the_same() -> None:
+    async def inside(_: str) -> list[str]:
+        return ["10.0.0.1"]
+
+    async def nowhere(_: str) -> list[str]:
+        raise OSError(-2, "Name or service not known")
+
+    texts = []
+    for lookup in (inside, nowhere):
+        with pytest.raises(TargetRefused) as refusal:
+            await send("http://a.test/", guard=Guard(lookup=lookup))
+        texts.append((refusal.value.code, refusal.value.message, refusal.value.retryable))
+    assert texts[0] == texts[1]
+
+
+async def test_a_receiver_that_never_answers_runs_into_the_timeout() -> None:
+    async with listening(answer=None) as listener:
+        error = await failure(listener.url, timeout_seconds=0.05)
+    assert error.message == "target did not answer in time"
+    assert listener.connections == 1
+
+
+async def test_a_receiver_that_drips_runs_into_the_timeout() -> None:
+    async with listening(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nbegun") as listener:
+        error = await failure(listener.url, timeout_seconds=0.05)
+    assert error.message == "target did not answer in time"
+
+
+async def test_an_answer_is_read_up_to_its_bound() -> None:
+    async with listening(http(body=b"x" * 1000)) as listener:
+        whole = await send(listener.url)
+    assert (len(whole.body), whole.truncated) == (1000, False)
+    async with listening(http(body=b"x" * 1001)) as listener:
+        cut = await send(listener.url)
+    assert (len(cut.body), cut.truncated, cut.status) == (1000, True, 200)
+
+
+async def test_an_endless_answer_is_cut_off() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with listening(head) as listener:
+        listener.then_endless = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+        answer = await send(listener.url, max_response_bytes=100_000)
+    assert (len(answer.body), answer.truncated) == (100_000, True)
+
+
+async def test_a_packed_answer_is_not_unpacked() -> None:
+    packed = bytes.fromhex("1f8b0800000000000003")
+    async with listening(http("200 OK", "Content-Encoding: gzip", body=packed)) as listener:
+        assert (await send(listener.url)).body == packed
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n\r\n",
+        b"+PONG\r\n\r\n",
+        b"HTTP/1.1 99999 Odd\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    ],
+    ids=["nothing", "half", "bad chunk", "ssh", "redis", "status", "header", "length", "lengths"],
+)
+async def test_a_broken_answer_is_a_failure_in_words_of_ours(answer: bytes) -> None:
+    async with listening(answer) as listener:
+        listener.hang_up = True
+        error = await failure(listener.url)
+    assert error.message == "target broke off before its answer was complete"
+
+
+async def test_a_reset_is_a_failure_in_words_of_ours() -> None:
+    async with listening() as listener:
+        listener.reset = True
+        error = await failure(listener.url)
+    assert error.message == "target broke off before its answer was complete"
+
+
+async def test_a_closed_port_is_a_failure_in_words_of_ours() -> None:
+    async with listening() as listener:
+        url = listener.url
+    assert (await failure(url)).message == "target could not be reached"
+
+
+async def test_plain_text_where_tls_should_be_is_a_failure_in_words_of_ours() -> None:
+    async with listening(b"hello") as listener:
+        listener.hang_up = True
+        error = await failure(listener.url.replace("http:", "https:"))
+    assert error.message in {
+        "target offers no trusted TLS connection",
+        "target could not be reached",
+    }
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*_self_signed(tmp_path))
+    async with listening(tls=context) as listener:
+        error = await failure(listener.url.replace("http:", "https:"))
+    assert error.message == "target offers no trusted TLS connection"
+    assert listener.requests == []
+
+
+def _self_signed(folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subject = ["-nodes", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*made, *subject, *files], check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("X-A", "a\r\nX-B: b"),
+        ("X-A", "a\nb"),
+        ("X-A", "a\x00"),
+        ("X-A", "\x7f"),
+        ("X-A", "\u00fc"),
+        ("X-A", "\u2028"),
+        ("X-A\r\nX-B", "b"),
+        ("X A", "b"),
+        ("", "b"),
+        ("X-\u00fc", "b"),
+        ("Host", "evil.test"),
+        ("hOsT", "evil.test"),
+        ("Content-Length", "0"),
+        ("Transfer-Encoding", "chunked"),
+        ("Connection", "close"),
+        ("Upgrade", "websocket"),
+        ("Expect", "100-continue"),
+        ("Proxy-Authorization", "Basic x"),
+    ],
+)
+async def test_a_header_that_could_forge_a_message_is_not_sent(name: str, value: str) -> None:
+    async with listening() as listener:
+        with pytest.raises(InvalidRequest, match="header"):
+            await send(listener.url, headers={name: value})
+    assert listener.connections == 0
+
+
+# --- Retry-After ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_ms"),
+    [
+        ("0", 0),
+        ("120", 120_000),
+        (" 120 ", 120_000),
+        ("000120", 120_000),
+        ("86400", 24 * HOUR_MS),
+        ("86401", 24 * HOUR_MS),
+        ("9" * 5000, 24 * HOUR_MS),
+        ("Fri, 15 Jan 2027 09:00:00 GMT", HOUR_MS),
+        ("Fri, 15 Jan 2027 10:00:00 +0100", HOUR_MS),
+        ("Fri, 15 Jan 2027 09:00:00 -0000", HOUR_MS),
+        ("Fri, 15 Jan 2027 07:00:00 GMT", 0),
+        ("Fri, 15 Jan 2100 07:00:00 GMT", 24 * HOUR_MS),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+        ("\u0661", None),
+        ("Fri, 99 Jan 2027 09:00:00 GMT", None),
+    ],
+)
+def test_the_wait_that_is_asked_for_is_understood_and_bounded(
+    text: str, wait_ms: int | None
+) -> None:
+    assert asked_wait_ms({"Retry-After": text}, now=NOON) == wait_ms
+
+
+def test_no_wait_is_asked_for_without_the_header() -> None:
+    assert asked_wait_ms({}, now=NOON) is None
+
+
+@given(st.text() | st.text("0123456789 :,+-GMTFriJan"))
+def test_any_text_for_a_wait_is_understood_or_ignored(text: str) -> None:
+    wait_ms = asked_wait_ms({"Retry-After": text}, now=NOON)
+    assert wait_ms is None or 0 <= wait_ms <= 24 * HOUR_MS
+
+
+# --- for executors --------------------------------------------------------------------------------
+
+
+async def ask(sender: Sender, url: str, **options: float | None) -> Response:
+    return await sender.request(
+        "GET",
+        url,
+        headers={"Authorization": "Bearer t"},
+        body=None,
+        max_bytes=1000,
+        timeout_seconds=options.get("timeout_seconds", 5.0),
+    )
+
+
+async def test_a_sender_answers_and_keeps_its_connection() -> None:
+    async with listening() as listener, Sender(Guard(["127.0.0.1"])) as sender:
+        for _ in range(3):
+            assert (await ask(sender, listener.url, timeout_seconds=None)).body == b"ok"
+    assert (listener.connections, len(listener.requests)) == (1, 3)
+    assert b"GET / HTTP/1.1" in listener.requests[0]
+    assert b"Authorization: Bearer t" in listener.requests[0]
+
+
+async def test_a_sender_tells_apart_what_went_wrong() -> None:
+    async with (
+        listening(http(body=b"x" * 1001)) as listener,
+        Sender(Guard(["127.0.0.1"])) as sender,
+    ):
+        with pytest.raises(PayloadTooLarge, match="1000"):
+            await ask(sender, listener.url)
+        listener.answer = None
+        with pytest.raises(TimeoutError):
+            await ask(sender, listener.url, timeout_seconds=0.05)
+        listener.reset = True
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await ask(sender, listener.url)
+        with pytest.raises(TargetRefused):
+            await ask(sender, "http://127.0.0.2/")
+
+
+async def test_a_sender_reports_an_unknown_name_as_such() -> None:
+    async def nowhere(_: str) -> list[str]:
+        raise OSError(-2, "Name or service not known")
+
+    async with Sender(Guard(lookup=nowhere)) as sender:
+        with pytest.raises(aiohttp.ClientConnectorDNSError):
+            await ask(sender, "http://a.test/")

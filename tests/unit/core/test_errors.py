@@ -1,0 +1,52 @@
+"""The tree of errors is the one that its docstring draws, with a code of its own for each leaf."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fairlane.core import errors
+
+
+def _leaves(parent: type[errors.FairlaneError]) -> list[type[errors.FairlaneError]]:
+    children = parent.__subclasses__()
+    return [leaf for child in children for leaf in _leaves(child)] if children else [parent]
+
+
+def test_the_docstring_draws_the_whole_tree() -> None:
+    drawn = re.findall(r"[|`]-- (\w+)[: ]+([a-z_]+)(?=:|\n)", errors.__doc__ or "")
+    assert sorted(drawn) == sorted(
+        (leaf.__name__, leaf.code) for leaf in _leaves(errors.FairlaneError)
+    )
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [leaf.code for leaf in _leaves(errors.FairlaneError)]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("error", _leaves(errors.BusyError))
+def test_a_busy_error_asks_to_come_back(error: type[errors.BusyError]) -> None:
+    refusal = error("full", details={"limit": 1}, retry_after_ms=500)
+    assert (refusal.retryable, refusal.retry_after_ms, refusal.details) == (True, 500, {"limit": 1})
+
+
+@pytest.mark.parametrize("error", _leaves(errors.CallerError))
+def test_a_caller_error_is_not_to_be_repeated(error: type[errors.CallerError]) -> None:
+    refusal = error("wrong")
+    assert (str(refusal), refusal.message, refusal.retryable) == ("wrong", "wrong", False)
+
+
+@pytest.mark.parametrize("error", [errors.InvalidPolicy, errors.InvalidSettings])
+def test_all_problems_of_a_document_are_told_at_once(
+    error: type[errors.InvalidPolicy | errors.InvalidSettings],
+) -> None:
+    refusal = error(["lanes.main: too small", "agents: not a table"])
+    assert refusal.problems == ["lanes.main: too small", "agents: not a table"]
+    assert refusal.message == "lanes.main: too small; agents: not a table"
+
+
+def test_a_failed_run_says_whether_another_attempt_could_go_better() -> None:
+    assert errors.ExecutionFailed("timeout").retryable
+    assert not errors.ExecutionFailed("bad request", retryable=False).retryable
