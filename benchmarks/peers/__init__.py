@@ -1,7 +1,7 @@
 """Other Python queues, doing the same no-op work as ours, each in a script of its own.
 
-Every module named in `PEERS` runs as `python -m benchmarks.peers.<name>` and prints one JSON line; `run.measure` runs
-them all. What is measured, and how, stands in `harness`.
+Every module named in `PEERS` runs as `python -m benchmarks.peers.<name>` and prints one JSON line;
+`run.measure` runs them all. What is measured, and how, stands in `harness`.
 """
 
 from __future__ import annotations

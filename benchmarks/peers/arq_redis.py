@@ -21,7 +21,6 @@ class Arq(AsyncPeer):
     name = "arq"
     package = "arq"
     store = "redis"
-    durable = False
     settings = (
         {"processes": 1, "max_jobs": 10},
         {"processes": 1, "max_jobs": 50},
@@ -41,6 +40,9 @@ class Arq(AsyncPeer):
 
     def unfinished(self) -> int:
         return int(self.run(self._pool.zcard(QUEUE)))
+
+    def is_durable(self) -> bool:
+        return False
 
     def work(self, setting: Setting, gate: Gate) -> None:
         self.run(self._connect())

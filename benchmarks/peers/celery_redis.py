@@ -17,7 +17,6 @@ class Celery(Peer):
     name = "celery"
     package = "celery"
     store = "redis"
-    durable = False
     settings = (
         {"processes": 1, "pool": "prefork", "concurrency": 2, "prefetch": 50},
         {"processes": 2, "pool": "solo", "concurrency": 1, "prefetch": 50},
@@ -45,6 +44,9 @@ class Celery(Peer):
 
     def unfinished(self) -> int:
         return int(self._redis.llen(QUEUE)) + int(self._redis.hlen("unacked"))
+
+    def is_durable(self) -> bool:
+        return False
 
     def work(self, setting: Setting, gate: Gate) -> None:
         def hold_back(**_: object) -> None:

@@ -18,7 +18,6 @@ class Dramatiq(Peer):
     name = "dramatiq"
     package = "dramatiq"
     store = "redis"
-    durable = False
     settings = (
         {"processes": 2, "threads": 8, "prefetch": 16},
         {"processes": 2, "threads": 8, "prefetch": 200},
@@ -41,6 +40,9 @@ class Dramatiq(Peer):
 
     def unfinished(self) -> int:
         return int(self._broker.client.hlen(f"dramatiq:{QUEUE}.msgs"))
+
+    def is_durable(self) -> bool:
+        return False
 
     def work(self, setting: Setting, gate: Gate) -> None:
         worker = dramatiq.Worker(self._broker, worker_threads=setting["threads"])

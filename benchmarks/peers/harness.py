@@ -1,9 +1,10 @@
 """How every peer is measured: rounds of the same no-op work, on the peer's real worker.
 
-A round submits N tasks one call each (or in the peer's other ways), opens the gate for ready workers and waits until N
-no-ops have run *and* the store holds none unfinished. One round per worker setting; the best figures are reported, which
-favours the peer. `lifecycle_per_s` is N over the seconds of the best round, submission and drain together; a bulk
-submission counts only for `bulk_submit_per_s`.
+A round submits N tasks one call each (or in the peer's other ways), opens the gate for workers that
+stand ready, and waits until N no-ops have run *and* the store holds none unfinished. There is one
+round per worker setting and the best figures are reported, which favours the peer.
+`lifecycle_per_s` is N over the seconds of the best round, submission and drain together; a round
+submitted in bulk counts for `bulk_submit_per_s` and `drain_per_s` only.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ T = TypeVar("T")
 
 NOT_MEASURED = 3
 CALLERS = 32
-CONNECTIONS = 10
+CONNECTIONS = 16
 DRAIN_SECONDS_MAX = 60
 POLL_SECONDS = 0.001
+DURABLE_WHEN_ON = ("fsync", "synchronous_commit")
 
 
 class Peer(ABC):
-    """One queue: the producer's side in this process, `work` in each worker process (in an instance of its own)."""
+    """One queue: the producer's side here, `work` in an instance of its own in each worker."""
 
     name: ClassVar[str]
     package: ClassVar[str]
     store: ClassVar[str]
-    durable: ClassVar[bool]
     settings: ClassVar[tuple[Setting, ...]]
     note: ClassVar[str]
 
@@ -66,6 +67,10 @@ class Peer(ABC):
         """How many tasks the store still holds as not done."""
 
     @abstractmethod
+    def is_durable(self) -> bool:
+        """Whether a submitted task is on disk when the call returns."""
+
+    @abstractmethod
     def work(self, setting: Setting, gate: Gate) -> None:
         """Run the peer's worker until it is terminated."""
 
@@ -73,7 +78,7 @@ class Peer(ABC):
         """Further ways to submit: `concurrent` and `bulk`."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every peer has something to close
         """Let go of connections."""
 
 
@@ -146,11 +151,14 @@ def main(module: str) -> None:
 def measure(peer: type[Peer], url: str, tasks: int, tally: Tally) -> dict[str, object]:
     with closing(peer(url, tally)) as queue:
         queue.prepare()
-        rounds = [_round(queue, setting, tasks, "one by one", queue.submit) for setting in peer.settings]
+        rounds = [
+            _round(queue, setting, tasks, "one by one", queue.submit) for setting in peer.settings
+        ]
         best = min(rounds, key=lambda each: each.seconds).setting
         for way, submit in queue.other_ways().items():
             rounds.append(_round(queue, best, tasks, way, submit))
-    return _row(peer, tasks, rounds)
+        durable = queue.is_durable()
+    return _row(peer, tasks, rounds, durable=durable)
 
 
 def _round(
@@ -173,17 +181,19 @@ def _wait_until_drained(queue: Peer, ran: int, worker_set: WorkerSet) -> None:
         worker_set.check_alive()
         if time.monotonic() > give_up_at:
             left = ran - queue.tally.count()
-            raise RuntimeError(f"{queue.name}: {left} tasks had not run after {DRAIN_SECONDS_MAX} s")
+            raise RuntimeError(
+                f"{queue.name}: {left} tasks had not run after {DRAIN_SECONDS_MAX} s"
+            )
         time.sleep(POLL_SECONDS)
 
 
-def _row(peer: type[Peer], tasks: int, rounds: list[Round]) -> dict[str, object]:
+def _row(peer: type[Peer], tasks: int, rounds: list[Round], *, durable: bool) -> dict[str, object]:
     best = min((each for each in rounds if each.way != "bulk"), key=lambda each: each.seconds)
     row: dict[str, object] = {
         "peer": peer.name,
         "version": version(peer.package),
         "store": peer.store,
-        "durable": peer.durable,
+        "durable": durable,
         "tasks": tasks,
         "submit_per_s": round(tasks / _submit_seconds(rounds, "one by one")),
         "drain_per_s": round(tasks / min(each.drain_seconds for each in rounds)),
@@ -232,6 +242,14 @@ def _own_database(server: str) -> Iterator[str]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def postgres_is_durable(url: str) -> bool:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        rows = [connection.execute(f"SHOW {name}").fetchone() for name in DURABLE_WHEN_ON]
+    return all(row is not None and row[0] != "off" for row in rows)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=2000)
@@ -241,9 +259,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _peer_of(module: str) -> type[Peer]:
-    # By its real name and not as `__main__`: task names and pickles must mean the same in the worker processes.
-    peer = importlib.import_module(module).PEER
-    assert issubclass(peer, Peer)
+    # By its real name and not as `__main__`: names and pickles must mean the same in the workers.
+    peer: type[Peer] = importlib.import_module(module).PEER
     return peer
 
 

@@ -1,4 +1,7 @@
-"""PgQueuer on PostgreSQL through asyncpg, its worker in drain mode (which leaves no completion waiting in a buffer)."""
+"""PgQueuer on PostgreSQL through asyncpg.
+
+Its worker runs in drain mode: in the other, the last completions wait in a buffer for a timer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ class PgQueuer(AsyncPeer):
     name = "pgqueuer"
     package = "pgqueuer"
     store = "postgres"
-    durable = True
     settings = (
         {"processes": 1, "batch_size": 100},
         {"processes": 1, "batch_size": 500},
@@ -50,14 +52,15 @@ class PgQueuer(AsyncPeer):
     def unfinished(self) -> int:
         return int(self.run(self._pool.fetchval("SELECT count(*) FROM pgqueuer")))
 
+    def is_durable(self) -> bool:
+        return harness.postgres_is_durable(self.url)
+
     def work(self, setting: Setting, gate: Gate) -> None:
         self.run(self._connect())
         application = Application.from_asyncpg_pool(self._pool)
         application.entrypoint("no_op")(self.no_op)
         gate.wait()
-        self.run(
-            application.run(batch_size=setting["batch_size"], mode=QueueExecutionMode.drain)
-        )
+        self.run(application.run(batch_size=setting["batch_size"], mode=QueueExecutionMode.drain))
 
     async def disconnect(self) -> None:
         await self._pool.close()

@@ -15,7 +15,6 @@ class Procrastinate(AsyncPeer):
     name = "procrastinate"
     package = "procrastinate"
     store = "postgres"
-    durable = True
     settings = (
         {"processes": 1, "concurrency": 20},
         {"processes": 2, "concurrency": 10},
@@ -48,6 +47,9 @@ class Procrastinate(AsyncPeer):
     def unfinished(self) -> int:
         row = self.run(self._app.connector.execute_query_one_async(UNFINISHED))
         return int(row["count"])
+
+    def is_durable(self) -> bool:
+        return harness.postgres_is_durable(self.url)
 
     def work(self, setting: Setting, gate: Gate) -> None:
         self.run(self._connect())

@@ -1,7 +1,7 @@
-"""Runs every peer, one after another, each in a process of its own, on one Redis and one PostgreSQL.
+"""Runs every peer in a process of its own, one after another, on one Redis and one PostgreSQL.
 
-A peer that cannot be measured (not installed, no server, too slow, broken) is named on standard error and left out; the
-others go on. Nothing that was started here outlives `measure`.
+A peer that cannot be measured (not installed, no server, too slow, broken) is named on standard
+error and left out; the others go on. Nothing that was started here outlives `measure`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 120
 STOP_SECONDS_MAX = 15
 
-# A slow peer gets fewer tasks, so that the whole run stays short; a fast one more, so that its start does not show.
+# A slow peer gets fewer tasks, so that the whole run stays short; a fast one gets more, so that
+# its start does not show.
 SHARES = {"procrastinate_postgres": 0.5, "pgqueuer_postgres": 2.0}
 
 
 def measure(
     tasks: int, postgres_url: str | None = None, *, python: str = sys.executable
 ) -> list[dict[str, Any]]:
-    """One row per peer that could be measured. `python` is the interpreter that has the peers installed."""
+    """One row per peer that could be measured; `python` is one that has the peers installed."""
     with ExitStack() as stack:
         redis_url = _started(stack, servers.redis_server)
         postgres_url = postgres_url or _started(stack, servers.postgres_server)
@@ -39,7 +40,7 @@ def measure(
 
 
 def _started(stack: ExitStack, server: Callable[[], AbstractContextManager[str]]) -> str | None:
-    """The server's URL, or None: each peer that needs it then tries for itself and says what is missing."""
+    """The server's URL; if None, each peer tries to start its own and says what is missing."""
     try:
         return stack.enter_context(server())
     except servers.NotMeasured:

@@ -15,7 +15,6 @@ class Saq(AsyncPeer):
     name = "saq"
     package = "saq"
     store = "redis"
-    durable = False
     settings = (
         {"processes": 1, "concurrency": 10},
         {"processes": 2, "concurrency": 10},
@@ -35,6 +34,9 @@ class Saq(AsyncPeer):
 
     def unfinished(self) -> int:
         return int(self.run(self._queue.count("incomplete")))
+
+    def is_durable(self) -> bool:
+        return False
 
     def work(self, setting: Setting, gate: Gate) -> None:
         self.run(self._connect())

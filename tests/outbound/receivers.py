@@ -30,6 +30,7 @@ class Listener:
         self.port = 0
         self.answer = answer  # None: never answers
         self.then_endless = b""  # sent for ever behind the answer
+        self.greets = False  # answers before it is asked
         self.hang_up = False
         self.reset = False
 
@@ -40,6 +41,9 @@ class Listener:
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
+            if self.greets:
+                await self._answer(reader, writer)
+                return
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.requests.append(head + await reader.readexactly(_length(head)))
                 if self.reset:
@@ -94,6 +98,9 @@ async def listening(
         await asyncio.gather(*talks, return_exceptions=True)
 
 
+_CLOSING = web.AppKey("closing", asyncio.Event)
+
+
 class Received(NamedTuple):
     path: str
     headers: Mapping[str, str]
@@ -131,9 +138,9 @@ def answering(
     return answer
 
 
-async def hanging(_: web.Request) -> web.Response:
-    await asyncio.Event().wait()
-    raise AssertionError
+async def hanging(request: web.Request) -> web.Response:
+    await request.app[_CLOSING].wait()
+    return web.Response()
 
 
 async def resetting(request: web.Request) -> web.Response:
@@ -148,8 +155,9 @@ async def receiving(
 ) -> AsyncIterator[Receiver]:
     receiver = Receiver(*answers)
     app = web.Application()
+    app[_CLOSING] = asyncio.Event()
     app.router.add_post("/{path:.*}", receiver.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0)
+    runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -158,4 +166,5 @@ async def receiving(
     try:
         yield receiver
     finally:
+        app[_CLOSING].set()
         await runner.cleanup()

@@ -365,7 +365,7 @@ def spellings_of_ipv4(address: IPv4Address) -> list[str]:
         f"{a}.{b}.{low}",
         f"0x{a:x}.0x{b:x}.0x{c:x}.0x{d:x}",
         f"0{a:o}.0{b:o}.0{c:o}.0{d:o}",
-        f"{a:03}.{b:03}.{c:03}.{d:03}0",
+        f"{a:03}.{b:03}.{c:03}.{d:03}",
         f"0x{a:x}.{b}.0{c:o}.{d}",
         quad.translate({ord("0") + n: 0xFF10 + n for n in range(10)}),
         quad.translate({ord("0") + n: 0x0660 + n for n in range(10)}),

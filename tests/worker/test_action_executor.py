@@ -403,11 +403,20 @@ async def test_retry_after_is_honoured(
     assert failure.retry_after_ms == wait_ms
 
 
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ("x" + "ä" * 5_000, "x" + "ä" * 1_023),
+        ("x" * 2_045 + "😀" * 10, "x" * 2_045),
+        (b"\xff" * 5_000, "\ufffd" * 682),
+    ],
+    ids=["two bytes", "four bytes", "not UTF-8"],
+)
 async def test_a_long_error_is_cut_on_a_character(
-    executor: ActionExecutor, instance: TabInstance
+    executor: ActionExecutor, instance: TabInstance, body: str | bytes, kept: str
 ) -> None:
-    failure = await failure_with(executor, instance, status=500, body="x" + "ä" * 5_000)
-    assert failure.message == "executor returned 500: x" + "ä" * 1_023
+    failure = await failure_with(executor, instance, status=500, body=body)
+    assert failure.message == f"executor returned 500: {kept}"
 
 
 async def test_an_error_is_one_line_without_control_characters(
@@ -458,13 +467,20 @@ async def test_the_new_owner_is_remembered(
     assert (len(instance.seen(ACTION)), len(second.seen(ACTION))) == (2, 2)
 
 
-async def test_a_missing_ref_is_not_looked_for_elsewhere(
-    two: ActionExecutor, instance: TabInstance, second: TabInstance
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ref e9 not found - take a /snapshot first",
+        'selector "#x" in tab t1 not found',
+        "404 page not found",
+    ],
+)
+async def test_what_is_missing_in_the_tab_is_not_looked_for_elsewhere(
+    two: ActionExecutor, instance: TabInstance, second: TabInstance, error: str
 ) -> None:
-    error = "ref e9 not found - take a /snapshot first"
     body = {"code": "error", "error": error}
     failure = await failure_with(two, instance, status=404, body=body)
-    assert error in failure.message
+    assert msgspec.json.encode(error).decode() in failure.message
     assert not failure.retryable
     assert (len(second.seen(TABS)), second.seen(ACTION)) == (1, [])
 
@@ -510,6 +526,10 @@ async def test_the_chase_ends_after_one_new_owner(
     failure = await failure_of(two, click())
     assert failure.message.startswith("executor returned 404: ")
     assert (len(instance.seen(ACTION)), len(second.seen(ACTION))) == (2, 1)
+    instance.actions = Behaviour()
+    second.tabs.remove("t1")
+    await two.execute(click())
+    assert (len(instance.seen(ACTION)), len(second.seen(ACTION))) == (3, 1)
 
 
 async def test_a_single_instance_has_nobody_to_ask_instead(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors.tabs import Instance, TabResolver
+from fairlane.worker.executors.tabs import LISTING_SECONDS, Instance, TabResolver
 from tests.fakes.sender import PlainSender
 from tests.fakes.tab_instance import TABS, Behaviour, TabInstance
 from tests.fakes.waiting import eventually
@@ -47,11 +47,10 @@ async def resolver(
 
 
 @pytest.fixture
-async def hasty(sender: PlainSender, a: TabInstance, b: TabInstance) -> AsyncIterator[TabResolver]:
-    """One that waits for a listing hardly at all."""
-    one = TabResolver([known(a), known(b)], sender, listing_seconds=0.1)
-    yield one
-    await one.close()
+def hasty(resolver: TabResolver) -> TabResolver:
+    """One that does not wait long for the listing of `a`."""
+    resolver._listings[0]._seconds = 0.2
+    return resolver
 
 
 async def failure_of(resolver: TabResolver, tab_id: str) -> ExecutionFailed:
@@ -196,6 +195,16 @@ async def test_a_tab_denied_by_its_owner_is_looked_for_elsewhere(
     assert len(a.seen(TABS)) == 1
 
 
+async def test_a_listing_does_not_override_what_is_known(
+    resolver: TabResolver, a: TabInstance, b: TabInstance
+) -> None:
+    b.tabs.append("a1")
+    assert await resolver.resolve_again("a1", not_on=known(a)) == known(b)
+    await failure_of(resolver, "nowhere")
+    assert len(a.seen(TABS)) == 1
+    assert await resolver.resolve("a1") == known(b)
+
+
 async def test_the_new_owner_somebody_else_found_is_not_looked_for_again(
     resolver: TabResolver, a: TabInstance, b: TabInstance
 ) -> None:
@@ -249,15 +258,16 @@ async def test_an_instance_that_hung_is_asked_again_later(
 ) -> None:
     a.listing = Behaviour(hang=True, times=1)
     await failure_of(hasty, "a1")
+    hasty._listings[0]._seconds = LISTING_SECONDS
     assert await hasty.resolve("a1") == known(a)
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        Behaviour(status=500, body="broken"),
+        Behaviour(status=500, body=["a1"]),
         Behaviour(status=401, body={"code": "bad_token"}),
-        Behaviour(status=302, headers={"Location": "/elsewhere"}),
+        Behaviour(status=302, body=["a1"], headers={"Location": "/elsewhere"}),
         Behaviour(status=200, body="<html>"),
         Behaviour(status=200, body={"instances": []}),
         Behaviour(status=200, body="[" * 50_000),
@@ -331,7 +341,8 @@ async def test_closing_ends_the_questions_on_their_way(
     a.listing = Behaviour(hang=True)
     waiting = asyncio.create_task(failure_of(resolver, "a1"))
     await a.until(lambda: len(a.requests) == 1)
-    await resolver.close()
+    async with asyncio.timeout(LISTING_SECONDS / 2):
+        await resolver.close()
     assert (await waiting).retryable
     await a.until(lambda: a.requests[0].outcome == "gone")
 

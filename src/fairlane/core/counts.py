@@ -13,7 +13,10 @@ from fairlane.core.model import CRITICAL, Change, Task
 
 
 class Tally(msgspec.Struct):
-    """`slots` are open leases: tasks in flight, plus cancelled runs that have not ended yet."""
+    """`slots` are open leases: tasks in flight, plus cancelled runs that have not ended yet.
+
+    `failed` includes `expired`: those whose deadline passed before they were started.
+    """
 
     queued: int = 0
     ready: int = 0
@@ -94,6 +97,5 @@ def _add_totals(tally: Tally, change: Change) -> None:
         tally.rejected += 1
     elif verb in (lifecycle.FAIL, lifecycle.EXPIRE):
         tally.failed += 1
-        if verb == lifecycle.EXPIRE and change.before and change.before.state == lifecycle.QUEUED:
+        if verb == lifecycle.EXPIRE and change.before and change.before.state != lifecycle.RUNNING:
             tally.expired += 1
-

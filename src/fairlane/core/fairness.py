@@ -3,10 +3,15 @@
 The agent with the fewest open leases in the lane, divided by its weight, goes first; ties go to
 the one served longest ago. Agents with critical work come before all others. This is decided
 here and nowhere else: `sched plan` and the leasing transaction call the same function.
+
+It follows for agents that always have work: with equal weights they never hold slots that differ
+by more than one, and take turns when there is one slot; with weights, what is handed out at once,
+divided by weight, differs by at most one lease divided by the smaller weight.
 """
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Iterable
 
@@ -38,7 +43,7 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
 
     `served` is the token of the newest lease; each pick counts on from there, as the leases will.
     """
-    heap = [(contender.key, contender) for contender in contenders if contender.eligible]
+    heap = [(one.key, copy.copy(one)) for one in contenders if one.eligible]
     heapq.heapify(heap)
     order: list[str] = []
     while heap and len(order) < slots:

@@ -30,10 +30,9 @@ class Decision(msgspec.Struct):
     answer: Task | FairlaneError
 
 
-def grant(
-    task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int
-) -> Change:
+def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int) -> Change:
     """Lease a ready task; `started` says that the worker begins at once."""
+    assert task.gate is None, task.gate
     after = copy.copy(task)
     after.state = lifecycle.step(task.state, lifecycle.LEASE)
     after.attempts += 1
@@ -91,7 +90,9 @@ def fail(
         return Decision(None, _lost(task))
     if task.terminal:
         return _close(task)
-    change = _failure(task, error, retryable, retry_after_ms, policy, now)
+    change = _failure(
+        task, error, retryable=retryable, retry_after_ms=retry_after_ms, policy=policy, now=now
+    )
     return Decision(change, change.after)
 
 
@@ -106,7 +107,7 @@ def release(task: Task | None, token: int, now: int) -> Decision:
     return Decision(Change(task, after, lifecycle.RELEASE), after)
 
 
-def reclaim(task: Task, policy: Policy, now: int, reason: str = WORKER_GONE) -> Change:
+def reclaim(task: Task, policy: Policy, now: int) -> Change:
     """Take back a lease that ran out: one failed attempt, unless the run had not begun.
 
     An assigned task did nothing yet, so it is queued again and keeps its attempt.
@@ -117,7 +118,7 @@ def reclaim(task: Task, policy: Policy, now: int, reason: str = WORKER_GONE) -> 
         after = _requeued(task, lifecycle.RELEASE, now)
         after.attempts -= 1
         return Change(task, after, lifecycle.RELEASE)
-    return _failure(task, reason, True, None, policy, now)
+    return _failure(task, WORKER_GONE, retryable=True, retry_after_ms=None, policy=policy, now=now)
 
 
 def cancel(task: Task | None, task_id: str, now: int) -> Decision:
@@ -131,10 +132,9 @@ def cancel(task: Task | None, task_id: str, now: int) -> Decision:
 
 
 def expire(task: Task, now: int) -> Change:
-    """End a task whose deadline has passed, queued or running."""
-    queued = task.state == lifecycle.QUEUED
+    """End a task whose deadline has passed. One that is leased but not started never ran."""
     after = _stopped(task, lifecycle.EXPIRE, now)
-    error = QUEUED_TOO_LONG if queued else RAN_TOO_LONG
+    error = RAN_TOO_LONG if task.state == lifecycle.RUNNING else QUEUED_TOO_LONG
     return Change(task, after, lifecycle.EXPIRE, error=error)
 
 
@@ -147,6 +147,7 @@ def _begin(task: Task, now: int) -> None:
 def _failure(
     task: Task,
     error: str,
+    *,
     retryable: bool,
     retry_after_ms: int | None,
     policy: Policy,

@@ -9,6 +9,7 @@ reload documents it; PinchTab's own `{"scheduler": {...}}` document sets the lan
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -125,40 +126,55 @@ def merge(policy: Policy, document: Any) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
     problems: list[str] = []
-    document = _translate(document)
+    document = _translate(document, problems)
     merged = _merge_object(to_document(policy), document, _POLICY, "", problems)
-    if not problems:
-        problems += _contradictions(merged)
+    problems += _contradictions(merged)
     if problems:
         raise InvalidPolicy(problems)
     return msgspec.convert(merged, Policy)
 
 
-# PinchTab's section sets the lane `browser`; these two of its keys live elsewhere here.
-_SCHEDULER_KEYS: Final = {
+# Where the keys of PinchTab's section live here. It spells one of them in two ways.
+_SCHEDULER: Final[Mapping[str, tuple[str, ...]]] = {
     "enabled": ("enabled",),
+    "strategy": ("lanes", "browser", "strategy"),
+    "maxQueueSize": ("lanes", "browser", "maxQueueSize"),
+    "maxPerAgent": ("lanes", "browser", "maxPerAgent"),
+    "maxInflight": ("lanes", "browser", "maxInflight"),
+    "maxPerAgentInflight": ("lanes", "browser", "maxPerAgentInflight"),
+    "maxPerAgentFlight": ("lanes", "browser", "maxPerAgentInflight"),
     "resultTTLSec": ("retention", "resultTTLSec"),
     "workerCount": ("workerCount",),
-    "maxPerAgentFlight": ("lanes", "browser", "maxPerAgentInflight"),
 }
 
 
-def _translate(document: dict[str, Any]) -> dict[str, Any]:
-    section = document.get("scheduler")
-    if not isinstance(section, dict):
+def _translate(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Say PinchTab's section in our keys. What it leaves empty or at zero is not said at all."""
+    if "scheduler" not in document:
         return document
     result = {key: value for key, value in document.items() if key != "scheduler"}
+    section = document["scheduler"]
+    if not isinstance(section, dict):
+        problems.append("scheduler must be an object")
+        return result
     for key, value in section.items():
-        if value is None or (value == 0 and value is not False):
-            continue
-        path = _SCHEDULER_KEYS.get(key, ("lanes", "browser", key))
-        target = result
-        for part in path[:-1]:
-            inner = target.get(part)
-            target[part] = dict(inner) if isinstance(inner, dict) else {}
-            target = target[part]
-        target.setdefault(path[-1], value)
+        path = _SCHEDULER.get(key)
+        if path is None:
+            problems.append(f"unknown key scheduler.{_shown(key)}{nearest(key, _SCHEDULER)}")
+        elif value is False or (value is not None and value != 0):
+            _put(result, path, value)
     return result
+
+
+def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set `value`, unless the document says something else there in our own keys."""
+    for part in path[:-1]:
+        inner = document.get(part, {})
+        if not isinstance(inner, dict):
+            return  # the merge complains about it
+        document[part] = dict(inner)
+        document = document[part]
+    document.setdefault(path[-1], value)
 
 
 Check = Callable[[Any], str | None]
@@ -170,11 +186,11 @@ class _Field(msgspec.Struct, frozen=True):
 
 
 class _Map(msgspec.Struct, frozen=True):
-    """An object whose keys are names; None for `known` means that any identifier may be new."""
+    """An object whose keys are names: one of `known`, or new ones that `names` matches."""
 
     fields: Mapping[str, _Field]
+    names: re.Pattern[str]
     known: frozenset[str] | None = None
-    required: tuple[str, ...] = ()
 
 
 def _whole(low: int, high: int, *, optional: bool = False) -> Check:
@@ -234,20 +250,22 @@ _AGENT: Final = {
     "weight": _Field(_number(0.01, 1000)),
     "maxInflight": _LIMIT,
 }
+# What a task may call its lane and its agent, so that nothing is set for a name nobody can have.
+_LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
+_AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
 _POLICY: Final[Mapping[str, _Field | _Map | Mapping[str, _Field]]] = {
     "enabled": _Field(_flag),
     "maxInflight": _LIMIT,
     "workerCount": _Field(_whole(0, 100_000)),
-    "lanes": _Map(_LANE),
-    "kinds": _Map(_KIND, known=frozenset(_default_kinds())),
-    "agents": _Map(_AGENT),
+    "lanes": _Map(_LANE, _LANE_NAME),
+    "kinds": _Map(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
+    "agents": _Map(_AGENT, _AGENT_NAME),
     "leases": {"ttlMs": _Field(_whole(1000, _DAY_MS))},
     "retention": {
         "days": _Field(_whole(1, 3650)),
         "resultTTLSec": _Field(_whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
 }
-_NAME_MAX: Final = 64
 
 
 def _merge_object(
@@ -264,9 +282,11 @@ def _merge_object(
     for key, value in document.items():
         rule = schema.get(key)
         if rule is None:
-            problems.append(f"unknown key {path}{key}{nearest(key, schema)}")
+            problems.append(f"unknown key {path}{_shown(key)}{nearest(key, schema)}")
         elif isinstance(rule, _Field):
-            _merge_field(merged, key, value, rule, f"{path}{key}", problems)
+            problem = _merge_field(merged, key, value, rule)
+            if problem:
+                problems.append(f"{path}{key} {problem}")
         elif isinstance(rule, _Map):
             merged[key] = _merge_map(merged[key], value, rule, f"{path}{key}.", problems)
         else:
@@ -274,16 +294,14 @@ def _merge_object(
     return merged
 
 
-def _merge_field(
-    merged: dict[str, Any], key: str, value: Any, rule: _Field, path: str, problems: list[str]
-) -> None:
+def _merge_field(merged: dict[str, Any], key: str, value: Any, rule: _Field) -> str | None:
+    """Take `value` over, or say what is wrong with it."""
     if rule.zero_keeps and value == 0 and not isinstance(value, bool):
-        return
+        return None
     problem = rule.check(value)
-    if problem:
-        problems.append(f"{path} {problem}")
-    else:
+    if problem is None:
         merged[key] = value
+    return problem
 
 
 def _merge_map(
@@ -295,9 +313,9 @@ def _merge_map(
         return merged
     for name, settings in document.items():
         if rule.known is not None and name not in rule.known:
-            problems.append(f"unknown key {path}{name}{nearest(name, rule.known)}")
-        elif not name or len(name) > _NAME_MAX:
-            problems.append(f"{path}{name[:20]} must be a name of 1 to {_NAME_MAX} characters")
+            problems.append(f"unknown key {path}{_shown(name)}{nearest(name, rule.known)}")
+        elif not rule.names.fullmatch(name):
+            problems.append(f"{path}{_shown(name)} must be a name like {rule.names.pattern}")
         else:
             entry = merged.get(name, {})
             merged[name] = _merge_object(entry, settings, rule.fields, f"{path}{name}.", problems)
@@ -310,13 +328,18 @@ def _contradictions(document: dict[str, Any]) -> list[str]:
         if lane.get("strategy") == BY_PRIORITY and lane.get("maxPerAgentInflight") is not None:
             problems.append(
                 f"lanes.{name}.maxPerAgentInflight needs the strategy {FAIR}: "
-                "a lane ordered by priority does not look at agents"
+                "a lane ordered by priority does not look at agents; set it to null"
             )
     for name, kind in document["kinds"].items():
         if kind["lane"] not in document["lanes"]:
             hint = nearest(kind["lane"], document["lanes"])
             problems.append(f"kinds.{name}.lane names no lane of the policy{hint}")
     return problems
+
+
+def _shown(key: str) -> str:
+    """A key as a message shows it: as it stands, or quoted and cut when it could be anything."""
+    return key if _AGENT_NAME.fullmatch(key) else repr(key[:20])
 
 
 def nearest(word: str, known: Any) -> str:

@@ -29,9 +29,11 @@ def after_failure(
 def backoff_ms(retry: int, settings: KindPolicy, *, token: int = 0) -> int:
     """How long the `retry`-th retry waits (the first is 1)."""
     assert retry >= 1, retry
-    # A large exponent overflows a float; the cap is reached long before.
-    exponent = min(retry - 1, 64)
-    wait = min(settings.backoff_ms * settings.backoff_multiplier**exponent, settings.max_backoff_ms)
+    try:
+        grown = settings.backoff_ms * settings.backoff_multiplier ** (retry - 1)
+    except OverflowError:  # too large for a float, so far beyond any cap
+        grown = settings.max_backoff_ms if settings.backoff_ms else 0
+    wait = min(grown, settings.max_backoff_ms)
     if settings.jitter:
         unit = (token * _SPREAD % 2**32) / 2**32
         wait *= 1 - settings.jitter + 2 * settings.jitter * unit

@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct):
     ended: list[Task]
     stopped: list[Task]
     owes: bool
-    left_ready: bool
+    elsewhere: bool  # other nodes have something to do or to know
 
 
 class Engine:
@@ -100,9 +100,7 @@ class Engine:
     def close(self) -> None:
         self._disconnect()
 
-    def _run(
-        self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Lease]
-    ) -> Outcome:
+    def _run(self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Lease]) -> Outcome:
         answers: list[Any] = [None] * len(batch)
         by_verb: dict[type, list[int]] = {}
         for number, request in enumerate(batch):
@@ -117,8 +115,15 @@ class Engine:
         ticks.settle_sessions(tx, tx.now)
         grants = leasing.lease(tx, waiting, tx.now) if waiting else []
         tx.write()
-        left_ready = any(tally.ready for tally in tx.lanes().values())
-        return Outcome(answers, grants, tx.ended, tx.stopped, tx.owes, left_ready)
+        return Outcome(
+            answers, grants, tx.ended, tx.stopped, tx.owes, elsewhere=self._concerns_others(tx)
+        )
+
+    def _concerns_others(self, tx: Transaction) -> bool:
+        """Work that this node has not taken although it could start, or a stop of others' work."""
+        if any(task.worker != self.name for task in tx.stopped):
+            return True
+        return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.lanes())
 
     def _let_time_pass(self, tx: Transaction) -> None:
         if self.due_at is None or tx.now < self.due_at:

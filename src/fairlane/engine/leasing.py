@@ -31,6 +31,11 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     return answers
 
 
+def could_start(tx: Transaction, lane: str) -> bool:
+    """Whether there is ready work in the lane and a slot for it."""
+    return bool(_open_lanes(tx, [lane])) and _free(tx, lane) > 0
+
+
 def _fill(
     tx: Transaction,
     lanes: Sequence[str],
@@ -77,14 +82,10 @@ def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
 def _free(tx: Transaction, lane: str) -> int:
     used_overall = sum(tally.slots for tally in tx.lanes().values())
     ceiling = tx.policy.lanes[lane].max_inflight
-    return fairness.free_slots(
-        ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall
-    )
+    return fairness.free_slots(ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall)
 
 
-def _from_lane(
-    tx: Transaction, lane: str, routes: frozenset[str], limit: int
-) -> list[Ready]:
+def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[Ready]:
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         lines = [(lane, "", route) for route in sorted(routes)]
         return _first(tx.next_tasks(lines, limit), limit)
@@ -104,9 +105,7 @@ def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> l
                 rows = tx.connection.run(name, lane=lane, route=route, limit=look)
                 agents.update(dict.fromkeys(row[0] for row in rows))
                 exhausted = exhausted and len(rows) < look
-        order = fairness.pick(
-            _contenders(tx, lane, routes, agents), limit, served=tx.last_token
-        )
+        order = fairness.pick(_contenders(tx, lane, routes, agents), limit, served=tx.last_token)
         if len(order) == limit or exhausted:
             return order
         look *= 4
@@ -135,9 +134,7 @@ def _contenders(
     return contenders
 
 
-def _heads(
-    tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[str]
-) -> list[Ready]:
+def _heads(tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[str]) -> list[Ready]:
     """The tasks that the agents' turns in `order` stand for."""
     turns = Counter(order)
     by_depth: dict[int, list[tuple[str, str, str]]] = {}

@@ -37,6 +37,7 @@ from fairlane.engine.requests import (
     Submit,
     UseSecret,
 )
+from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
 
 # -------------------------------------------------------------------- submit
@@ -105,9 +106,7 @@ def _admit(tx: Transaction, submission: Submission, now: int) -> Task | Fairlane
     return change.after
 
 
-def _remembered(
-    tx: Transaction, requests: Sequence[Submit]
-) -> dict[tuple[str, str], _Memory]:
+def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, str], _Memory]:
     keys = [(r.idempotency.agent, r.idempotency.key) for r in requests if r.idempotency]
     if not keys:
         return {}
@@ -280,18 +279,16 @@ def claim_deliveries(
         yield [OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1) for row in rows]
 
 
-def settle_delivery(
-    tx: Transaction, requests: Sequence[SettleDelivery], now: int
-) -> Iterator[Any]:
-    rows = []
+def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: int) -> Iterator[Any]:
+    rows: list[Row] = []
     for request in requests:
+        row: Row
         if request.delivered:
             row = (request.id, "delivered", now, None, now)
         elif request.retry_after_ms is None:
             row = (request.id, "given_up", now, request.error, now)
         else:
             row = (request.id, "due", now + request.retry_after_ms, request.error, None)
-            tx.note_due(now + request.retry_after_ms)
         rows.append(row)
     tx.connection.run_rows("delivery_settle", rows)
     return iter([None] * len(requests))

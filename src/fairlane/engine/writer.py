@@ -13,7 +13,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from fairlane.core.errors import FairlaneError, StoreUnavailable
@@ -71,6 +71,17 @@ class Writer:
         ticket = Ticket(request, None)
         self._post(ticket)
         return ticket.future.result()
+
+    def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
+        """The answers to several requests in one go; errors are answers here."""
+        tickets = [Ticket(request, None) for request in requests]
+        for ticket in tickets:
+            self._post(ticket)
+        answers = []
+        for ticket in tickets:
+            error = ticket.future.exception()
+            answers.append(ticket.future.result() if error is None else error)
+        return answers
 
     def nudge(self) -> None:
         """Something may have changed outside: look again."""

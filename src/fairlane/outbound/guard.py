@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
@@ -469,7 +469,7 @@ def _parse_rule(entry: str) -> _Rule:
     if parts["host"]:
         host, _ = parse_host(parts["host"])
         return _Rule(host, None, port)
-    network = ip_network(parts["ipv6"] or parts["ipv4"])
+    network = IPv6Network(parts["ipv6"]) if parts["ipv6"] else IPv4Network(parts["ipv4"])
     if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
         raise ValueError("write the IPv4 address itself, not its IPv6 form")
     return _Rule(None, network, port)

@@ -6,7 +6,8 @@ used by one thread at a time. Moments are milliseconds, JSON is text, a missing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 Row = tuple[Any, ...]
@@ -37,6 +38,10 @@ class Connection(Protocol):
 
     def rollback(self) -> None: ...
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Reads inside see one moment of the database."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -53,6 +58,14 @@ class Store(Protocol):
 
     def claim(self) -> None:
         """Become the one process that serves from this store, where only one may."""
+        ...
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """Call `heard`, from any thread, when another node rings. Rings may get lost."""
+        ...
+
+    def ring(self) -> None:
+        """Tell other nodes that there is something to do. Returns at once."""
         ...
 
     def writer(self) -> Connection: ...

@@ -9,7 +9,8 @@ the next one does not need them. Time-outs make a frozen holder of the lock lose
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -24,6 +25,8 @@ _WRITER: Final = (
     "-c idle_in_transaction_session_timeout=5000 -c synchronous_commit=on"
 )
 _READER: Final = "-c statement_timeout=30000 -c default_transaction_read_only=on"
+_RING_PAUSE_SECONDS: Final = 0.01
+_BELL_PAUSE_SECONDS: Final = 1.0
 _NETWORK: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -92,6 +95,14 @@ class PostgresConnection:
         with contextlib.suppress(psycopg.Error):
             self._connection.execute("ROLLBACK")
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None)
+        try:
+            yield
+        finally:
+            self.rollback()
+
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
@@ -106,7 +117,7 @@ class PostgresConnection:
 
     def _execute(self, text: str, values: Any) -> psycopg.Cursor[Row]:
         try:
-            return self._connection.execute(text, values)  # type: ignore[arg-type]  # our own text
+            return self._connection.execute(text, values)
         except psycopg.OperationalError as error:
             raise ConnectionLost(_first_line(error)) from error
 
@@ -153,24 +164,35 @@ class PostgresStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._bell: _Bell | None = None
 
     def migrate(self) -> None:
-        with self._connect("", autocommit=False) as connection:
+        with self.connect("", autocommit=False) as connection:
             migrate.migrate(PostgresSchema(connection))
 
     def claim(self) -> None:
         """Any number of nodes may serve; there is nothing to claim."""
 
+    def listen(self, heard: Callable[[], None]) -> None:
+        self._bell = _Bell(self, heard)
+
+    def ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
     def writer(self) -> Connection:
-        return PostgresConnection(self._connect(_WRITER, autocommit=True))
+        return PostgresConnection(self.connect(_WRITER, autocommit=True))
 
     def reader(self) -> Connection:
-        return PostgresConnection(self._connect(_READER, autocommit=True))
+        return PostgresConnection(self.connect(_READER, autocommit=True))
 
     def close(self) -> None:
-        """Connections belong to who opened them."""
+        """Connections belong to who opened them; the bell is ours."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
 
-    def _connect(self, options: str, *, autocommit: bool) -> psycopg.Connection[Row]:
+    def connect(self, options: str, *, autocommit: bool) -> psycopg.Connection[Row]:
         try:
             return psycopg.connect(
                 self.url,
@@ -183,6 +205,52 @@ class PostgresStore:
             raise OperatorError(f"the store's address is not understood: {error}") from None
         except psycopg.OperationalError as error:
             raise ConnectionLost(_first_line(error)) from None
+
+
+class _Bell:
+    """Wake-ups between nodes, outside of the transactions: NOTIFY inside busy ones halves them.
+
+    One thread sends, with a pause so that many rings become one; one listens. Both are a
+    convenience: nodes look for themselves a few times a second, so a lost ring is only a delay.
+    """
+
+    def __init__(self, store: PostgresStore, heard: Callable[[], None]) -> None:
+        self._store = store
+        self._heard = heard
+        self._rung = threading.Event()
+        self._closed = threading.Event()
+        for task in (self._send, self._hear):
+            threading.Thread(target=self._keep, args=(task,), daemon=True).start()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._rung.set()
+
+    def _keep(self, task: Callable[[psycopg.Connection[Row]], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                with self._store.connect("", autocommit=True) as connection:
+                    task(connection)
+            except (ConnectionLost, psycopg.Error):
+                self._closed.wait(_BELL_PAUSE_SECONDS)
+
+    def _send(self, connection: psycopg.Connection[Row]) -> None:
+        while not self._closed.is_set():
+            self._rung.wait()
+            self._rung.clear()
+            connection.execute("NOTIFY fairlane")
+            self._closed.wait(_RING_PAUSE_SECONDS)
+
+    def _hear(self, connection: psycopg.Connection[Row]) -> None:
+        connection.execute("LISTEN fairlane")
+        while not self._closed.is_set():
+            mine = connection.info.backend_pid
+            for notice in connection.notifies(timeout=_BELL_PAUSE_SECONDS, stop_after=1):
+                if notice.pid != mine:
+                    self._heard()
 
 
 def _first_line(error: Exception) -> str:

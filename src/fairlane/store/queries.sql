@@ -219,8 +219,7 @@ SELECT
   (SELECT min(deadline_at) FROM task
    WHERE deadline_at IS NOT NULL AND state IN ('queued', 'assigned', 'running')),
   (SELECT min(lease_expires_at) FROM task WHERE lease_expires_at IS NOT NULL),
-  (SELECT min(eligible_at) FROM task WHERE gate = 'delay' AND state = 'queued'),
-  (SELECT min(due_at) FROM delivery WHERE state = 'due')
+  (SELECT min(eligible_at) FROM task WHERE gate = 'delay' AND state = 'queued')
 
 -- name: task_stopped
 SELECT seq, token FROM task
@@ -265,6 +264,9 @@ SELECT * FROM rows
 -- name: delivery_due
 SELECT id, seq, url, event, attempts FROM delivery
 WHERE state = 'due' AND due_at <= :now ORDER BY due_at LIMIT :limit
+
+-- name: delivery_next
+SELECT min(due_at) FROM delivery WHERE state = 'due'
 
 -- name: delivery_claim
 -- rows: id text, due_at int
@@ -317,7 +319,7 @@ SELECT agent, sum(queued), sum(inflight), sum(submitted), sum(completed), sum(fa
 FROM line
 WHERE true
 --? lane: AND line.lane = :lane
-GROUP BY agent ORDER BY agent LIMIT :limit
+GROUP BY agent ORDER BY sum(queued) + sum(inflight) DESC, agent LIMIT :limit
 
 -- name: delivery_view
 SELECT id, url, event, state, attempts, error, due_at, settled_at FROM delivery

@@ -6,8 +6,9 @@ not promise. apsw brings its own SQLite, newer than the WAL bug that was fixed i
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -66,6 +67,14 @@ class SqliteConnection:
     def rollback(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        self._execute("BEGIN", ())
+        try:
+            yield
+        finally:
+            self.rollback()
 
     def close(self) -> None:
         self._connection.close()
@@ -153,6 +162,12 @@ class SqliteStore:
         if self.path == MEMORY or self._lock_file is not None:
             return
         self._lock_file = _lock(self.path + ".lock", self.path)
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """There is no other node."""
+
+    def ring(self) -> None:
+        """There is no other node."""
 
     def writer(self) -> Connection:
         return SqliteConnection(self._open())

@@ -34,11 +34,9 @@ _log = logging.getLogger(__name__)
 class ActionExecutor:
     starts_itself = True
 
-    def __init__(
-        self, instances: Sequence[Instance], sender: Sender, *, tabs: TabResolver | None = None
-    ) -> None:
+    def __init__(self, instances: Sequence[Instance], sender: Sender) -> None:
         self._sender = sender
-        self._tabs = tabs or TabResolver(instances, sender)
+        self._tabs = TabResolver(instances, sender)
 
     async def execute(self, run: Run) -> Any:
         tab_id, body = tab_of(run.work), body_of(run.work)

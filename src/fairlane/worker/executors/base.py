@@ -28,6 +28,8 @@ class Work(msgspec.Struct, frozen=True):
     attempt: int
     deadline_at: int | None
     request: dict[str, Any]
+    max_attempts: int = 1
+    timeout_ms: int | None = None
 
 
 class Run(Protocol):

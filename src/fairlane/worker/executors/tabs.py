@@ -51,11 +51,10 @@ class TabResolver:
         instances: Sequence[Instance],
         sender: Sender,
         *,
-        listing_seconds: float = LISTING_SECONDS,
         cache_tabs_max: int = CACHE_TABS_MAX,
     ) -> None:
         self.instances = tuple(dict.fromkeys(instances))
-        self._listings = [_Listing(i, sender, listing_seconds, self._seen) for i in self.instances]
+        self._listings = [_Listing(one, sender, self._seen) for one in self.instances]
         self._owners: OrderedDict[str, Instance] = OrderedDict()
         self._cache_tabs_max = cache_tabs_max
 
@@ -135,12 +134,11 @@ class _Listing:
         self,
         instance: Instance,
         sender: Sender,
-        seconds: float,
         seen: Callable[[Instance, Tabs], None],
     ) -> None:
         self.instance = instance
         self._sender = sender
-        self._seconds = seconds
+        self._seconds = LISTING_SECONDS
         self._seen = seen
         self._current: Round | None = None
         self._next: Round | None = None

@@ -1,0 +1,400 @@
+"""The composition root: puts stores, engine, worker, webhooks and HTTP together.
+
+The only file that names a database driver. `Fairlane` is the embedded API: the same node that
+`fairlane serve` runs, without HTTP. `serve` adds HTTP, signals and the watched policy file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import msgspec
+
+from fairlane import wire
+from fairlane.clock import Clock, SystemClock
+from fairlane.config import InstanceSetting
+from fairlane.core.errors import (
+    FairlaneError,
+    InvalidRequest,
+    OperatorError,
+    StoreMismatch,
+    StoreUnavailable,
+)
+from fairlane.core.model import ACTION, HANDLER, Task, route_of
+from fairlane.core.policy import Policy, to_document
+from fairlane.engine.node import Node
+from fairlane.engine.requests import (
+    ClaimDeliveries,
+    IdempotencyKey,
+    OwedDelivery,
+    SettleDelivery,
+    Submit,
+    UseSecret,
+)
+from fairlane.engine.views import TaskView
+from fairlane.outbound.guard import Guard, Sender
+from fairlane.outbound.webhooks import Deliverer, Delivery, new_secret
+from fairlane.store.base import ConnectionLost, Store
+from fairlane.store.sqlite import MEMORY, SqliteStore
+from fairlane.worker.executors.action import ActionExecutor
+from fairlane.worker.executors.base import Executor
+from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
+from fairlane.worker.executors.tabs import Instance
+from fairlane.worker.loop import Worker
+from fairlane.worker.source import EngineSource
+
+log = logging.getLogger("fairlane")
+
+_DELIVERY_LOOK_SECONDS: Final = 30.0
+
+
+def open_store(url: str) -> Store:
+    """`sqlite:///path`, `sqlite://:memory:` or `postgresql://…`."""
+    scheme, separator, rest = url.partition("://")
+    if scheme == "sqlite" and rest == MEMORY:
+        return SqliteStore(MEMORY, url)
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        # Three slashes and a relative path, or four and an absolute one, as is the custom.
+        return SqliteStore(rest[1:], url)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres_store(url)
+    shown = url if not separator else f"{scheme}://…"
+    raise OperatorError(
+        f"{shown!r} is not the address of a store; use sqlite:///PATH or postgresql://HOST/NAME"
+    )
+
+
+def _postgres_store(url: str) -> Store:
+    try:
+        from fairlane.store.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        raise StoreMismatch(
+            "PostgreSQL needs its driver: pip install 'fairlane[postgres]'"
+        ) from None
+    return PostgresStore(url)
+
+
+class Fairlane:
+    """A scheduler inside your own program.
+
+    Use it as an async context manager. `handler` registers what runs tasks here; tasks for which
+    nothing is registered wait for a worker elsewhere.
+    """
+
+    def __init__(
+        self,
+        store: str = "sqlite:///fairlane.db",
+        *,
+        policy: Mapping[str, Any] | None = None,
+        instances: Sequence[InstanceSetting] = (),
+        allow_outbound: Sequence[str] = (),
+        webhook_secret: str | None = None,
+        drain_seconds: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.node = Node(open_store(store), self.clock)
+        self.guard = Guard([*allow_outbound, *(_authority(i.url) for i in instances)])
+        self._policy = policy
+        self._instances = [Instance(i.url, i.token) for i in instances]
+        self._webhook_secret = webhook_secret
+        self._drain_seconds = drain_seconds
+        self._handlers: dict[str, Handler] = dict(BUILTIN)
+        self._handler_executor = HandlerExecutor(self._handlers)
+        self._sender: Sender | None = None
+        self._action_executor: ActionExecutor | None = None
+        self._worker: Worker | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self.node.start)
+        except ConnectionLost as error:
+            raise StoreUnavailable(f"the store does not answer: {error}") from None
+        if self._policy:
+            await self.node.set_policy(dict(self._policy), "start")
+        self._start_worker()
+        await self._start_deliverer()
+
+    async def drain(self) -> None:
+        """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
+        self.node.draining = True
+        if self._worker is not None:
+            await self._worker.drain(self._drain_seconds)
+
+    async def stop(self) -> None:
+        await self.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._handler_executor.close()
+        if self._action_executor is not None:
+            await self._action_executor.close()
+        if self._sender is not None:
+            await self._sender.close()
+        await asyncio.to_thread(self.node.stop)
+
+    def _start_worker(self) -> None:
+        node = self.node
+        self._sender = Sender(self.guard)
+        self._action_executor = ActionExecutor(self._instances, self._sender)
+        source = EngineSource(node.writer, node.name, lambda: node.policy)
+        worker = Worker(source, self._executors, lambda: node.policy.worker_count)
+        node.on_stopped.append(
+            lambda tasks: worker.stop_runs([(task.seq, task.token) for task in tasks])
+        )
+        self._worker = worker
+        self._tasks.append(asyncio.create_task(worker.run(), name="fairlane-worker"))
+
+    def _executors(self) -> Mapping[str, Executor]:
+        assert self._action_executor is not None
+        routes: dict[str, Executor] = {
+            route_of(HANDLER, name): self._handler_executor for name in self._handlers
+        }
+        routes[route_of(ACTION)] = self._action_executor
+        return routes
+
+    async def _start_deliverer(self) -> None:
+        secret = self._webhook_secret or await self.node.writer.ask(UseSecret(new_secret()))
+        source = _Outbox(self.node)
+        deliverer = Deliverer(source, self.guard, lambda _: secret, self.clock.now)
+        self._tasks.append(asyncio.create_task(deliverer.run(), name="fairlane-webhooks"))
+
+    # ---------------------------------------------------------------- use
+
+    def handler(self, name: str) -> Callable[[Handler], Handler]:
+        """Register a function, async or plain, for tasks with `handler=name`."""
+
+        def register(function: Handler) -> Handler:
+            self._handlers[name] = function
+            if self._worker is not None:
+                self._worker.poke()
+            return function
+
+        return register
+
+    async def submit(
+        self,
+        *,
+        handler: str | None = None,
+        action: str | None = None,
+        agent: str | None = None,
+        params: dict[str, Any] | None = None,
+        priority: int | str | None = None,
+        session: str | None = None,
+        lane: str | None = None,
+        deadline: str | None = None,
+        callback_url: str | None = None,
+        tab: str | None = None,
+        ref: str | None = None,
+        selector: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> TaskHandle:
+        """Submit one task. Raises a `FairlaneError` when it is refused."""
+        body = wire.TaskBody(
+            agent_id=agent,
+            action=action,
+            tab_id=tab,
+            ref=ref,
+            selector=selector,
+            handler=handler,
+            params=params,
+            priority=priority,
+            deadline=deadline,
+            callback_url=callback_url,
+            lane=lane,
+            session_key=session,
+        )
+        submission = wire.submission(body, id=self.node.new_id())
+        if submission.callback_url:
+            self._check_callback(submission.callback_url)
+        key = None
+        if idempotency_key is not None:
+            digest = submission.body + str(submission.priority)
+            key = IdempotencyKey(submission.agent, idempotency_key, digest)
+        answer = (await self.node.submit(Submit([submission], key)))[0]
+        if isinstance(answer, FairlaneError):
+            raise answer
+        return TaskHandle(self, answer)
+
+    def _check_callback(self, url: str) -> None:
+        try:
+            self.guard.check(url)
+        except FairlaneError as error:
+            raise InvalidRequest(f"invalid callbackUrl: {error.message}") from None
+
+    async def show(self, id: str) -> dict[str, Any]:
+        return shape(await self.node.show(id))
+
+    async def cancel(self, id: str) -> None:
+        await self.node.cancel(id)
+
+    async def stats(self) -> dict[str, Any]:
+        lanes, agents = await self.node.views.read(self.node.views.stats)
+        return wire.stats(lanes, agents, self.node.policy)
+
+    @property
+    def policy(self) -> Policy:
+        return self.node.policy
+
+    async def set_policy(self, document: Mapping[str, Any], source: str = "embedded") -> Policy:
+        """Lay a document over the policy in force; acts at once."""
+        policy = await self.node.set_policy(dict(document), source)
+        if self._worker is not None:
+            self._worker.poke()
+        return policy
+
+
+class TaskHandle:
+    """A submitted task, from the side of who submitted it."""
+
+    def __init__(self, app: Fairlane, task: Task) -> None:
+        self.id = task.id
+        self.position = task.position
+        self._app = app
+
+    async def show(self) -> dict[str, Any]:
+        return await self._app.show(self.id)
+
+    async def cancel(self) -> None:
+        await self._app.cancel(self.id)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """The result when it is done. Raises `TaskFailed`, or `TimeoutError` when time is up."""
+        view = await self._app.node.wait(self.id, timeout)
+        if not view.task.terminal:
+            raise TimeoutError(f"task {self.id} is {view.task.state} after {timeout} s")
+        if view.task.state != "done":
+            raise TaskFailed(self.id, view.task.state, view.error)
+        return None if view.result is None else msgspec.json.decode(view.result)
+
+
+class TaskFailed(FairlaneError):
+    """Raised by `TaskHandle.result` for a task that ended otherwise than done."""
+
+    code = "task_failed"
+
+    def __init__(self, id: str, state: str, error: str | None) -> None:
+        super().__init__(f"task {id} ended {state}" + (f": {error}" if error else ""))
+        self.state = state
+        self.error = error
+
+
+class ConfigWatcher:
+    """Reads a configuration again and again and lays it over the policy when it has changed.
+
+    `load` returns a policy document (PinchTab's `{"scheduler": {...}}` too). What it raises, and a
+    document that is refused, is logged and changes nothing.
+    """
+
+    def __init__(
+        self, interval_seconds: float, load: Callable[[], Mapping[str, Any]], app: Fairlane
+    ) -> None:
+        self._interval_seconds = interval_seconds
+        self._load = load
+        self._app = app
+        self._seen: Mapping[str, Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="fairlane-config")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def look(self) -> None:
+        """Read once. Raises what is wrong with it."""
+        document = await asyncio.to_thread(self._load)
+        if document != self._seen:
+            self._seen = document
+            await self._app.set_policy(document, "config")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - the loader is the caller's own
+                log.error("the configuration was not taken over, the old one stays: %s", error)
+            await asyncio.sleep(self._interval_seconds)
+
+
+class _Outbox:
+    """The store's owed webhooks, as the deliverer wants them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._owed = asyncio.Event()
+        node.on_owed.append(self._tell)
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._owed.set)
+
+    async def claim_deliveries(self, limit: int) -> list[Delivery]:
+        self._owed.clear()
+        next_at = await self._node.views.read(self._node.views.next_delivery_at)
+        if next_at is None or next_at > self._node.clock.now():
+            return []
+        owed: list[OwedDelivery] = await self._node.writer.ask(ClaimDeliveries(limit))
+        views = self._node.views
+        tasks = await views.read(views.tasks_by_seq, [delivery.seq for delivery in owed])
+        return [_delivery(item, tasks[item.seq]) for item in owed if item.seq in tasks]
+
+    async def settle_delivery(
+        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
+    ) -> None:
+        request = SettleDelivery(delivery_id, delivered, error, retry_after_ms)
+        await self._node.writer.ask(request)
+
+    async def wait_for_deliveries(self) -> None:
+        next_at = await self._node.views.read(self._node.views.next_delivery_at)
+        seconds = _DELIVERY_LOOK_SECONDS
+        if next_at is not None:
+            seconds = min(seconds, max(0.05, (next_at - self._node.clock.now()) / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._owed.wait()
+
+
+def _delivery(owed: OwedDelivery, view: TaskView) -> Delivery:
+    return Delivery(
+        id=owed.id,
+        task_id=view.task.id,
+        url=owed.url,
+        event=owed.event,
+        attempt=owed.attempt,
+        body=wire.encode(shape(view)),
+    )
+
+
+def shape(view: TaskView) -> dict[str, Any]:
+    return wire.task(view.task, view.body, view.result, view.error)
+
+
+def policy_document(policy: Policy) -> dict[str, Any]:
+    return to_document(policy)
+
+
+def _authority(url: str) -> str:
+    """Host and port of an instance: what an operator names, an operator trusts."""
+    scheme, _, rest = url.partition("://")
+    authority = rest.split("/")[0]
+    if authority.rsplit(":", 1)[-1].isdigit() and not authority.endswith("]"):
+        return authority
+    return f"{authority}:{443 if scheme == 'https' else 80}"

@@ -1,0 +1,156 @@
+"""`fairlane serve`: the whole server in one process.
+
+The first signal drains: no new work, what runs may finish, the rest is given back; exit 0. A second
+signal ends at once. `kill -9` at any moment is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from fairlane import wire
+from fairlane.app import ConfigWatcher, Fairlane
+from fairlane.config import Settings
+from fairlane.core.errors import InvalidPolicy, OperatorError
+from fairlane.http.app import HttpApp
+
+log = logging.getLogger("fairlane")
+
+POLICY_LOOK_SECONDS: Final = 0.5
+# The write thread gives up Python's lock in each statement; a short interval gets it back quickly
+# from a busy event loop.
+SWITCH_SECONDS: Final = 0.0005
+
+
+def serve(settings: Settings) -> None:
+    """Run until a signal. Raises an `OperatorError` when it cannot start."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    sys.setswitchinterval(SWITCH_SECONDS)
+    listener = _listen(settings.host, settings.port)
+    try:
+        import uvloop  # noqa: PLC0415 - not on every system, and slow to import
+    except ImportError:
+        asyncio.run(_serve(settings, listener))
+    else:
+        uvloop.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    app = Fairlane(
+        settings.store,
+        instances=settings.instance,
+        allow_outbound=settings.allow_outbound,
+        webhook_secret=settings.webhook_secret,
+        drain_seconds=settings.drain_seconds,
+    )
+    await app.start()
+    watcher = await _watch_policy(settings, app)
+    server = _Server(app, listener)
+    try:
+        await server.run(_address(settings.host, listener))
+    finally:
+        if watcher is not None:
+            await watcher.stop()
+        await app.stop()
+
+
+async def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
+    """The first reading must succeed; later ones that fail change nothing."""
+    if settings.policy is None:
+        return None
+    file = Path(settings.policy)
+    watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: read_policy(file), app)
+    try:
+        await watcher.look()
+    except BaseException:
+        await app.stop()
+        raise
+    watcher.start()
+    return watcher
+
+
+def read_policy(file: Path) -> dict[str, Any]:
+    try:
+        document: Any = wire.decode(file.read_bytes())
+    except OSError as error:
+        raise OperatorError(f"the policy file {file} cannot be read: {error.strerror}") from None
+    except wire.DecodeError as error:
+        raise InvalidPolicy([f"{file} is not valid JSON: {error}"]) from None
+    if not isinstance(document, dict):
+        raise InvalidPolicy([f"{file} must hold a JSON object"])
+    return document
+
+
+class _Server:
+    def __init__(self, app: Fairlane, listener: socket.socket) -> None:
+        self._app = app
+        self._listener = listener
+        self._signals = 0
+        self._told = asyncio.Event()
+        config = uvicorn.Config(
+            HttpApp(app.node, app.guard.check),
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=5,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        self._uvicorn = uvicorn.Server(config)
+
+    async def run(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        # uvicorn's `serve` would put its own signal handlers in place of these.
+        listening = asyncio.create_task(self._uvicorn._serve([self._listener]))  # noqa: SLF001
+        print(f"fairlane is listening on {address}", flush=True)
+        await asyncio.wait(
+            {listening, asyncio.create_task(self._told.wait())},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        await self._app.drain()
+        self._uvicorn.should_exit = True
+        await listening
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            log.warning("ending at once; what was running will be taken up again")
+            # Nothing to tidy up: every answer that was given is durable.
+            signal.raise_signal(signal.SIGKILL)
+        log.info("stopping: no new work; a second signal ends at once")
+        self._told.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OperatorError(
+            f"cannot listen on {host}:{port}: {error.strerror}; "
+            "stop what uses the port, or choose another with --port"
+        ) from None
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"

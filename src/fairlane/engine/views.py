@@ -1,0 +1,166 @@
+"""Reads for people: lists, one task, numbers. They use their own connections, a few threads with
+one each, and never wait for the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from fairlane.core.counts import Line, Tally
+from fairlane.core.errors import StoreUnavailable
+from fairlane.core.model import Task
+from fairlane.store.base import Connection, ConnectionLost, Row, Store
+
+READERS: Final = 4
+AGENTS_SHOWN_MAX: Final = 1000
+_TASK_WIDTH: Final = len(Task.__struct_fields__)
+
+T = TypeVar("T")
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    """A task with what it was asked (`body`, JSON text) and how it ended."""
+
+    task: Task
+    body: str
+    result: str | None
+    error: str | None
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which tasks to list; `before` continues below a sequence number."""
+
+    agent: str | None = None
+    states: list[str] | None = None
+    lane: str | None = None
+    session: str | None = None
+    batch: str | None = None
+    before: int | None = None
+
+
+class Views:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._local = threading.local()
+        self._connections: list[Connection] = []
+        self._guard = threading.Lock()
+        self._threads = concurrent.futures.ThreadPoolExecutor(READERS, "fairlane-reader")
+
+    async def read(self, view: Callable[..., T], *arguments: Any) -> T:
+        """Run one of the reads below without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, view, *arguments)
+
+    def task(self, id: str) -> TaskView | None:
+        rows = self._run("task_view", id=id)
+        return _view(rows[0]) if rows else None
+
+    def tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
+        """Newest first."""
+        rows = self._run("task_list", limit=limit, **msgspec.structs.asdict(wanted))
+        return [_view(row) for row in rows]
+
+    def lanes(self) -> dict[str, Tally]:
+        return {row[0]: Tally(*row[1:]) for row in self._run("lane_view")}
+
+    def stats(self) -> tuple[dict[str, Tally], list[Row]]:
+        """Lanes and agents of one moment, so that the numbers add up."""
+        connection = self._connection()
+        with connection.snapshot():
+            lanes = {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
+            return lanes, connection.run("agent_view", lane=None, limit=AGENTS_SHOWN_MAX)
+
+    def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
+        rows = self._connection().run_rows("task_view_many", [(seq,) for seq in seqs])
+        return {row[0]: _view(row) for row in rows}
+
+    def next_delivery_at(self) -> int | None:
+        at: int | None = self._run("delivery_next")[0][0]
+        return at
+
+    def deliveries(self, id: str) -> list[Row]:
+        return self._run("delivery_view", id=id)
+
+    def disagreements(self) -> list[str]:
+        """Recount everything and name each counter that differs. Empty is what it should be."""
+        connection = self._connection()
+        with connection.snapshot():
+            return recount(connection)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._guard:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    def _run(self, name: str, /, **values: Any) -> list[Row]:
+        try:
+            return self._connection().run(name, **values)
+        except ConnectionLost:
+            self._local.connection = None
+        try:
+            return self._connection().run(name, **values)
+        except ConnectionLost as error:
+            self._local.connection = None
+            raise StoreUnavailable("the store does not answer; try again") from error
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._store.reader()
+            self._local.connection = connection
+            with self._guard:
+                self._connections.append(connection)
+        return connection
+
+
+def _view(row: Row) -> TaskView:
+    return TaskView(Task(*row[:_TASK_WIDTH]), *row[_TASK_WIDTH:])
+
+
+_COUNTED: Final = ("queued", "ready", "urgent", "inflight", "slots", "parked")
+
+
+def recount(connection: Connection) -> list[str]:
+    """Every counter against the tasks it counts."""
+    real: dict[tuple[str, str, str], Row] = {
+        (r[0], r[1], r[2]): r[3:] for r in connection.run("recount")
+    }
+    lines = {
+        (ln.lane, ln.agent, ln.route): ln for r in connection.run("line_all") for ln in [Line(*r)]
+    }
+    problems: list[str] = []
+    for key in sorted(real.keys() | lines.keys()):
+        line = lines.get(key, Line())
+        _compare(f"line {'/'.join(key)}", line, real.get(key, (0,) * len(_COUNTED)), problems)
+    for row in connection.run("lane_all"):
+        tally = Tally(*row[1:])
+        mine = [counts for key, counts in real.items() if key[0] == row[0]]
+        sums = tuple(sum(column) for column in zip(*mine, strict=True)) or (0,) * len(_COUNTED)
+        _compare(f"lane {row[0]}", tally, sums, problems)
+        if not tally.balanced:
+            problems.append(f"lane {row[0]}: what was submitted is not all accounted for")
+    return problems + _recount_sessions(connection)
+
+
+def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
+    for name, value in zip(_COUNTED, real, strict=True):
+        if getattr(tally, name) != value:
+            problems.append(f"{what}: {name} is {getattr(tally, name)}, the tasks say {value}")
+
+
+def _recount_sessions(connection: Connection) -> list[str]:
+    real = {row[0]: tuple(row[1:]) for row in connection.run("session_recount")}
+    kept = {row[0]: tuple(row[1:3]) for row in connection.run("session_all")}
+    return [
+        f"session {key}: has {kept.get(key, (0, 0))}, the tasks say {real.get(key, (0, 0))}"
+        for key in sorted(real.keys() | kept.keys())
+        if kept.get(key, (0, 0)) != real.get(key, (0, 0))
+    ]

@@ -1,0 +1,1 @@
+"""The HTTP edge: routes, the JSON they speak, and nothing that decides."""

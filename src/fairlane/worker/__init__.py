@@ -1,0 +1,1 @@
+"""Runs leased tasks: the loop, and what it can run."""

@@ -1,0 +1,216 @@
+"""The worker: lease, run, report, until told to stop.
+
+Runs are asyncio tasks; leases are renewed from a thread that the work cannot block. A run that is
+stopped from outside (cancel, deadline) is cancelled, and its slot is given back only after it has
+really ended. Draining gives back what has not begun, waits for the rest, and then interrupts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.worker.executors.base import Executor, Work
+from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
+
+log = logging.getLogger("fairlane.worker")
+
+UNLIMITED: Final = 10_000
+INTERRUPTED: Final = "interrupted: the server stopped before the work had finished"
+REPORT_TRIES: Final = 5
+
+
+class _Run:
+    """One assignment under way; what an executor sees as `Run`."""
+
+    def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
+        self.assignment = assignment
+        self.work: Work = assignment.work
+        self.started = assignment.started
+        self.stopped = False
+        self.interrupted = False
+        self.task: asyncio.Task[None] | None = None
+        self._source = source
+
+    async def start(self) -> None:
+        if not self.started:
+            await self._source.start(self.assignment)
+            self.started = True
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Worker:
+    def __init__(
+        self,
+        source: LeaseSource,
+        executors: Callable[[], Mapping[str, Executor]],
+        limit: Callable[[], int],
+    ) -> None:
+        """`executors` maps routes to what runs them; both are asked anew for each lease."""
+        self._source = source
+        self._executors = executors
+        self._limit = limit
+        self._runs: dict[tuple[int, int], _Run] = {}
+        self._changed = asyncio.Event()
+        self._draining = False
+        self._ended = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def active(self) -> int:
+        return len(self._runs)
+
+    async def run(self) -> None:
+        """Lease and run until `drain` or cancellation."""
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._renew, name="fairlane-renew", daemon=True).start()
+        try:
+            while not self._draining:
+                free = (self._limit() or UNLIMITED) - len(self._runs)
+                if free <= 0:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                await self._lease(free)
+        finally:
+            self._ended.set()
+
+    async def _lease(self, free: int) -> None:
+        executors = self._executors()
+        started = frozenset(r for r, executor in executors.items() if not executor.starts_itself)
+        try:
+            assignments = await self._source.lease(frozenset(executors), started, free)
+        except StoreUnavailable as error:
+            log.warning("no leases to be had: %s", error)
+            await asyncio.sleep(1.0)
+            return
+        for assignment in assignments:
+            run = _Run(assignment, self._source)
+            self._runs[assignment.seq, assignment.token] = run
+            run.task = asyncio.create_task(self._execute(run, executors[assignment.route]))
+
+    def poke(self) -> None:
+        """What this worker can run has changed: ask again."""
+        self._changed.set()
+        self._source.withdraw()
+
+    def stop_runs(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Stop the runs whose tasks have ended without them. Safe from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop_here, list(keys))
+
+    def _stop_here(self, keys: list[tuple[int, int]]) -> None:
+        for key in keys:
+            run = self._runs.get(key)
+            if run is not None:
+                run.stop()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, give back what has not begun, let the rest finish or interrupt it."""
+        self._draining = True
+        self._source.withdraw()
+        self._changed.set()
+        for run in list(self._runs.values()):
+            if not run.started:
+                run.interrupt()
+        await self._wait_until_idle(seconds)
+        for run in list(self._runs.values()):
+            run.interrupt()
+        await self._wait_until_idle(10.0)
+
+    async def _wait_until_idle(self, seconds: float) -> None:
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        if tasks and seconds > 0:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    async def _execute(self, run: _Run, executor: Executor) -> None:
+        try:
+            await self._attempt(run, executor)
+        except LeaseLost:
+            log.info("task %s is no longer ours; its run was dropped", run.work.task_id)
+        except Exception:
+            log.exception("task %s: the report failed; its lease will run out", run.work.task_id)
+        finally:
+            del self._runs[run.assignment.seq, run.assignment.token]
+            self._changed.set()
+
+    async def _attempt(self, run: _Run, executor: Executor) -> None:
+        try:
+            result = await self._bounded(run, executor)
+        except asyncio.CancelledError:
+            await self._give_back(run)
+        except LeaseLost:
+            raise
+        except ExecutionFailed as error:
+            await self._fail(run, error)
+        except FairlaneError as error:
+            await self._fail(run, ExecutionFailed(error.message, retryable=error.retryable))
+        except Exception as error:
+            log.exception("task %s: its executor broke", run.work.task_id)
+            await self._fail(run, ExecutionFailed(f"{type(error).__name__}: {error}"[:2000]))
+        else:
+            await self._report(lambda: self._source.complete(run.assignment, result))
+
+    async def _bounded(self, run: _Run, executor: Executor) -> Any:
+        if run.work.timeout_ms is None:
+            return await executor.execute(run)
+        try:
+            async with asyncio.timeout(run.work.timeout_ms / 1000):
+                return await executor.execute(run)
+        except TimeoutError:
+            raise ExecutionFailed(f"timed out after {run.work.timeout_ms} ms") from None
+
+    async def _give_back(self, run: _Run) -> None:
+        """After a stop the lease is closed; after an interruption the task may run again, if it
+        may run more than once."""
+        if run.interrupted and run.started and run.work.max_attempts == 1:
+            await self._fail(run, ExecutionFailed(INTERRUPTED))
+        else:
+            await self._report(lambda: self._source.release(run.assignment))
+
+    async def _fail(self, run: _Run, error: ExecutionFailed) -> None:
+        await self._report(
+            lambda: self._source.fail(
+                run.assignment,
+                error.message,
+                retryable=error.retryable,
+                retry_after_ms=error.retry_after_ms,
+            )
+        )
+
+    async def _report(self, send: Callable[[], Any]) -> None:
+        """A report is repeated while the store is away: the work has been done."""
+        for attempt in range(REPORT_TRIES):
+            try:
+                await send()
+            except StoreUnavailable:
+                await asyncio.sleep(0.2 * 2**attempt)
+            else:
+                return
+        raise StoreUnavailable("the store does not answer")
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            runs = list(self._runs.values())
+            if not runs:
+                continue
+            try:
+                over = self._source.renew([run.assignment for run in runs])
+            except Exception as error:  # the next round may succeed; leases outlast two of them
+                log.warning("leases could not be renewed: %s", error)
+                continue
+            if over:
+                self.stop_runs((a.seq, a.token) for a in over)

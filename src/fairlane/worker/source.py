@@ -1,0 +1,126 @@
+"""Where a worker's leases come from. The engine in this process is one source.
+
+The loop talks to the protocol only, so that a worker in the server and a worker on another machine
+are the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from fairlane.core.errors import FairlaneError
+from fairlane.core.model import Task
+from fairlane.core.policy import Policy
+from fairlane.engine.requests import Complete, Fail, Grant, Lease, Release, Renew, Start
+from fairlane.engine.writer import Writer
+from fairlane.worker.executors.base import Work
+
+LEASE_MS: Final = 15_000
+RENEW_SECONDS: Final = 5.0
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """One leased task. `started` says that it is already marked as running."""
+
+    seq: int
+    token: int
+    work: Work
+    route: str
+    started: bool
+
+
+class LeaseSource(Protocol):
+    worker: str
+
+    async def lease(
+        self, routes: frozenset[str], started: frozenset[str], limit: int
+    ) -> list[Assignment]:
+        """Wait for work. An empty list means that waiting was ended by `withdraw`."""
+        ...
+
+    def withdraw(self) -> None: ...
+
+    async def start(self, assignment: Assignment) -> None: ...
+
+    async def complete(self, assignment: Assignment, result: Any) -> None: ...
+
+    async def fail(
+        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+    ) -> None: ...
+
+    async def release(self, assignment: Assignment) -> None: ...
+
+    def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        """Called from a thread of its own. The ones whose work should stop."""
+        ...
+
+
+class EngineSource:
+    """Leases from the engine in this process."""
+
+    def __init__(self, writer: Writer, worker: str, policy: Callable[[], Policy]) -> None:
+        self.worker = worker
+        self._writer = writer
+        self._policy = policy
+
+    async def lease(
+        self, routes: frozenset[str], started: frozenset[str], limit: int
+    ) -> list[Assignment]:
+        request = Lease(
+            worker=self.worker,
+            lanes=tuple(self._policy().lanes),
+            routes=routes,
+            limit=limit,
+            ttl_ms=LEASE_MS,
+            started=started,
+        )
+        grants: list[Grant] = await self._writer.ask(request)
+        kinds = self._policy().kinds
+        return [self._assignment(grant, kinds[grant.task.kind].timeout_ms) for grant in grants]
+
+    def _assignment(self, grant: Grant, timeout_ms: int | None) -> Assignment:
+        task = grant.task
+        work = Work(
+            task_id=task.id,
+            agent=task.agent,
+            kind=task.kind,
+            lane=task.lane,
+            attempt=task.attempts,
+            deadline_at=task.deadline_at,
+            request=msgspec.json.decode(grant.body),
+            max_attempts=task.max_attempts,
+            timeout_ms=timeout_ms,
+        )
+        return Assignment(task.seq, task.token, work, task.route, task.state == "running")
+
+    def withdraw(self) -> None:
+        self._writer.withdraw(self.worker)
+
+    async def start(self, assignment: Assignment) -> None:
+        await self._writer.ask(Start(assignment.seq, assignment.token))
+
+    async def complete(self, assignment: Assignment, result: Any) -> None:
+        text = None if result is None else msgspec.json.encode(result).decode()
+        await self._writer.ask(Complete(assignment.seq, assignment.token, text))
+
+    async def fail(
+        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+    ) -> None:
+        request = Fail(assignment.seq, assignment.token, error, retryable, retry_after_ms)
+        await self._writer.ask(request)
+
+    async def release(self, assignment: Assignment) -> None:
+        await self._writer.ask(Release(assignment.seq, assignment.token))
+
+    def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        requests = [Renew(a.seq, a.token, LEASE_MS) for a in assignments]
+        answers = self._writer.ask_all_and_wait(requests)
+        return [a for a, answer in zip(assignments, answers, strict=True) if _over(answer)]
+
+
+def _over(answer: Task | FairlaneError) -> bool:
+    """Cancelled, past its deadline, or no longer ours."""
+    return not isinstance(answer, Task) or answer.terminal

@@ -1,0 +1,507 @@
+"""Signatures judged by an independent verifier, and deliveries to a real receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from fairlane.core.errors import InvalidRequest, InvalidSettings
+from fairlane.outbound.guard import Guard, Response
+from fairlane.outbound.webhooks import (
+    Deliverer,
+    Delivery,
+    Outcome,
+    failed,
+    judge,
+    new_secret,
+    one_line,
+    retry_after_ms,
+    sign,
+)
+from tests.outbound.receivers import answering, hanging, receiving, resetting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aiohttp import web
+
+SECRET = new_secret()
+OTHER_SECRET = new_secret()
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def secret_of(number: int) -> str:
+    return "whsec_" + base64.b64encode(bytes(number)).decode()
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+@given(
+    st.text("abcXYZ019_-", min_size=1, max_size=64), st.text(), st.binary(min_size=24, max_size=64)
+)
+def test_what_we_sign_an_independent_verifier_accepts(
+    message_id: str, text: str, key: bytes
+) -> None:
+    secret = "whsec_" + base64.b64encode(key).decode()
+    body = text.encode("utf-8", "replace")
+    headers = sign(secret, message_id, now_ms(), body)
+    assert headers.keys() == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+    assert headers["webhook-id"] == message_id
+    Webhook(secret).verify(body, headers, json_parse=False)
+
+
+def test_whatever_is_changed_spoils_the_signature() -> None:
+    headers, body = sign(SECRET, "dlv_1", now_ms(), b"{}"), b"{}"
+    Webhook(SECRET).verify(body, headers)
+    later = str(int(headers["webhook-timestamp"]) + 1)
+    for changed in ({"webhook-id": "dlv_2"}, {"webhook-timestamp": later}):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(SECRET).verify(body, headers | changed)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(b"{ }", headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(OTHER_SECRET).verify(body, headers)
+
+
+def test_while_secrets_change_either_one_verifies() -> None:
+    headers = sign(f"{SECRET} {OTHER_SECRET}", "dlv_1", now_ms(), b"{}")
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    for secret in (SECRET, OTHER_SECRET):
+        Webhook(secret).verify(b"{}", headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(b"{}", headers)
+
+
+def test_the_timestamp_is_in_whole_seconds() -> None:
+    assert sign(SECRET, "m", 1_800_000_000_999, b"")["webhook-timestamp"] == "1800000000"
+
+
+def test_new_secrets_are_valid_and_differ() -> None:
+    assert new_secret() != new_secret()
+    assert sign(new_secret(), "m", 0, b"")
+
+
+@pytest.mark.parametrize("number", [24, 32, 64])
+def test_a_secret_of_a_fitting_length_is_taken(number: int) -> None:
+    assert sign(secret_of(number), "m", 0, b"")["webhook-signature"].startswith("v1,")
+
+
+_BAD_SECRETS = (
+    *("", " ", "whsec_", "geheim", secret_of(23), secret_of(65), secret_of(32)[6:]),
+    *(secret_of(32) + "!", "whsec_\u00fc", "whsec_" + "-_" * 20, f"{secret_of(32)} geheim"),
+)
+
+
+@pytest.mark.parametrize("secret", _BAD_SECRETS)
+def test_a_bad_secret_is_an_error_that_does_not_repeat_it(secret: str) -> None:
+    with pytest.raises(InvalidSettings, match="whsec_") as error:
+        sign(secret, "m", 0, b"")
+    assert "geheim" not in error.value.message
+    assert "AAAA" not in error.value.message
+
+
+@pytest.mark.parametrize("message_id", ["", "a.b", "a b", "a\nb", "\u00fc", "a" * 129])
+def test_a_message_id_that_could_be_read_otherwise_is_refused(message_id: str) -> None:
+    with pytest.raises(InvalidRequest, match="message id"):
+        sign(SECRET, message_id, 0, b"")
+
+
+# --- when to try again ----------------------------------------------------------------------------
+
+
+def delivery(number: int = 1, *, url: str = "http://127.0.0.1/", attempt: int = 1) -> Delivery:
+    return Delivery(
+        id=f"dlv_{number}",
+        task_id=f"tsk_{number}",
+        url=url,
+        event="task.completed",
+        attempt=attempt,
+        body=b'{"taskId": "tsk_%d",  "kept": "as it is"}' % number,
+    )
+
+
+def test_the_schedule_of_tries() -> None:
+    seconds = [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]
+    assert [retry_after_ms(attempt) for attempt in range(1, 11)] == [
+        *(second * 1000 for second in seconds),
+        None,
+    ]
+    assert retry_after_ms(1000) is None
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+def test_an_answer_of_2xx_is_success(status: int) -> None:
+    assert judge(delivery(), Response(status, {}, b""), now=0) == Outcome(delivered=True)
+
+
+@pytest.mark.parametrize("status", [100, 199, 300, 301, 307, 400, 401, 404, 408, 429, 500, 503])
+def test_any_other_answer_is_tried_again(status: int) -> None:
+    assert judge(delivery(), Response(status, {}, b"<html>secret"), now=0) == Outcome(
+        delivered=False, error=f"receiver answered {status}", retry_after_ms=5000
+    )
+
+
+def test_a_receiver_that_is_gone_is_left_alone() -> None:
+    gone = judge(delivery(), Response(410, {"Retry-After": "5"}, b""), now=0)
+    assert gone == Outcome(delivered=False, error="receiver answered 410")
+
+
+@pytest.mark.parametrize(
+    ("asked", "attempt", "wait_ms"),
+    [
+        ("120", 1, 120_000),
+        ("1", 1, 5000),
+        ("120", 2, 300_000),
+        ("999999999", 1, 24 * HOUR_MS),
+        ("nonsense", 1, 5000),
+        ("Thu, 01 Jan 1970 01:00:00 GMT", 1, HOUR_MS),
+        ("120", 10, None),
+    ],
+)
+def test_no_try_comes_earlier_than_the_receiver_asked(
+    asked: str, attempt: int, wait_ms: int | None
+) -> None:
+    answer = Response(503, {"Retry-After": asked}, b"")
+    assert judge(delivery(attempt=attempt), answer, now=0).retry_after_ms == wait_ms
+
+
+def test_an_error_is_one_short_line() -> None:
+    error = failed(delivery(), "a\r\nb\x1b[31m\u202e\u2028" + "x" * 1000).error
+    assert error == "a  b [31m  " + "x" * 489
+    assert one_line("gr\u00fc\u00df") == "gr\u00fc\u00df"
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+
+class Settled(NamedTuple):
+    id: str
+    delivered: bool
+    error: str | None
+    retry_after_ms: int | None
+
+
+class Outbox:
+    """The source of deliveries in memory. Time stands still, except that a wait for the next try
+    is over at once and a claim runs out when `now` is moved.
+    """
+
+    def __init__(self, *deliveries: Delivery) -> None:
+        self.now = 0
+        self.due = {one.id: one for one in deliveries}
+        self.claimed_until: dict[str, int] = {}
+        self.settled: list[Settled] = []
+        self.limits: list[int] = []
+        self.trouble: list[str] = []  # operations that fail when they are next called
+        self._changed = asyncio.Condition()
+
+    async def claim_deliveries(self, limit: int) -> list[Delivery]:
+        self._fail("claim")
+        self.limits.append(limit)
+        claimable = [
+            one for one in self.due.values() if self.claimed_until.get(one.id, 0) <= self.now
+        ]
+        for one in claimable[:limit]:
+            self.claimed_until[one.id] = self.now + MINUTE_MS
+        return claimable[:limit]
+
+    async def settle_delivery(
+        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
+    ) -> None:
+        self._fail("settle")
+        self.claimed_until.pop(delivery_id)
+        done = self.due.pop(delivery_id)
+        self.settled.append(Settled(delivery_id, delivered, error, retry_after_ms))
+        if not delivered and retry_after_ms is not None:
+            again = {"attempt": done.attempt + 1}
+            self.due[delivery_id] = Delivery(**{**_fields(done), **again})
+        await self.change()
+
+    async def wait_for_deliveries(self) -> None:
+        self._fail("wait")
+        async with self._changed:
+            await self._changed.wait()
+
+    async def change(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def settles(self, count: int) -> list[Settled]:
+        async with asyncio.timeout(5), self._changed:
+            await self._changed.wait_for(lambda: len(self.settled) >= count)
+        return self.settled
+
+    def _fail(self, operation: str) -> None:
+        if operation in self.trouble:
+            self.trouble.remove(operation)
+            raise RuntimeError(f"cannot {operation}")
+
+
+def _fields(one: Delivery) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def deliverer(outbox: Outbox, *, guard: Guard | None = None, **options: Any) -> Deliverer:
+    return Deliverer(
+        outbox,
+        guard or Guard(["127.0.0.1"]),
+        lambda _: SECRET,
+        now_ms,
+        **{"timeout_seconds": 5.0, "pause_seconds": 0.001, **options},
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(outbox: Outbox, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(deliverer(outbox, **options).run())
+    try:
+        yield task
+    finally:
+        await ended(task)
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_a_delivery_arrives_signed_and_word_for_word() -> None:
+    async with receiving(answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        async with running(outbox):
+            assert await outbox.settles(1) == [Settled("dlv_1", True, None, None)]
+    [received] = receiver.received
+    assert received.body == delivery().body
+    assert received.path == "/hook"
+    assert received.headers["Content-Type"] == "application/json"
+    assert received.headers["X-PinchTab-Event"] == "task.completed"
+    assert received.headers["X-PinchTab-Task-ID"] == "tsk_1"
+    assert received.headers["User-Agent"].startswith("fairlane/")
+    assert received.headers["webhook-id"] == "dlv_1"
+    Webhook(SECRET).verify(received.body, dict(received.headers))
+
+
+async def test_a_failed_delivery_is_tried_again_under_the_same_id() -> None:
+    async with receiving(answering(500), resetting, answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        async with running(outbox):
+            settled = await outbox.settles(3)
+    assert settled == [
+        Settled("dlv_1", False, "receiver answered 500", 5000),
+        Settled("dlv_1", False, "target broke off before its answer was complete", 300_000),
+        Settled("dlv_1", True, None, None),
+    ]
+    assert {one.headers["webhook-id"] for one in receiver.received} == {"dlv_1"}
+    assert {one.body for one in receiver.received} == {delivery().body}
+
+
+async def test_a_delivery_nobody_takes_is_given_up_after_the_last_try() -> None:
+    async with receiving(answering(500)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        async with running(outbox):
+            settled = await outbox.settles(10)
+    waits = [one.retry_after_ms for one in settled]
+    assert waits == [retry_after_ms(attempt) for attempt in range(1, 11)]
+    assert (waits[-1], len(receiver.received), outbox.due) == (None, 10, {})
+
+
+async def test_a_redirect_is_a_failure_and_is_not_followed() -> None:
+    async with receiving(answering(200)) as elsewhere:
+        moved = answering(307, {"Location": elsewhere.url})
+        async with receiving(moved) as receiver:
+            outbox = Outbox(delivery(url=receiver.url, attempt=9))
+            async with running(outbox):
+                [settled, _] = await outbox.settles(2)
+    assert settled == Settled("dlv_1", False, "receiver answered 307", 24 * HOUR_MS)
+    assert elsewhere.received == []
+
+
+async def test_a_receiver_that_is_gone_gets_no_second_try() -> None:
+    async with receiving(answering(410)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        async with running(outbox):
+            settled = await outbox.settles(1)
+    assert settled == [Settled("dlv_1", False, "receiver answered 410", None)]
+    assert (len(receiver.received), outbox.due) == (1, {})
+
+
+async def test_a_receiver_may_ask_for_a_longer_wait() -> None:
+    busy = answering(429, {"Retry-After": "120"})
+    async with receiving(busy, answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        async with running(outbox):
+            settled = await outbox.settles(2)
+    assert [one.retry_after_ms for one in settled] == [120_000, None]
+
+
+async def test_a_receiver_that_hangs_runs_into_the_timeout_and_delays_nobody() -> None:
+    async with receiving(hanging) as slow, receiving(answering(200)) as receiver:
+        others = [delivery(number, url=receiver.url) for number in range(2, 12)]
+        outbox = Outbox(delivery(1, url=slow.url, attempt=10), *others)
+        async with running(outbox, timeout_seconds=0.2, concurrency=2):
+            settled = await outbox.settles(11)
+    assert [one.delivered for one in settled] == [True] * 10 + [False]
+    assert settled[-1] == Settled("dlv_1", False, "target did not answer in time", None)
+
+
+async def test_a_target_inside_is_never_reached_and_the_reason_not_told() -> None:
+    async with receiving(answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url, attempt=10))
+        async with running(outbox, guard=Guard()):
+            settled = await outbox.settles(1)
+    assert settled == [Settled("dlv_1", False, "target address is not allowed", None)]
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize("event", ["task.completed\r\nX-Evil: 1", "gr\u00fcn"])
+async def test_what_cannot_be_a_header_is_not_sent(event: str) -> None:
+    async with receiving(answering(200)) as receiver:
+        forged = Delivery(**{**_fields(delivery(url=receiver.url, attempt=10)), "event": event})
+        outbox = Outbox(forged)
+        async with running(outbox):
+            [settled] = await outbox.settles(1)
+    assert settled.error == "header X-PinchTab-Event has characters that cannot be sent"
+    assert receiver.received == []
+
+
+async def test_a_fault_of_ours_counts_as_a_failed_try() -> None:
+    def forgotten(_: Delivery) -> str:
+        raise LookupError("the secret is nowhere")
+
+    outbox = Outbox(delivery(attempt=10))
+    failing = Deliverer(outbox, Guard(["127.0.0.1"]), forgotten, now_ms)
+    task = asyncio.create_task(failing.run())
+    settled = await outbox.settles(1)
+    await ended(task)
+    assert settled == [Settled("dlv_1", False, "webhook could not be sent", None)]
+
+
+async def test_trouble_of_the_source_never_ends_the_loop() -> None:
+    async with receiving(answering(200)) as receiver:
+        outbox = Outbox()
+        outbox.trouble = ["claim", "wait", "claim", "wait"]
+        async with running(outbox) as task:
+            await until(lambda: not outbox.trouble)
+            outbox.due["dlv_1"] = delivery(url=receiver.url)
+            assert await outbox.settles(1) == [Settled("dlv_1", True, None, None)]
+            assert not task.done()
+
+
+async def test_a_delivery_that_could_not_be_settled_is_sent_again_when_its_claim_is_over() -> None:
+    async with receiving(answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        outbox.trouble = ["settle"]
+        async with running(outbox):
+            await receiver.wait_for(1)
+            await until(lambda: not outbox.trouble)
+            outbox.now += MINUTE_MS
+            await outbox.change()
+            assert await outbox.settles(1) == [Settled("dlv_1", True, None, None)]
+    assert [one.headers["webhook-id"] for one in receiver.received] == ["dlv_1", "dlv_1"]
+
+
+async def test_no_more_are_claimed_than_can_be_sent_at_once() -> None:
+    held, together, most = asyncio.Event(), 0, 0
+
+    async def hold(_: web.Request) -> web.Response:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await held.wait()
+        together -= 1
+        return await answering(200)(_)
+
+    async with receiving(hold) as receiver:
+        outbox = Outbox(*(delivery(number, url=receiver.url) for number in range(10)))
+        async with running(outbox, concurrency=3):
+            await receiver.wait_for(3)
+            assert len(outbox.claimed_until) == 3
+            held.set()
+            await outbox.settles(10)
+    assert most == 3
+    assert max(outbox.limits) == 3
+    assert min(outbox.limits) >= 1
+
+
+async def test_a_new_delivery_wakes_the_loop() -> None:
+    async with receiving(answering(200)) as receiver:
+        outbox = Outbox()
+        async with running(outbox):
+            await until(lambda: outbox.limits == [16])
+            outbox.due["dlv_7"] = delivery(7, url=receiver.url)
+            await outbox.change()
+            assert (await outbox.settles(1))[0].id == "dlv_7"
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+async def test_a_stop_lets_what_is_being_sent_come_to_its_end() -> None:
+    held = asyncio.Event()
+
+    async def hold(request: web.Request) -> web.Response:
+        await held.wait()
+        return await answering(200)(request)
+
+    async with receiving(hold) as receiver:
+        outbox = Outbox(delivery(1, url=receiver.url), delivery(2, url=receiver.url))
+        task = asyncio.create_task(deliverer(outbox, concurrency=1).run())
+        await receiver.wait_for(1)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=0.02)
+        assert not done
+        held.set()
+        await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
+    assert outbox.settled == [Settled("dlv_1", True, None, None)]
+    assert len(receiver.received) == 1
+
+
+async def test_a_stop_waits_no_longer_than_the_timeout() -> None:
+    async with receiving(hanging) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        task = asyncio.create_task(deliverer(outbox, timeout_seconds=0.05).run())
+        await receiver.wait_for(1)
+        await ended(task)
+    assert outbox.settled == [Settled("dlv_1", False, "target did not answer in time", 5000)]
+
+
+async def test_a_second_cancel_ends_at_once_and_the_delivery_is_sent_again_later() -> None:
+    async with receiving(hanging, answering(200)) as receiver:
+        outbox = Outbox(delivery(url=receiver.url))
+        task = asyncio.create_task(deliverer(outbox, timeout_seconds=600).run())
+        await receiver.wait_for(1)
+        task.cancel()
+        await asyncio.sleep(0)
+        await ended(task)
+        assert outbox.settled == []
+
+        async with running(outbox):
+            await until(lambda: len(outbox.limits) == 3)
+            assert len(receiver.received) == 1
+            outbox.now += MINUTE_MS
+            await outbox.change()
+            assert await outbox.settles(1) == [Settled("dlv_1", True, None, None)]
+    assert [one.headers["webhook-id"] for one in receiver.received] == ["dlv_1", "dlv_1"]

@@ -1,0 +1,201 @@
+"""What the checks know: the rows as they stand, and the counters that must follow from them.
+
+`Books` is kept up to date from differences between two readings of the task table, so that the
+check after every step costs as much as has changed. It shares no code with the counters, gates
+and orders that it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane.core.model import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import apsw
+
+    from fairlane.store.sqlite import SqliteStore
+
+LIVE: Final = ("queued", "assigned", "running")
+ENDS: Final = ("done", "failed", "cancelled", "rejected")
+COUNTERS: Final = (
+    "queued ready urgent inflight slots parked submitted completed failed cancelled rejected "
+    "expired dispatched waited_ms"
+).split()
+(
+    QUEUED,
+    READY,
+    URGENT,
+    INFLIGHT,
+    SLOTS,
+    PARKED,
+    SUBMITTED,
+    COMPLETED,
+    FAILED,
+    CANCELLED,
+    REJECTED,
+    EXPIRED,
+    DISPATCHED,
+    WAITED_MS,
+) = range(len(COUNTERS))
+_TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task ORDER BY seq"
+_COUNTER_SQL: Final = ", ".join(COUNTERS)
+# The columns that a task is born with and keeps.
+_FIXED: Final = tuple(
+    Task.__struct_fields__.index(name)
+    for name in (
+        "seq id kind lane agent route priority session batch max_attempts position created_at "
+        "deadline_at callback_url"
+    ).split()
+)
+
+Row = tuple[Any, ...]
+
+
+class Seen(msgspec.Struct):
+    """A row that differs from the last reading; `before` is None when it was not there."""
+
+    before: Task | None
+    after: Task
+
+    @property
+    def granted(self) -> bool:
+        return self.after.token != (self.before.token if self.before else 0)
+
+    @property
+    def ended(self) -> bool:
+        return self.after.state in ENDS and not (self.before and self.before.state in ENDS)
+
+    @property
+    def closed(self) -> Task | None:
+        """The row whose open lease is over now."""
+        before = self.before
+        if before is None or before.lease_expires_at is None:
+            return None
+        over = self.after.lease_expires_at is None or self.after.token != before.token
+        return before if over else None
+
+
+class Reader:
+    """Reads the tables as they are, on a connection of its own."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._connection: apsw.Connection = store._open(readonly=True)
+        self._rows: dict[int, Row] = {}
+        self.tasks: dict[int, Task] = {}
+
+    def sql(self, text: str, values: tuple[Any, ...] = ()) -> list[Row]:
+        return self._connection.execute(text, values).fetchall()
+
+    def differences(self) -> tuple[list[Seen], list[Task]]:
+        """What has changed in the task table since the last call, and what has gone."""
+        rows = {row[0]: row for row in self.sql(_TASK_SQL)}
+        changed = []
+        for seq, row in rows.items():
+            known = self._rows.get(seq)
+            if known != row:
+                before, after = self.tasks.get(seq), Task(*row)
+                self.tasks[seq] = after
+                changed.append(Seen(before, after))
+                if known is not None:
+                    _compare_fixed(known, row)
+        gone = [self.tasks.pop(seq) for seq in self._rows if seq not in rows]
+        self._rows = rows
+        return changed, gone
+
+    def lines(self) -> list[Row]:
+        return self.sql(f"SELECT lane, agent, route, share, served, {_COUNTER_SQL} FROM line")
+
+    def lanes(self) -> list[Row]:
+        return self.sql(f"SELECT name, {_COUNTER_SQL} FROM lane")
+
+    def sessions(self) -> list[Row]:
+        return self.sql("SELECT key, holders, waiting, max_concurrent FROM session")
+
+    def deliveries(self) -> list[Row]:
+        return self.sql("SELECT id, seq, event, state FROM delivery")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _compare_fixed(known: Row, row: Row) -> None:
+    for index in _FIXED:
+        if known[index] != row[index]:
+            name = Task.__struct_fields__[index]
+            raise AssertionError(f"{name} of task {row[0]}: {known[index]!r} became {row[index]!r}")
+
+
+class Books:
+    """Counters, ready tasks and session turns, as they follow from the rows."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, str, str], list[int]] = defaultdict(_zeros)
+        self.lanes: dict[str, list[int]] = defaultdict(_zeros)
+        self.slots: dict[tuple[str, str], int] = defaultdict(int)  # by lane and agent
+        self.served: dict[tuple[str, str], int] = defaultdict(int)  # token of the newest lease
+        self.ready: dict[str, dict[str, dict[int, Task]]] = {}  # by lane, agent and seq
+        self.holders: dict[str, dict[int, Task]] = {}  # by session: who has the turn
+        self.waiting: dict[str, dict[int, Task]] = {}  # by session: who waits for it
+
+    def move(self, before: Task | None, after: Task | None) -> None:
+        """Let `after` stand where `before` stood."""
+        if before is not None:
+            self._add(before, -1)
+        if after is not None:
+            self._add(after, 1)
+
+    def count(self, task: Task, counter: int, by: int = 1) -> None:
+        self.lines[task.lane, task.agent, task.route][counter] += by
+        self.lanes[task.lane][counter] += by
+
+    def overall_slots(self) -> int:
+        return sum(lane[SLOTS] for lane in self.lanes.values())
+
+    def ready_for(self, lane: str, routes: frozenset[str]) -> Iterator[Task]:
+        for tasks in self.ready.get(lane, {}).values():
+            for task in tasks.values():
+                if task.route in routes:
+                    yield task
+
+    def _add(self, task: Task, sign: int) -> None:
+        state, leased = task.state, task.lease_expires_at is not None
+        if state == "queued":
+            self.count(task, QUEUED, sign)
+            if task.gate is None:
+                self.count(task, READY, sign)
+                if task.priority <= -20:
+                    self.count(task, URGENT, sign)
+                lane = self.ready.setdefault(task.lane, {})
+                _keep(lane, task.agent, task, sign)
+        elif state in LIVE:
+            self.count(task, INFLIGHT, sign)
+        elif state == "parked":
+            self.count(task, PARKED, sign)
+        if leased:
+            self.count(task, SLOTS, sign)
+            self.slots[task.lane, task.agent] += sign
+        if task.session is not None:
+            if state == "queued" and task.gate == "session":
+                _keep(self.waiting, task.session, task, sign)
+            elif leased or state == "queued":
+                _keep(self.holders, task.session, task, sign)
+
+
+def _zeros() -> list[int]:
+    return [0] * len(COUNTERS)
+
+
+def _keep(groups: dict[str, dict[int, Task]], key: str, task: Task, sign: int) -> None:
+    group = groups.setdefault(key, {})
+    if sign > 0:
+        group[task.seq] = task
+    else:
+        group.pop(task.seq, None)
+        if not group:
+            del groups[key]

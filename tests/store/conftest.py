@@ -1,0 +1,53 @@
+"""Each test of this folder runs on a SQLite file and on a real PostgreSQL, and ends with a recount."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.postgres import new_database
+from tests.store.invariants import assert_sound
+from tests.store.scheduler import Scheduler
+from tests.store.stores import SQLITE, ReusedPostgres, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fairlane.store.base import Store
+
+
+@pytest.fixture(scope="session")
+def reused_postgres(postgres_url: str) -> Iterator[ReusedPostgres]:
+    with new_database(postgres_url) as url:
+        yield ReusedPostgres(url)
+
+
+@pytest.fixture
+def postgres_store(reused_postgres: ReusedPostgres) -> Store:
+    reused_postgres.empty()
+    return open_store(reused_postgres.url)
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"{SQLITE}{tmp_path / 'fairlane.db'}")
+    store.migrate()
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """A migrated store without tasks, once on each database."""
+    found: Store = request.getfixturevalue(f"{request.param}_store")
+    return found
+
+
+@pytest.fixture
+def scheduler(store: Store) -> Iterator[Scheduler]:
+    scheduler = Scheduler(store)
+    yield scheduler
+    assert_sound(scheduler.reader, scheduler.engine.policy)
+    scheduler.close()

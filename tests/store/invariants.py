@@ -1,0 +1,78 @@
+"""What must hold in every store at every moment between two transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.core import lifecycle
+from fairlane.core.counts import Line, Tally
+from fairlane.core.model import Task
+
+if TYPE_CHECKING:
+    from fairlane.core.policy import Policy
+    from fairlane.store.base import Connection
+
+FACTS = ("queued", "ready", "urgent", "inflight", "slots", "parked")
+_WIDTH = len(Task.__struct_fields__)
+_EVERYTHING = 1_000_000
+
+
+def assert_sound(reader: Connection, policy: Policy) -> None:
+    lines = [Line(*row) for row in reader.run("line_all")]
+    assert_counters_equal_a_recount(reader, lines)
+    assert_lanes_are_the_sum_of_their_lines(reader, lines)
+    assert_shares_are_true(lines, policy)
+    assert_sessions_equal_a_recount(reader)
+    for row in reader.run("task_list", limit=_EVERYTHING):
+        assert_makes_sense(Task(*row[:_WIDTH]))
+
+
+def assert_counters_equal_a_recount(reader: Connection, lines: list[Line]) -> None:
+    counted = {
+        (line.lane, line.agent, line.route): tuple(getattr(line, fact) for fact in FACTS)
+        for line in lines
+    }
+    recounted = {row[:3]: row[3:] for row in reader.run("recount")}
+    nothing = (0,) * len(FACTS)
+    for key in counted.keys() | recounted.keys():
+        assert counted.get(key, nothing) == recounted.get(key, nothing), key
+
+
+def assert_lanes_are_the_sum_of_their_lines(reader: Connection, lines: list[Line]) -> None:
+    for name, *numbers in reader.run("lane_view"):
+        lane = Tally(*numbers)
+        mine = [line for line in lines if line.lane == name]
+        for field in Tally.__struct_fields__:
+            assert getattr(lane, field) == sum(getattr(line, field) for line in mine), (name, field)
+            assert getattr(lane, field) >= 0, (name, field)
+        assert lane.balanced, lane
+
+
+def assert_shares_are_true(lines: list[Line], policy: Policy) -> None:
+    """The order of agents is read from an index, so what is indexed must be right."""
+    agents: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        agents.setdefault((line.lane, line.agent), []).append(line)
+    for (lane, agent), mine in agents.items():
+        share = sum(line.slots for line in mine) / policy.weight(agent)
+        assert {line.share for line in mine} == {share}, (lane, agent)
+        assert len({line.served for line in mine}) == 1, (lane, agent)
+
+
+def assert_sessions_equal_a_recount(reader: Connection) -> None:
+    recounted = {row[0]: row[1:] for row in reader.run("session_recount")}
+    for key, holders, waiting, max_concurrent in reader.run("session_all"):
+        assert recounted.pop(key, None) == (holders, waiting), key
+        assert holders <= max_concurrent, key
+        assert not waiting or holders == max_concurrent, f"{key} stands still"
+    assert not recounted, f"sessions without a row: {sorted(recounted)}"
+
+
+def assert_makes_sense(task: Task) -> None:
+    assert task.terminal == (task.completed_at is not None), task
+    assert task.leased or task.state not in lifecycle.IN_FLIGHT, task
+    assert not task.leased or task.state not in (lifecycle.QUEUED, lifecycle.PARKED), task
+    assert not task.leased or (task.token > 0 and task.worker), task
+    assert task.gate is None or task.state == lifecycle.QUEUED, task
+    assert (task.gate == "delay") == (task.eligible_at is not None), task
+    assert 0 <= task.attempts <= task.max_attempts, task

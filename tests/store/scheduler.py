@@ -1,0 +1,183 @@
+"""An engine on a store, spoken to in short sentences. Tests say only what matters to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.clock import ManualClock
+from fairlane.core.counts import Tally
+from fairlane.core.errors import FairlaneError
+from fairlane.core.model import Submission, Task, route_of
+from fairlane.engine.engine import Engine, Outcome, one
+from fairlane.engine.requests import (
+    Cancel,
+    Complete,
+    Fail,
+    Grant,
+    IdempotencyKey,
+    Lease,
+    Release,
+    Renew,
+    SetPolicy,
+    Start,
+    Submit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.core.policy import Policy
+    from fairlane.store.base import Store
+
+WORK = route_of("handler", "work")
+LANES = ("browser", "main", "queue")
+TTL_MS = 15_000
+_WIDTH = len(Task.__struct_fields__)
+
+
+class View(msgspec.Struct):
+    """A task as a reader finds it."""
+
+    task: Task
+    body: dict[str, Any]
+    result: str | None
+    error: str | None
+
+    @property
+    def state(self) -> str:
+        return self.task.state
+
+
+def submission(name: str, agent: str = "a", **fields: Any) -> Submission:
+    """A `handler` task of the route `handler/work`, unless told otherwise."""
+    kind = fields.setdefault("kind", "handler")
+    fields.setdefault("route", WORK if kind == "handler" else route_of(kind))
+    body = {"agentId": agent, "name": name, "params": {"of": name}}
+    fields.setdefault("body", msgspec.json.encode(body).decode())
+    return Submission(id=name, agent=agent, **fields)
+
+
+def lease_request(limit: int = 1, **fields: Any) -> Lease:
+    fields.setdefault("worker", "w")
+    fields.setdefault("lanes", LANES)
+    fields.setdefault("routes", frozenset({WORK, "action"}))
+    fields.setdefault("ttl_ms", TTL_MS)
+    return Lease(limit=limit, **fields)
+
+
+class Scheduler:
+    def __init__(self, store: Store, clock: ManualClock | None = None, name: str = "node") -> None:
+        self.store = store
+        self.clock = clock or ManualClock()
+        self.engine = Engine(store, self.clock, name=name)
+        self.reader = store.reader()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.reader.close()
+
+    # ------------------------------------------------------------ ask
+
+    def apply(self, *batch: Any, waiting: Sequence[Lease] = ()) -> Outcome:
+        return self.engine.apply(list(batch), waiting)
+
+    def ask(self, request: Any) -> Any:
+        return one(self.engine, request)
+
+    def refused(self, request: Any) -> FairlaneError:
+        """The error that the request is answered with."""
+        answer = self.apply(request).answers[0]
+        error = answer[0] if isinstance(answer, list) else answer
+        assert isinstance(error, FairlaneError), answer
+        return error
+
+    def submit(self, *names: str, agent: str = "a", **fields: Any) -> list[Task]:
+        """Submit all in one request; none may be refused."""
+        answers = self.try_submit(*names, agent=agent, **fields)
+        assert all(isinstance(answer, Task) for answer in answers), answers
+        return answers
+
+    def try_submit(
+        self, *names: str, agent: str = "a", key: IdempotencyKey | None = None, **fields: Any
+    ) -> list[Any]:
+        request = Submit([submission(name, agent, **fields) for name in names], idempotency=key)
+        answers: list[Any] = self.ask(request)
+        return answers
+
+    def lease(self, limit: int = 1, **fields: Any) -> list[Grant]:
+        return self.apply(waiting=[lease_request(limit, **fields)]).grants[0]
+
+    def lease_one(self, **fields: Any) -> Task:
+        (grant,) = self.lease(1, **fields)
+        return grant.task
+
+    def names(self, limit: int = 1, **fields: Any) -> list[str]:
+        """Lease, and say only which tasks were given."""
+        return [grant.task.id for grant in self.lease(limit, **fields)]
+
+    def start(self, task: Task) -> Task:
+        return self.task_from(Start(task.seq, task.token))
+
+    def renew(self, task: Task, ttl_ms: int = TTL_MS) -> Task:
+        return self.task_from(Renew(task.seq, task.token, ttl_ms))
+
+    def complete(self, task: Task, result: str | None = None) -> Task:
+        return self.task_from(Complete(task.seq, task.token, result))
+
+    def fail(self, task: Task, error: str = "broken", **fields: Any) -> Task:
+        return self.task_from(Fail(task.seq, task.token, error, **fields))
+
+    def release(self, task: Task) -> Task:
+        return self.task_from(Release(task.seq, task.token))
+
+    def cancel(self, name: str) -> Task:
+        return self.task_from(Cancel(name))
+
+    def task_from(self, request: Any) -> Task:
+        answer = self.ask(request)
+        assert isinstance(answer, Task)
+        return answer
+
+    def set_policy(self, **document: Any) -> Policy:
+        policy: Policy = self.ask(SetPolicy(document, source="test"))
+        return policy
+
+    def set_lane(self, name: str = "main", **settings: Any) -> None:
+        self.set_policy(lanes={name: settings})
+
+    def pass_time(self, milliseconds: int) -> Outcome:
+        """Move the clock, and let time do its part."""
+        self.clock.advance(milliseconds)
+        return self.apply()
+
+    def run_to_end(self, **fields: Any) -> list[str]:
+        """Run whatever is ready, one at a time; the names in the order of the leases."""
+        order = []
+        while grants := self.lease(1, **fields):
+            order.append(grants[0].task.id)
+            self.complete(grants[0].task)
+        return order
+
+    # ------------------------------------------------------------ read
+
+    def find(self, name: str) -> View | None:
+        rows = self.reader.run("task_view", id=name)
+        if not rows:
+            return None
+        (row,) = rows
+        body, result, error = row[_WIDTH:]
+        return View(Task(*row[:_WIDTH]), msgspec.json.decode(body), result, error)
+
+    def view(self, name: str) -> View:
+        found = self.find(name)
+        assert found, f"{name} is not there"
+        return found
+
+    def states(self, *names: str) -> list[str]:
+        return [self.view(name).state for name in names]
+
+    def tally(self, lane: str = "main") -> Tally:
+        found = {row[0]: Tally(*row[1:]) for row in self.reader.run("lane_view")}
+        return found.get(lane, Tally())

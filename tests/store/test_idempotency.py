@@ -1,0 +1,66 @@
+"""Idempotency keys: the same request again gives the same tasks, whatever happened in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.core.errors import IdempotencyConflict, QueueFull
+from fairlane.engine.requests import IdempotencyKey, Submit
+from tests.store.scheduler import Scheduler, submission
+
+if TYPE_CHECKING:
+    from fairlane.store.base import Store
+
+KEY = IdempotencyKey(agent="a", key="k", digest="d")
+
+
+def test_a_repeated_request_is_answered_with_its_first_tasks(scheduler: Scheduler) -> None:
+    first = scheduler.try_submit("one", "two", key=KEY)
+    again = scheduler.try_submit("three", "four", key=KEY)
+    assert [task.id for task in again] == [task.id for task in first] == ["one", "two"]
+    assert scheduler.tally().submitted == 2
+
+
+def test_a_repeat_shows_the_tasks_as_they_are_now(scheduler: Scheduler) -> None:
+    scheduler.try_submit("one", key=KEY)
+    scheduler.complete(scheduler.lease_one())
+    (task,) = scheduler.try_submit("other", key=KEY)
+    assert (task.id, task.state) == ("one", "done")
+
+
+def test_a_repeat_is_recognised_after_a_restart(store: Store) -> None:
+    before = Scheduler(store)
+    before.try_submit("one", key=KEY)
+    before.close()
+    after = Scheduler(store, name="next")
+    assert [task.id for task in after.try_submit("two", key=KEY)] == ["one"]
+    after.close()
+
+
+def test_equal_requests_in_one_batch_become_one_task(scheduler: Scheduler) -> None:
+    requests = [Submit([submission(f"t{number}")], KEY) for number in range(5)]
+    answers = scheduler.apply(*requests).answers
+    assert [[task.id for task in answer] for answer in answers] == [["t0"]] * 5
+    assert scheduler.tally().submitted == 1
+
+
+def test_another_body_under_the_same_key_is_a_conflict(scheduler: Scheduler) -> None:
+    scheduler.try_submit("one", key=KEY)
+    other = IdempotencyKey(agent="a", key="k", digest="other")
+    error = scheduler.refused(Submit([submission("two")], other))
+    assert isinstance(error, IdempotencyConflict)
+    assert scheduler.find("two") is None
+
+
+def test_a_key_belongs_to_its_agent(scheduler: Scheduler) -> None:
+    scheduler.try_submit("one", key=KEY)
+    theirs = IdempotencyKey(agent="b", key="k", digest="d")
+    assert [task.id for task in scheduler.try_submit("two", agent="b", key=theirs)] == ["two"]
+
+
+def test_a_refused_request_may_be_repeated_with_its_key(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxQueueSize=1)
+    scheduler.submit("blocker")
+    assert isinstance(scheduler.try_submit("one", key=KEY)[0], QueueFull)
+    scheduler.cancel("blocker")
+    assert [task.id for task in scheduler.try_submit("two", key=KEY)] == ["two"]
