@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
@@ -153,9 +154,7 @@ class Fairlane:
         self._action_executor = ActionExecutor(self._instances, self._sender)
         source = EngineSource(node.writer, node.name, lambda: node.policy)
         worker = Worker(source, self._executors, lambda: node.policy.worker_count)
-        node.on_stopped.append(
-            lambda tasks: worker.stop_runs([(task.seq, task.token) for task in tasks])
-        )
+        node.on_stopped.append(worker.stop_runs)
         self._worker = worker
         self._tasks.append(asyncio.create_task(worker.run(), name="fairlane-worker"))
 
@@ -218,12 +217,12 @@ class Fairlane:
             lane=lane,
             session_key=session,
         )
-        submission = wire.submission(body, id=self.node.new_id())
+        submission = wire.submission(body, task_id=self.node.new_id())
         if submission.callback_url:
             self._check_callback(submission.callback_url)
         key = None
         if idempotency_key is not None:
-            digest = submission.body + str(submission.priority)
+            digest = hashlib.sha256(wire.encode(body)).hexdigest()
             key = IdempotencyKey(submission.agent, idempotency_key, digest)
         answer = (await self.node.submit(Submit([submission], key)))[0]
         if isinstance(answer, FairlaneError):
@@ -236,11 +235,11 @@ class Fairlane:
         except FairlaneError as error:
             raise InvalidRequest(f"invalid callbackUrl: {error.message}") from None
 
-    async def show(self, id: str) -> dict[str, Any]:
-        return shape(await self.node.show(id))
+    async def show(self, task_id: str) -> dict[str, Any]:
+        return shape(await self.node.show(task_id))
 
-    async def cancel(self, id: str) -> None:
-        await self.node.cancel(id)
+    async def cancel(self, task_id: str) -> None:
+        await self.node.cancel(task_id)
 
     async def stats(self) -> dict[str, Any]:
         lanes, agents = await self.node.views.read(self.node.views.stats)
@@ -287,8 +286,8 @@ class TaskFailed(FairlaneError):
 
     code = "task_failed"
 
-    def __init__(self, id: str, state: str, error: str | None) -> None:
-        super().__init__(f"task {id} ended {state}" + (f": {error}" if error else ""))
+    def __init__(self, task_id: str, state: str, error: str | None) -> None:
+        super().__init__(f"task {task_id} ended {state}" + (f": {error}" if error else ""))
         self.state = state
         self.error = error
 
@@ -330,7 +329,7 @@ class ConfigWatcher:
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the loader is the caller's own
-                log.error("the configuration was not taken over, the old one stays: %s", error)
+                log.warning("the configuration was not taken over, the old one stays: %s", error)
             await asyncio.sleep(self._interval_seconds)
 
 

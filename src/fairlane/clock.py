@@ -20,6 +20,8 @@ class Clock(Protocol):
 
     def monotonic(self) -> float: ...
 
+    def sleep(self, seconds: float) -> None: ...
+
 
 class SystemClock:
     judges = False
@@ -29,6 +31,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 class ManualClock:
@@ -42,6 +47,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._now / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(round(seconds * 1000))
 
     def advance(self, milliseconds: int) -> None:
         self._now += milliseconds

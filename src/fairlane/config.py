@@ -130,14 +130,14 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
         problems.append(f"log_level must be one of {', '.join(_LEVELS)}")
     return Settings(
         host=str(values.get("host", Settings().host)),
-        port=int(_number(values, "port", DEFAULT_PORT, 0, 65_535, problems)),
+        port=int(_number(values, "port", DEFAULT_PORT, (0, 65_535), problems)),
         store=str(values.get("store") or f"sqlite:///{data_folder(env) / 'fairlane.db'}"),
         policy=values.get("policy") or None,
         instance=tuple(
             _instance(text, env, problems) for text in _list(values, "instance", problems)
         ),
         allow_outbound=tuple(_list(values, "allow_outbound", problems)),
-        drain_seconds=_number(values, "drain_seconds", 10.0, 0, 3600, problems),
+        drain_seconds=_number(values, "drain_seconds", 10.0, (0, 3600), problems),
         webhook_secret=values.get("webhook_secret") or None,
         log_level=level,
     )
@@ -147,10 +147,10 @@ def _number(
     values: Mapping[str, Any],
     key: str,
     default: float,
-    low: float,
-    high: float,
+    bounds: tuple[float, float],
     problems: list[str],
 ) -> float:
+    low, high = bounds
     value = values.get(key, default)
     try:
         number = float(value)
@@ -179,7 +179,9 @@ def _instance(text: str, env: Mapping[str, str], problems: list[str]) -> Instanc
     """`URL`, or `URL#token=env:NAME` or `URL#token=file:PATH` for one that wants a token."""
     found = _INSTANCE.fullmatch(text)
     if not found or not found[1].startswith(("http://", "https://")):
-        problems.append(f"instance {text.split('#')[0]!r} must be http(s)://… or …#token=env:NAME")
+        problems.append(
+            f"instance {text.partition('#')[0]!r} must be http(s)://… or …#token=env:NAME"
+        )
         return InstanceSetting(text)
     url, where, name = found[1].rstrip("/"), found[2], found[3]
     if where == "env":

@@ -86,15 +86,15 @@ _FIELDS: Final = frozenset(TaskBody.__struct_encode_fields__)
 _BATCH_FIELDS: Final = frozenset(BatchBody.__struct_encode_fields__)
 
 
-def parse_task(raw: bytes, *, id: str) -> Submission:
+def parse_task(raw: bytes, *, task_id: str) -> Submission:
     body = _decoded(_task_decoder, raw, _FIELDS)
     try:
-        return submission(body, id=id)
+        return submission(body, task_id=task_id)
     except InvalidRequest as error:
         raise InvalidRequest(f"invalid task: {error.message}") from None
 
 
-def submission(body: TaskBody, *, id: str, batch: str | None = None) -> Submission:
+def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Submission:
     """Check the form of one task. Raises `InvalidRequest` that names the field."""
     kind, name = _kind(body)
     agent = body.agent_id or (None if kind == model.ACTION else DEFAULT_AGENT)
@@ -108,7 +108,7 @@ def submission(body: TaskBody, *, id: str, batch: str | None = None) -> Submissi
     for field in ("ref", "selector"):
         _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
     return Submission(
-        id=id,
+        id=task_id,
         kind=kind,
         agent=agent,
         route=model.route_of(kind, name),
@@ -142,7 +142,7 @@ def parse_batch(
     else:
         _matches("agentId", body.agent_id, _IDENTIFIER)
     return [
-        (id_, _batch_item(item, body, id=id_, batch=batch))
+        (id_, _batch_item(item, body, task_id=id_, batch=batch))
         for id_, item in zip(ids, parsed, strict=False)
     ]
 
@@ -156,7 +156,7 @@ def _item(raw: msgspec.Raw) -> TaskBody | InvalidRequest:
 
 
 def _batch_item(
-    item: TaskBody | InvalidRequest, body: BatchBody, *, id: str, batch: str
+    item: TaskBody | InvalidRequest, body: BatchBody, *, task_id: str, batch: str
 ) -> Submission | InvalidRequest:
     if isinstance(item, InvalidRequest):
         return item
@@ -164,7 +164,7 @@ def _batch_item(
     if body.callback_url:
         item.callback_url, item.webhook_url = body.callback_url, None
     try:
-        return submission(item, id=id, batch=batch)
+        return submission(item, task_id=task_id, batch=batch)
     except InvalidRequest as error:
         return InvalidRequest(f"invalid task: {error.message}")
 
@@ -295,7 +295,7 @@ def _in_words(message: str, fields: frozenset[str]) -> str:
         return f"unknown field '{unknown[1]}'{nearest(unknown[1], fields)}"
     found = _AT.fullmatch(message)
     if not found or not found[2]:
-        return f"the body must be a JSON object: {message.split(' - at ')[0].lower()}"
+        return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"
     return f"field '{found[2]}': {found[1][0].lower()}{found[1][1:]}"
 
 
@@ -380,19 +380,19 @@ def _latency(row: Task) -> int | None:
     return max(0, row.completed_at - row.started_at)
 
 
-def batch_item(id: str, answer: Task | FairlaneError) -> dict[str, Any]:
+def batch_item(task_id: str, answer: Task | FairlaneError) -> dict[str, Any]:
     if isinstance(answer, Task):
         return {"taskId": answer.id, "state": answer.state, "position": answer.position}
     item = {"state": lifecycle.REJECTED, "error": answer.message, "code": answer.code}
-    kept = answer.details and answer.details.get("taskId") == id
-    return {"taskId": id, **item} if kept else item
+    kept = answer.details and answer.details.get("taskId") == task_id
+    return {"taskId": task_id, **item} if kept else item
 
 
-def batch(id: str, items: Sequence[tuple[str, Task | FairlaneError]]) -> dict[str, Any]:
+def batch(batch_id: str, items: Sequence[tuple[str, Task | FairlaneError]]) -> dict[str, Any]:
     shapes = [batch_item(item_id, answer) for item_id, answer in items]
     rejected = sum(shape["state"] == lifecycle.REJECTED for shape in shapes)
     return {
-        "batchId": id,
+        "batchId": batch_id,
         "tasks": shapes,
         "submitted": len(shapes),
         "accepted": len(shapes) - rejected,

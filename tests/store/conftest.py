@@ -12,9 +12,10 @@ from tests.store.scheduler import Scheduler
 from tests.store.stores import SQLITE, ReusedPostgres, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from fairlane.clock import ManualClock
     from fairlane.store.base import Store
 
 
@@ -46,8 +47,24 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 @pytest.fixture
-def scheduler(store: Store) -> Iterator[Scheduler]:
-    scheduler = Scheduler(store)
-    yield scheduler
-    assert_sound(scheduler.reader, scheduler.engine.policy)
-    scheduler.close()
+def new_scheduler(store: Store) -> Iterator[Callable[..., Scheduler]]:
+    """Open one engine more on the store; what it leaves behind must be sound."""
+    opened: list[Scheduler] = []
+
+    def open_one(name: str = "node", clock: ManualClock | None = None) -> Scheduler:
+        opened.append(Scheduler(store, clock, name))
+        return opened[-1]
+
+    try:
+        yield open_one
+        if opened:
+            opened[-1].apply()
+            assert_sound(opened[-1].reader, opened[-1].engine.policy)
+    finally:
+        for scheduler in opened:
+            scheduler.close()
+
+
+@pytest.fixture
+def scheduler(new_scheduler: Callable[..., Scheduler]) -> Scheduler:
+    return new_scheduler()

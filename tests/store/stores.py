@@ -33,7 +33,9 @@ def _sqlite_contents(store: Store) -> dict[str, list[Row]]:
     path = store.url.removeprefix(SQLITE)
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        tables = connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table'"
+        ).fetchall()
         return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables}
     finally:
         connection.close()

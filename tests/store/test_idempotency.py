@@ -9,7 +9,8 @@ from fairlane.engine.requests import IdempotencyKey, Submit
 from tests.store.scheduler import Scheduler, submission
 
 if TYPE_CHECKING:
-    from fairlane.store.base import Store
+    from collections.abc import Callable
+
 
 KEY = IdempotencyKey(agent="a", key="k", digest="d")
 
@@ -28,13 +29,11 @@ def test_a_repeat_shows_the_tasks_as_they_are_now(scheduler: Scheduler) -> None:
     assert (task.id, task.state) == ("one", "done")
 
 
-def test_a_repeat_is_recognised_after_a_restart(store: Store) -> None:
-    before = Scheduler(store)
+def test_a_repeat_is_recognised_after_a_restart(new_scheduler: Callable[..., Scheduler]) -> None:
+    before = new_scheduler()
     before.try_submit("one", key=KEY)
-    before.close()
-    after = Scheduler(store, name="next")
+    after = new_scheduler("next")
     assert [task.id for task in after.try_submit("two", key=KEY)] == ["one"]
-    after.close()
 
 
 def test_equal_requests_in_one_batch_become_one_task(scheduler: Scheduler) -> None:

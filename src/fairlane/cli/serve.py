@@ -35,6 +35,7 @@ def serve(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("uvicorn").setLevel("WARNING")
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(settings.host, settings.port)
     try:
@@ -115,7 +116,7 @@ class _Server:
             loop.add_signal_handler(number, self._signalled)
         # uvicorn's `serve` would put its own signal handlers in place of these.
         listening = asyncio.create_task(self._uvicorn._serve([self._listener]))  # noqa: SLF001
-        print(f"fairlane is listening on {address}", flush=True)
+        print(f"fairlane is listening on {address}", flush=True)  # noqa: T201 - for people and scripts
         await asyncio.wait(
             {listening, asyncio.create_task(self._told.wait())},
             return_when=asyncio.FIRST_COMPLETED,

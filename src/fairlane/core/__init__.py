@@ -1,1 +1,1 @@
-"""What decides: values in, values out, told the time. No I/O, no clock, no chance."""
+"""The pure core: values in, values out, told the time."""

@@ -25,6 +25,7 @@ from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
 
+Key = tuple[int, int]  # a task's sequence number and the token of its lease
 Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 
 # What happens first in a batch: rules, then what frees slots, then what takes them.
@@ -45,6 +46,7 @@ VERBS: Final[Mapping[type, Verb]] = {
 
 PRUNE_EVERY_MS: Final = 10_000
 TRIES: Final = 5
+PAUSE_SECONDS: Final = 0.025
 
 
 class Outcome(msgspec.Struct):
@@ -53,7 +55,7 @@ class Outcome(msgspec.Struct):
     answers: list[Any]
     grants: list[list[Grant]]
     ended: list[Task]
-    stopped: list[Task]
+    stopped: list[Key]  # runs of this node whose tasks have ended without them
     owes: bool
     elsewhere: bool  # other nodes have something to do or to know
 
@@ -71,7 +73,7 @@ class Engine:
         self._connection: Connection | None = None
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
-        """Run the batch and serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
+        """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
         self._commit_id += 1
         outcome: Outcome | None = None
         for attempt in range(1, TRIES + 1):
@@ -92,10 +94,15 @@ class Engine:
             except ConnectionLost as error:
                 log.warning("the store did not answer (try %d of %d): %s", attempt, TRIES, error)
                 self._disconnect()
+                self.clock.sleep(PAUSE_SECONDS * 2**attempt)
             except BaseException:
                 self._rollback()
                 raise
         raise StoreUnavailable("the store does not answer; the request was not carried out")
+
+    def changed_outside(self) -> bool:
+        """Whether somebody else may have written since the last batch."""
+        return self._connection is None or self._connection.changed_outside()
 
     def close(self) -> None:
         self._disconnect()
@@ -116,8 +123,18 @@ class Engine:
         grants = leasing.lease(tx, waiting, tx.now) if waiting else []
         tx.write()
         return Outcome(
-            answers, grants, tx.ended, tx.stopped, tx.owes, elsewhere=self._concerns_others(tx)
+            answers,
+            grants,
+            tx.ended,
+            self._stopped_here(tx),
+            tx.owes,
+            elsewhere=self._concerns_others(tx),
         )
+
+    def _stopped_here(self, tx: Transaction) -> list[Key]:
+        if self.store.shared:  # another node may have stopped what runs here
+            return [(row[0], row[1]) for row in tx.connection.run("task_stopped", worker=self.name)]
+        return [(task.seq, task.token) for task in tx.stopped if task.worker == self.name]
 
     def _concerns_others(self, tx: Transaction) -> bool:
         """Work that this node has not taken although it could start, or a stop of others' work."""

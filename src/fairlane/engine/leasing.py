@@ -7,7 +7,7 @@ their lines, never at the backlog. Workers that ask for the same are served toge
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fairlane.core import fairness, leases
 from fairlane.core.fairness import Contender
@@ -22,12 +22,14 @@ Ready = tuple[Task, str]
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
     """What each request gets, possibly nothing."""
     answers: list[list[Grant]] = [[] for _ in requests]
-    groups: dict[tuple[tuple[str, ...], frozenset[str]], list[int]] = {}
+    groups: dict[tuple[tuple[str, ...] | None, frozenset[str]], list[int]] = {}
     for number, request in enumerate(requests):
         groups.setdefault((request.lanes, request.routes), []).append(number)
     for (lanes, routes), numbers in groups.items():
         hands = deque(number for number in numbers for _ in range(requests[number].limit))
-        _fill(tx, lanes, routes, hands, requests, answers, now)
+        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, len(hands)):
+            number = hands.popleft()
+            answers[number].append(_grant(tx, requests[number], task, body, now))
     return answers
 
 
@@ -36,22 +38,19 @@ def could_start(tx: Transaction, lane: str) -> bool:
     return bool(_open_lanes(tx, [lane])) and _free(tx, lane) > 0
 
 
-def _fill(
-    tx: Transaction,
-    lanes: Sequence[str],
-    routes: frozenset[str],
-    hands: deque[int],
-    requests: Sequence[Lease],
-    answers: list[list[Grant]],
-    now: int,
-) -> None:
-    """Fill the free hands: first a part from each lane, then the rest from any."""
+def _take(
+    tx: Transaction, lanes: Sequence[str], routes: frozenset[str], wanted: int
+) -> Iterator[Ready]:
+    """Up to `wanted` tasks: first a part from each lane, then the rest from any.
+
+    Whoever iterates leases each task before asking for the next, so that the counts move along.
+    """
     for parts in (max(1, len(_open_lanes(tx, lanes))), 1):
         for lane in _open_lanes(tx, lanes):
-            limit = min(-(-len(hands) // parts), _free(tx, lane), tx.lane(lane).ready)
-            for task, body in _from_lane(tx, lane, routes, limit) if limit > 0 else ():
-                number = hands.popleft()
-                answers[number].append(_grant(tx, requests[number], task, body, now))
+            limit = min(-(-wanted // parts), _free(tx, lane), tx.lane(lane).ready)
+            for ready in _from_lane(tx, lane, routes, limit) if limit > 0 else ():
+                wanted -= 1
+                yield ready
 
 
 def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> Grant:
@@ -94,7 +93,7 @@ def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -
 
 
 def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
-    """The agents to serve, in order. Looks further down the line only past agents at their limit."""
+    """The agents to serve, in order. Looks further only past agents that are at their limit."""
     tx.write()
     look = limit + 8
     while True:

@@ -18,7 +18,7 @@ from fairlane.core.errors import Draining, NotFound
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
-from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.requests import Cancel, Reclaim, SetPolicy, Submit
 from fairlane.engine.views import TaskView, Views
 from fairlane.engine.writer import Writer
@@ -38,7 +38,7 @@ class Node:
         self.engine = Engine(store, clock, name=self.name)
         self.writer = Writer(self.engine, self._committed)
         self.views = Views(store)
-        self.on_stopped: list[Callable[[Sequence[Task]], None]] = []
+        self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
         self._waiters: dict[str, list[_Waiter]] = {}
         self._waiters_lock = threading.Lock()
@@ -75,34 +75,34 @@ class Node:
         answers: list[Any] = await self.writer.ask(request)
         return answers
 
-    async def cancel(self, id: str) -> Task:
-        task: Task = await self.writer.ask(Cancel(id))
+    async def cancel(self, task_id: str) -> Task:
+        task: Task = await self.writer.ask(Cancel(task_id))
         return task
 
     async def set_policy(self, document: dict[str, Any], source: str) -> Policy:
         policy: Policy = await self.writer.ask(SetPolicy(document, source))
         return policy
 
-    async def show(self, id: str) -> TaskView:
-        view = await self.views.read(self.views.task, id)
+    async def show(self, task_id: str) -> TaskView:
+        view = await self.views.read(self.views.task, task_id)
         if view is None:
             raise NotFound("task not found")
         return view
 
-    async def wait(self, id: str, seconds: float | None) -> TaskView:
+    async def wait(self, task_id: str, seconds: float | None) -> TaskView:
         """The task when it has ended, or as it is when the time is up."""
         waiter = _Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
-            self._waiters.setdefault(id, []).append(waiter)
+            self._waiters.setdefault(task_id, []).append(waiter)
         try:
-            return await self._wait(id, waiter, seconds)
+            return await self._wait(task_id, waiter, seconds)
         finally:
-            self._forget(id, waiter)
+            self._forget(task_id, waiter)
 
-    async def _wait(self, id: str, waiter: _Waiter, seconds: float | None) -> TaskView:
+    async def _wait(self, task_id: str, waiter: _Waiter, seconds: float | None) -> TaskView:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
-            view = await self.show(id)
+            view = await self.show(task_id)
             left = None if end is None else end - self.clock.monotonic()
             if view.task.terminal or (left is not None and left <= 0):
                 return view
@@ -110,12 +110,12 @@ class Node:
                 left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
             await waiter.wait(left)
 
-    def _forget(self, id: str, waiter: _Waiter) -> None:
+    def _forget(self, task_id: str, waiter: _Waiter) -> None:
         with self._waiters_lock:
-            waiting = self._waiters[id]
+            waiting = self._waiters[task_id]
             waiting.remove(waiter)
             if not waiting:
-                del self._waiters[id]
+                del self._waiters[task_id]
 
     def _committed(self, outcome: Outcome) -> None:
         """Runs in the write thread, after the commit and before the callers are answered."""

@@ -29,12 +29,12 @@ class Submit(msgspec.Struct, frozen=True):
 class Lease(msgspec.Struct, frozen=True):
     """Answer: a list of `Grant`. It waits until there is something to run, or `until`.
 
-    `routes` is what the worker can run; `started` are the routes whose tasks it begins at once.
+    `lanes` None means all. `routes` is what the worker can run; `started` are the routes whose tasks it begins at once.
     `until` is a moment of the monotonic clock, None for as long as it takes.
     """
 
     worker: str
-    lanes: tuple[str, ...]
+    lanes: tuple[str, ...] | None
     routes: frozenset[str]
     limit: int
     ttl_ms: int

@@ -46,11 +46,14 @@ def prune(tx: Transaction, now: int) -> int:
     before = now - tx.policy.retention.ttl_ms
     rows = tx.connection.run("task_old", before=before, limit=STEP)
     rows += tx.connection.run("task_rejected", before=now - _REJECTED_KEPT_MS, limit=STEP)
-    rows = list(dict.fromkeys(rows))
+    seqs = [(seq,) for seq in dict.fromkeys(row[0] for row in rows)]
     for table in ("task", "request", "result", "delivery"):
-        tx.connection.run_rows(f"{table}_delete", rows)
+        tx.connection.run_rows(f"{table}_delete", seqs)
+    # An agent that nothing is known of any more needs no line; the lane's totals stay.
+    agents = [(agent,) for agent in dict.fromkeys(row[1] for row in rows)]
+    tx.connection.run_rows("line_forget", agents)
     tx.connection.run("idempotency_delete", before=before)
-    return len(rows)
+    return len(seqs)
 
 
 def _expire(tx: Transaction, now: int) -> bool:

@@ -7,7 +7,6 @@ batch are decided one after another, on what the one before has left.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -115,7 +114,7 @@ def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, 
 
 
 def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
-    if not hmac.compare_digest(memory.digest, digest):
+    if memory.digest != digest:
         return IdempotencyConflict(
             "this Idempotency-Key was used with another body; use a new key for a new request"
         )
@@ -294,7 +293,7 @@ def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: in
     return iter([None] * len(requests))
 
 
-def use_secret(tx: Transaction, requests: Sequence[UseSecret], now: int) -> Iterator[Any]:
+def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[Any]:
     for request in requests:
         kept = tx.connection.run("secret_get")[0][0]
         if kept is None:

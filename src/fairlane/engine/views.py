@@ -57,8 +57,8 @@ class Views:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, view, *arguments)
 
-    def task(self, id: str) -> TaskView | None:
-        rows = self._run("task_view", id=id)
+    def task(self, task_id: str) -> TaskView | None:
+        rows = self._run("task_view", id=task_id)
         return _view(rows[0]) if rows else None
 
     def tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
@@ -84,8 +84,8 @@ class Views:
         at: int | None = self._run("delivery_next")[0][0]
         return at
 
-    def deliveries(self, id: str) -> list[Row]:
-        return self._run("delivery_view", id=id)
+    def deliveries(self, task_id: str) -> list[Row]:
+        return self._run("delivery_view", id=task_id)
 
     def disagreements(self) -> list[str]:
         """Recount everything and name each counter that differs. Empty is what it should be."""

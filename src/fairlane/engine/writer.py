@@ -169,10 +169,10 @@ class Writer:
             self._share(batch, waiting, outcome)
 
     def _has_reason(self) -> bool:
-        """Something was said from outside, something is due, or other nodes may have written."""
+        """Somebody asked, something is due, or another process has written to the store."""
         due_at = self.engine.due_at
         is_due = due_at is not None and due_at <= self.engine.clock.now()
-        return self._nudged or is_due or self.engine.store.shared
+        return self._nudged or is_due or self.engine.changed_outside()
 
     def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
         """One bad request must not spoil the others of its batch."""

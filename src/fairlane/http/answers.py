@@ -1,4 +1,4 @@
-"""Answers: JSON out, errors by one table, bodies in with a limit.
+"""Requests in, answers out: JSON, errors by one table, bodies with a limit.
 
 Plain ASGI, because the submit route is hot: a framework's request and response objects would cost
 as much as the work itself.
@@ -6,13 +6,16 @@ as much as the work itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from fairlane import wire
-from fairlane.core.errors import FairlaneError, PayloadTooLarge
+from fairlane.core.errors import FairlaneError, InvalidRequest, PayloadTooLarge
+from fairlane.core.policy import nearest
 
 STATUS: Final[Mapping[str, int]] = {
     "invalid_request": 400,
@@ -36,52 +39,86 @@ _JSON: Final = (b"content-type", b"application/json")
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
-async def send_json(
-    send: Send, status: int, shape: Any, headers: Mapping[str, str] | None = None
-) -> None:
-    body = wire.encode(shape)
-    raw = [_JSON, _NOSNIFF, (b"content-length", str(len(body)).encode())]
-    for name, value in (headers or {}).items():
-        raw.append((name.lower().encode("latin-1"), value.encode("latin-1")))
-    await send({"type": "http.response.start", "status": status, "headers": raw})
+class Request:
+    """What a route may ask about a request. `path` holds the parts of the path that vary."""
+
+    __slots__ = ("_receive", "_scope", "path")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.path: Mapping[str, str] = {}
+
+    def header(self, name: bytes) -> str | None:
+        for key, value in self._scope["headers"]:
+            if key == name:
+                text: str = value.decode("latin-1")
+                return text
+        return None
+
+    def query(self, *known: str) -> dict[str, str]:
+        """The query's values; the first of each. Unknown names are refused, not ignored."""
+        values = parse_qs(self._scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        for name in values:
+            if name not in known:
+                hint = nearest(name, known)
+                raise InvalidRequest(f"unknown query parameter '{name[:40]}'{hint}")
+        return {name: found[0] for name, found in values.items()}
+
+    async def body(self) -> bytes:
+        """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
+        declared = self.header(b"content-length")
+        if declared and declared.isdigit() and int(declared) > wire.BODY_BYTES_MAX:
+            raise _too_large()
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > wire.BODY_BYTES_MAX:
+                raise _too_large()
+            if not message.get("more_body"):
+                return chunk if not chunks else b"".join([*chunks, chunk])
+            chunks.append(chunk)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    shape: Any
+    headers: Mapping[str, str] | None = None
+
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+def refusal(problem: FairlaneError) -> Answer:
+    headers = None
+    if problem.retry_after_ms is not None:
+        headers = {"Retry-After": str(max(1, -(-problem.retry_after_ms // 1000)))}
+    return Answer(STATUS.get(problem.code, 500), wire.error(problem), headers)
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    body = wire.encode(answer.shape)
+    headers = [_JSON, _NOSNIFF, (b"content-length", b"%d" % len(body))]
+    for name, value in (answer.headers or {}).items():
+        headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, problem: FairlaneError) -> None:
-    headers = {}
-    if problem.retry_after_ms is not None:
-        headers["Retry-After"] = str(max(1, -(-problem.retry_after_ms // 1000)))
-    await send_json(send, STATUS.get(problem.code, 500), wire.error(problem), headers)
-
-
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
-    declared = header(scope, b"content-length")
-    if declared and declared.isdigit() and int(declared) > wire.BODY_BYTES_MAX:
-        raise _too_large()
-    message = await receive()
-    if not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > wire.BODY_BYTES_MAX:
-            raise _too_large()
-        return body
-    chunks = [message.get("body", b"")]
-    size = len(chunks[0])
-    while message.get("more_body"):
-        message = await receive()
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > wire.BODY_BYTES_MAX:
-            raise _too_large()
-    return b"".join(chunks)
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    for key, value in scope["headers"]:
-        if key == name:
-            text: str = value.decode("latin-1")
-            return text
-    return None
+def whole_number(
+    query: Mapping[str, str], name: str, default: int | None, *, low: int, high: int
+) -> int | None:
+    text = query.get(name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and low <= int(text[:20]) <= high):
+        raise InvalidRequest(
+            f"query parameter '{name}' must be a whole number from {low} to {high}"
+        )
+    return int(text)
 
 
 def _too_large() -> PayloadTooLarge:

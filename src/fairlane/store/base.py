@@ -25,13 +25,15 @@ class Connection(Protocol):
     def change_rows(self, name: str, rows: Sequence[Row]) -> None:
         """Run a guarded write: each row must hit exactly one record, or `GuardFailed` is raised.
 
-        The check may come as late as `commit`."""
+        The check may come as late as `commit`.
+        """
         ...
 
     def begin(self) -> Row:
         """Open the one write transaction: the scheduler's row, and the database's own time.
 
-        The time is None where the process's clock judges."""
+        The time is None where the process's clock judges.
+        """
         ...
 
     def commit(self) -> None: ...
@@ -40,6 +42,10 @@ class Connection(Protocol):
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Reads inside see one moment of the database."""
+        ...
+
+    def changed_outside(self) -> bool:
+        """Whether another connection may have written since this was last asked."""
         ...
 
     def close(self) -> None: ...

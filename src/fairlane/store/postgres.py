@@ -103,6 +103,9 @@ class PostgresConnection:
         finally:
             self.rollback()
 
+    def changed_outside(self) -> bool:
+        return True
+
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
@@ -152,9 +155,8 @@ class PostgresConnection:
                 f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns
             )
             text = queries.spell_values(statement.text, "%({})s")
-            self._spelled[(name,)] = (
-                f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays})) {text}"
-            )
+            rows = f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - ours
+            self._spelled[(name,)] = f"{rows} {text}"
         return self._spelled[(name,)]
 
 
@@ -281,7 +283,7 @@ class PostgresSchema:
 
     def commit(self, version: int) -> None:
         self._connection.execute("DELETE FROM schema_version")
-        self._connection.execute(f"INSERT INTO schema_version VALUES ({version})")
+        self._connection.execute("INSERT INTO schema_version VALUES (%s)", [version])
         self._connection.commit()
 
     def rollback(self) -> None:

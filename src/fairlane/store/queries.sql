@@ -230,13 +230,13 @@ WHERE lease_expires_at IS NOT NULL AND worker = :worker
 SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL
 
 -- name: task_old
-SELECT seq FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
+SELECT seq, agent FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
 ORDER BY completed_at LIMIT :limit
 
 -- name: task_rejected
-SELECT seq FROM task WHERE state = 'rejected' AND completed_at <= :before
+SELECT seq, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
 ORDER BY completed_at LIMIT :limit
 
 -- name: task_delete
@@ -251,6 +251,12 @@ DELETE FROM result WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: delivery_delete
 -- rows: seq int
 DELETE FROM delivery WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: line_forget
+-- rows: agent text
+DELETE FROM line WHERE agent IN (SELECT rows.agent FROM rows)
+  AND queued = 0 AND slots = 0 AND parked = 0
+  AND NOT EXISTS (SELECT 1 FROM task WHERE task.agent = line.agent AND task.lane = line.lane)
+
 -- name: idempotency_delete
 DELETE FROM idempotency WHERE created_at <= :before
 

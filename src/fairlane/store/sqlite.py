@@ -31,6 +31,7 @@ class SqliteConnection:
         self._connection = connection
         self._statements = queries.load(queries.SQLITE)
         self._spelled: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
+        self._data_version = connection.pragma("data_version")
 
     def run(self, name: str, /, **values: Any) -> list[Row]:
         given = {key: value for key, value in values.items() if value is not None}
@@ -75,6 +76,10 @@ class SqliteConnection:
             yield
         finally:
             self.rollback()
+
+    def changed_outside(self) -> bool:
+        before, self._data_version = self._data_version, self._connection.pragma("data_version")
+        return bool(self._data_version != before)
 
     def close(self) -> None:
         self._connection.close()
@@ -229,7 +234,7 @@ def _lock(path: str, store: str) -> TextIO:
     """Hold the lock file until the process ends; the system lets go of it after a kill too."""
     import fcntl  # noqa: PLC0415 - not on Windows, where only this function needs it
 
-    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - held open on purpose
+    file = Path(path).open("a+", encoding="utf-8")  # noqa: SIM115 - held open on purpose
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -175,7 +175,8 @@ class Worker:
 
     async def _give_back(self, run: _Run) -> None:
         """After a stop the lease is closed; after an interruption the task may run again, if it
-        may run more than once."""
+        may run more than once.
+        """
         if run.interrupted and run.started and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
         else:
@@ -209,7 +210,7 @@ class Worker:
                 continue
             try:
                 over = self._source.renew([run.assignment for run in runs])
-            except Exception as error:  # the next round may succeed; leases outlast two of them
+            except Exception as error:  # noqa: BLE001 - the next round may do; leases outlast two
                 log.warning("leases could not be renewed: %s", error)
                 continue
             if over:

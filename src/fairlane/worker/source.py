@@ -71,7 +71,7 @@ class EngineSource:
     ) -> list[Assignment]:
         request = Lease(
             worker=self.worker,
-            lanes=tuple(self._policy().lanes),
+            lanes=None,
             routes=routes,
             limit=limit,
             ttl_ms=LEASE_MS,

@@ -75,7 +75,12 @@ def _moved(change: Change) -> dict[str, int]:
             "release",
             {"inflight": -1, "slots": -1, "queued": 1, "ready": 1},
         ),
-        (rows.queued(state="parked"), rows.queued(), "reset", {"parked": -1, "queued": 1, "ready": 1}),
+        (
+            rows.queued(state="parked"),
+            rows.queued(),
+            "reset",
+            {"parked": -1, "queued": 1, "ready": 1},
+        ),
         (
             rows.queued(),
             rows.queued(state="cancelled"),
@@ -128,7 +133,7 @@ def test_a_line_counts_as_its_lane_does() -> None:
     ],
 )
 def test_a_line_is_idle_when_it_holds_nothing_that_can_go_on(
-    counters: dict[str, Any], idle: bool
+    counters: dict[str, Any], *, idle: bool
 ) -> None:
     assert Tally(**counters).idle == idle
 

@@ -10,7 +10,9 @@ from fairlane.core.fairness import Contender, free_slots, pick
 
 
 def agent(name: str, ready: int = 100, **given: Any) -> Contender:
-    return Contender(**{"agent": name, "ready": ready, "urgent": 0, "slots": 0, "served": 0, **given})
+    return Contender(
+        **{"agent": name, "ready": ready, "urgent": 0, "slots": 0, "served": 0, **given}
+    )
 
 
 def test_the_agent_with_the_fewest_in_flight_goes_first() -> None:

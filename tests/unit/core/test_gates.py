@@ -49,7 +49,7 @@ def test_free_turns_are_never_negative(holders: int, free: int) -> None:
     ],
 )
 def test_a_session_is_empty_when_nobody_runs_and_nobody_waits(
-    session: Session, empty: bool
+    session: Session, *, empty: bool
 ) -> None:
     assert session.empty == empty
 

@@ -68,7 +68,7 @@ def test_a_queued_task_cannot_skip_its_lease(target: str) -> None:
 
 
 def test_an_illegal_move_names_the_verb_and_the_state() -> None:
-    with pytest.raises(IllegalMove, match="^start does not apply to a task that is done$"):
+    with pytest.raises(IllegalMove, match=r"^start does not apply to a task that is done$"):
         step("done", "start")
 
 

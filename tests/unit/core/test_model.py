@@ -22,7 +22,7 @@ from tests.unit.core import rows
     ],
 )
 def test_a_row_says_what_can_be_done_with_it(
-    task: model.Task, ready: bool, leased: bool, terminal: bool
+    task: model.Task, *, ready: bool, leased: bool, terminal: bool
 ) -> None:
     assert (task.ready, task.leased, task.terminal) == (ready, leased, terminal)
 
@@ -66,8 +66,8 @@ def test_a_lease_id_holds_the_task_and_the_token() -> None:
         "lse_1_2\n",
         "lse_1.0_2",
         "lse_0x1_2",
-        "lse_²_1",
-        "lse_١_٢",
+        "lse_\u00b2_1",
+        "lse_\u0661_\u0662",
         "LSE_1_2",
         "tsk_1_2",
         "lse_1_" + "9" * 19,

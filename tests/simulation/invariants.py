@@ -1,0 +1,593 @@
+"""What must hold after every step, whatever went wrong. Each rule has a name; see `Violation`.
+
+Everything is judged from the tables as they are and from the history of what was asked: a change
+needs a request of the same step, or the clock, as its cause, so that a step whose answer got lost
+is judged like any other. Ceilings, order and fairness are judged grant by grant, in the order
+of their tokens, on the world as it stood at that moment.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane.core import leases
+from fairlane.core.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound
+from fairlane.core.model import Task
+from fairlane.core.policy import FAIR, Policy, from_document
+from fairlane.engine.engine import Outcome
+from fairlane.engine.requests import (
+    Cancel,
+    Complete,
+    Fail,
+    Lease,
+    Reclaim,
+    Release,
+    Renew,
+    SettleDelivery,
+    Start,
+    Submit,
+)
+from tests.simulation import ledger
+from tests.simulation.ledger import ENDS, LIVE, SLOTS, Books, Reader, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlane.store.sqlite import SqliteStore
+
+REPORTS: Final = (Start, Renew, Complete, Fail, Release)
+CLOSERS: Final = (Complete, Fail, Release)
+EVENTS: Final = {"done": "task.completed", "failed": "task.failed", "cancelled": "task.cancelled"}
+END_COUNTERS: Final = {
+    "done": ledger.COMPLETED,
+    "failed": ledger.FAILED,
+    "cancelled": ledger.CANCELLED,
+    "rejected": ledger.REJECTED,
+}
+RECOUNT_EVERY: Final = 10
+
+
+class Violation(AssertionError):
+    """A rule does not hold. `rule` is its name."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"{rule}: {message}")
+        self.rule = rule
+
+
+class Step(msgspec.Struct):
+    """What was asked, and what came back: None when nobody knows what was done."""
+
+    number: int
+    now: int
+    batch: list[Any]
+    waiting: list[Lease]
+    outcome: Outcome | None = None
+    neighbour: bool = False  # done by another process beside the server
+    fault: str = ""
+
+
+class Causes:
+    """What a batch may bring about, by what it may happen to."""
+
+    def __init__(self, batch: Sequence[Any], now: int) -> None:
+        self.now = now
+        self.reports: dict[tuple[int, int], list[Any]] = {}
+        self.cancelled: set[str] = set()
+        self.submitted: set[str] = set()
+        self.prefixes: list[str] = []
+        for request in batch:
+            if isinstance(request, REPORTS):
+                self.reports.setdefault((request.seq, request.token), []).append(request)
+            elif isinstance(request, Cancel):
+                self.cancelled.add(request.id)
+            elif isinstance(request, Submit):
+                self.submitted.update(submission.id for submission in request.submissions)
+            elif isinstance(request, Reclaim):
+                self.prefixes.append(request.prefix)
+
+    def of(self, row: Task | None, *kinds: type) -> list[Any]:
+        """The reports that carry the token of the row's open lease."""
+        if row is None or row.lease_expires_at is None:
+            return []
+        return [r for r in self.reports.get((row.seq, row.token), ()) if isinstance(r, kinds)]
+
+    def lost(self, row: Task | None) -> bool:
+        """The lease ran out, or was taken from a worker that is known to be dead."""
+        if row is None or row.lease_expires_at is None:
+            return False
+        taken = any((row.worker or "").startswith(prefix) for prefix in self.prefixes)
+        return taken or row.lease_expires_at <= self.now
+
+
+class Key(msgspec.Struct):
+    """An idempotency key that has to be remembered."""
+
+    digest: str
+    ids: list[str]
+    created_at: int
+
+
+def demand(rule: str, holds: object, message: str) -> None:
+    if not holds:
+        raise Violation(rule, message)
+
+
+class Invariants:
+    def __init__(self, store: SqliteStore) -> None:
+        self.reader = Reader(store)
+        self._named = store.reader()
+        self.books = Books()
+        self.policy = Policy()
+        self.ended: Counter[str] = Counter()
+        self.admitted = 0
+        self.granted = 0
+        self.changed: list[Seen] = []
+        self._policy_version = 0
+        self._last_seq = 0
+        self._last_token = 0
+        self._ids: dict[str, int] = {}
+        self._open: dict[int, Task] = {}  # not ended, or ended and still leased
+        self._over: set[int] = set()
+        self._foreign: set[int] = set()  # last changed by a neighbour
+        self._owed: dict[str, tuple[int, str]] = {}
+        self._delivery_states: dict[str, str] = {}
+        self._keys: dict[tuple[str, str], Key] = {}
+
+    def close(self) -> None:
+        self.reader.close()
+        self._named.close()
+
+    def check(self, step: Step) -> None:
+        """Compare the tables with what `step` may have done. Raises `Violation`."""
+        try:
+            self.changed, gone = self.reader.differences()
+        except AssertionError as error:
+            raise Violation("fixed", str(error)) from None
+        last_seq, last_token = self._read_scheduler()
+        causes = Causes(step.batch, step.now)
+        turns = {
+            seen.after.session: list(self.books.holders.get(seen.after.session, ()))
+            for seen in self.changed
+            if seen.after.session
+        }
+        for seen in self.changed:
+            self._judge_change(seen, causes)
+            self._enter(seen, step)
+        for task in gone:
+            self._judge_gone(task, step)
+        demand("sequence", last_seq >= self._last_seq, f"{self._last_seq} became {last_seq}")
+        self._last_seq = last_seq
+        self._judge_grants(step, last_token)
+        self._judge_turns(turns)
+        self._judge_keys(step)
+        if step.outcome is not None:
+            self._judge_outcome(step, step.outcome, gone)
+        self._judge_counters()
+        self._judge_deliveries(step)
+        if step.number % RECOUNT_EVERY == 0 or step.fault:
+            self._recount()
+
+    def _read_scheduler(self) -> tuple[int, int]:
+        row = self.reader.sql("SELECT last_seq, last_token, policy_version FROM scheduler")[0]
+        if row[2] != self._policy_version:
+            text = self.reader.sql("SELECT document FROM policy ORDER BY version DESC LIMIT 1")
+            self.policy = from_document(msgspec.json.decode(text[0][0]))
+            self._policy_version = row[2]
+        return row[0], row[1]
+
+    # ------------------------------------------------------------ what became of each task
+
+    def _judge_change(self, seen: Seen, causes: Causes) -> None:
+        before, after = seen.before, seen.after
+        name = f"task {after.seq}"
+        if before is None:
+            demand("nowhere", after.id in causes.submitted, f"{name} was never submitted")
+            demand("sequence", after.seq > self._last_seq, f"{name} has an old number")
+            demand("unique", after.id not in self._ids, f"{after.id} is there twice")
+        elif before.state in ENDS:
+            _demand_final(before, after)
+        if seen.closed:
+            _demand_closed(seen.closed, causes)
+        elif before and before.lease_expires_at != after.lease_expires_at and not seen.granted:
+            moments = [causes.now + r.ttl_ms for r in causes.of(before, Renew)]
+            demand("lease", after.lease_expires_at in moments, f"{name} was renewed by nobody")
+        _demand_attempts(seen, causes)
+        if seen.ended or after.state == "parked":
+            _demand_end(before, after, causes)
+        if after.state == "running" and before and before.state == "assigned" and not seen.granted:
+            demand("fencing", causes.of(before, Start), f"{name} was started by nobody")
+        demand(
+            "state",
+            (after.state in ("assigned", "running")) <= (after.lease_expires_at is not None),
+            f"{name} is {after.state} without a lease",
+        )
+
+    def _enter(self, seen: Seen, step: Step) -> None:
+        """Take the change into the books."""
+        before, after = seen.before, seen.after
+        self.books.move(before, after)
+        if before is None:
+            self._ids[after.id] = after.seq
+            if after.state != "rejected":
+                self._judge_admission(after)
+                self.books.count(after, ledger.SUBMITTED)
+                self.admitted += 1
+        if seen.ended or (after.state == "parked" and before and before.state != "parked"):
+            self._judge_result(seen, step)
+        if seen.ended:
+            demand("once", after.seq not in self._over, f"task {after.seq} ended twice")
+            self._over.add(after.seq)
+            self.ended[after.state] += 1
+            self.books.count(after, END_COUNTERS[after.state])
+            if after.callback_url:
+                self._owed[f"msg_{after.id}"] = (after.seq, EVENTS[after.state])
+        if after.state in ENDS and after.lease_expires_at is None:
+            self._open.pop(after.seq, None)
+        else:
+            self._open[after.seq] = after
+        if step.neighbour:
+            self._foreign.add(after.seq)
+        else:
+            self._foreign.discard(after.seq)
+
+    def _judge_admission(self, task: Task) -> None:
+        limit = self.policy.lanes[task.lane].max_queue_size
+        fits = limit is None or 1 <= task.position <= limit
+        demand("admission", fits, f"task {task.seq} came in at {task.position} of {limit}")
+
+    def _judge_result(self, seen: Seen, step: Step) -> None:
+        after = seen.after
+        rows = self.reader.sql("SELECT result, error FROM result WHERE seq = ?", (after.seq,))
+        result, error = rows[0] if rows else (None, None)
+        name = f"task {after.seq} ({after.state})"
+        if after.state == "done":
+            brought = [r.result for r in Causes(step.batch, step.now).of(seen.before, Complete)]
+            demand("result", result in brought and error is None, f"{name}: {result!r} {error!r}")
+        elif after.state in ("failed", "parked", "rejected"):
+            demand("result", error, f"{name} gives no reason")
+        if error == leases.QUEUED_TOO_LONG and after.state == "failed":
+            self.books.count(after, ledger.EXPIRED)
+
+    def _judge_gone(self, task: Task, step: Step) -> None:
+        name = f"task {task.seq} ({task.state})"
+        ended = task.state in ENDS and task.lease_expires_at is None
+        demand("lost", ended and task.completed_at is not None, f"{name} is gone")
+        assert task.completed_at is not None
+        kept_ms = self.policy.retention.ttl_ms
+        if task.state == "rejected":
+            kept_ms = min(kept_ms, 3_600_000)
+        age_ms = step.now - task.completed_at
+        demand("retention", age_ms >= kept_ms, f"{name} went after {age_ms} of {kept_ms} ms")
+        message_id = f"msg_{task.id}"
+        if message_id in self._owed:
+            settled = any(
+                isinstance(r, SettleDelivery) and r.id == message_id for r in step.batch
+            )
+            due = self._delivery_states.get(message_id) == "due" and not settled
+            demand("delivery", not due, f"{name} went with a webhook still owed")
+            del self._owed[message_id]
+        self.books.move(task, None)
+        self._foreign.discard(task.seq)
+
+    # ------------------------------------------------------------ who got what
+
+    def _judge_grants(self, step: Step, last_token: int) -> None:
+        grants = sorted((s.after for s in self.changed if s.granted), key=lambda t: t.token)
+        tokens = [task.token for task in grants]
+        expected = list(range(self._last_token + 1, last_token + 1))
+        demand("tokens", tokens == expected, f"{tokens} after {self._last_token}")
+        self._last_token = last_token
+        self.granted += len(grants)
+        offers = {lease.worker: lease for lease in step.waiting}
+        taken = Counter(task.worker for task in grants)
+        for task in grants:
+            self.books.move(task, _as_ready(task))
+        for task in grants:
+            offer = offers.get(task.worker or "")
+            demand("grant", offer, f"task {task.seq} went to {task.worker}, who did not ask")
+            assert offer is not None
+            self._judge_grant(task, offer, step.now)
+        for lease in step.waiting:
+            demand("grant", taken[lease.worker] <= lease.limit, f"{lease.worker} got too much")
+        if step.outcome is not None:
+            self._judge_thirst(step, taken)
+
+    def _judge_grant(self, task: Task, offer: Lease, now: int) -> None:
+        name = f"task {task.seq} of {task.agent} in {task.lane}"
+        books, pair = self.books, (task.lane, task.agent)
+        able = task.lane in offer.lanes and task.route in offer.routes
+        demand("grant", able, f"{name} went to a worker that cannot run it")
+        state = "running" if task.route in offer.started else "assigned"
+        demand("grant", task.state == state, f"{name} is {task.state}, not {state}")
+        until = now + offer.ttl_ms
+        demand("lease", task.lease_expires_at == until, f"{name} until {task.lease_expires_at}")
+        demand("ceiling", self._has_room(task.lane), f"{name} went over the lane or overall")
+        demand("ceiling", self._may_run(task.lane, task.agent), f"{name} went over the agent's")
+        paused = self.policy.lanes[task.lane].paused
+        demand("paused", not paused, f"{name} was leased while its lane was paused")
+        self._judge_order(task, offer.routes, name)
+        books.move(_as_ready(task), task)
+        demand("tokens", task.token > books.served[pair], f"{name} got token {task.token}")
+        books.served[pair] = task.token
+        books.count(task, ledger.DISPATCHED)
+        books.count(task, ledger.WAITED_MS, max(0, now - task.queued_at))
+
+    def _has_room(self, lane: str) -> bool:
+        overall = self.policy.max_inflight
+        if overall is not None and self.books.overall_slots() >= overall:
+            return False
+        return self.books.lanes[lane][SLOTS] < self.policy.lanes[lane].max_inflight
+
+    def _may_run(self, lane: str, agent: str) -> bool:
+        ceiling = self.policy.agent_ceiling(lane, agent)
+        if ceiling is None or self.policy.lanes[lane].strategy != FAIR:
+            return True
+        return self.books.slots[lane, agent] < ceiling
+
+    def _judge_order(self, task: Task, routes: frozenset[str], name: str) -> None:
+        lane = task.lane
+        rivals = list(self.books.ready_for(lane, routes))
+        if self.policy.lanes[lane].strategy == FAIR:
+            first = min({rival.agent for rival in rivals}, key=lambda a: self._turn(lane, a, rivals))
+            demand("fairness", task.agent == first, f"{name} went before {first}")
+            rivals = [rival for rival in rivals if rival.agent == task.agent]
+        head = min(rivals, key=_rank)
+        demand("order", head.seq == task.seq, f"{name} went before task {head.seq}")
+
+    def _turn(self, lane: str, agent: str, rivals: Iterable[Task]) -> tuple[Any, ...]:
+        """The place of an agent in the order; those at their ceiling come last."""
+        urgent = any(rival.agent == agent and rival.priority <= -20 for rival in rivals)
+        share = self.books.slots[lane, agent] / self.policy.weight(agent)
+        served = self.books.served[lane, agent]
+        return (not self._may_run(lane, agent), not urgent, share, served, agent)
+
+    def _judge_thirst(self, step: Step, taken: Counter[str | None]) -> None:
+        """Nobody goes empty-handed while there is work for them and room for it."""
+        for lease in step.waiting:
+            if taken[lease.worker] >= lease.limit:
+                continue
+            for lane in lease.lanes:
+                settings = self.policy.lanes.get(lane)
+                if settings is None or settings.paused or not self._has_room(lane):
+                    continue
+                left = [t for t in self.books.ready_for(lane, lease.routes)]
+                free = [task.seq for task in left if self._may_run(lane, task.agent)]
+                demand("starvation", not free, f"{lease.worker} got nothing of {free} in {lane}")
+
+    def _judge_turns(self, turns: dict[str | None, list[int]]) -> None:
+        for key, had in turns.items():
+            assert key is not None
+            holders = self.books.holders.get(key, {})
+            waiting = self.books.waiting.get(key, {})
+            demand("session", len(holders) <= 1, f"{list(holders)} have the turn of {key}")
+            demand("session", holders or not waiting, f"nobody has the turn of {key}")
+            for seq, holder in holders.items():
+                if seq not in had and waiting:
+                    first = min([holder, *waiting.values()], key=_rank)
+                    ahead = f"task {seq} got the turn of {key} before task {first.seq}"
+                    demand("session order", first.seq == seq, ahead)
+
+    # ------------------------------------------------------------ what was answered
+
+    def _judge_outcome(self, step: Step, outcome: Outcome, gone: Sequence[Task]) -> None:
+        ended = {seen.after.seq for seen in self.changed if seen.ended and seen.before}
+        ended |= {s.after.seq for s in self.changed if s.ended and not s.before}
+        told = [task.seq for task in outcome.ended]
+        demand("told", sorted(told) == sorted(ended), f"ended {ended}, told {told}")
+        stopped = {seq for seq in ended if self.reader.tasks[seq].lease_expires_at is not None}
+        open_then = {task.seq for task in outcome.stopped}
+        demand("told", stopped <= open_then <= ended, f"stopped {stopped}, told {open_then}")
+        given = {g.task.token for grants in outcome.grants for g in grants}
+        leased = {seen.after.token for seen in self.changed if seen.granted}
+        demand("told", given == leased, f"leased {leased}, told {given}")
+        old = {seen.after.seq: seen.before for seen in self.changed}
+        before: dict[int, Task | None] = {**self.reader.tasks, **{t.seq: t for t in gone}, **old}
+        causes = Causes(step.batch, step.now)
+        for request, answer in zip(step.batch, outcome.answers, strict=True):
+            if isinstance(request, REPORTS):
+                self._judge_report(request, answer, before.get(request.seq), causes)
+            elif isinstance(request, Cancel):
+                self._judge_cancel(request, answer, before)
+            elif isinstance(request, Submit) and isinstance(answer, list):
+                for task in answer:
+                    stored = not isinstance(task, Task) or self._ids.get(task.id) == task.seq
+                    demand("lost", stored, f"{task} was accepted and is not there")
+        if not step.neighbour:
+            self._judge_time(step.now)
+
+    def _judge_report(self, request: Any, answer: Any, row: Task | None, causes: Causes) -> None:
+        valid = row is not None and row.lease_expires_at is not None and row.token == request.token
+        name = f"{type(request).__name__} of task {request.seq} with token {request.token}"
+        if isinstance(answer, Task):
+            now = self.reader.tasks.get(request.seq, row)
+            repeated = isinstance(request, Complete) and now is not None and now.state == "done"
+            repeated = repeated and now is not None and now.token == request.token
+            demand("fencing", valid or repeated, f"{name} was accepted")
+        else:
+            demand("fencing", isinstance(answer, LeaseLost), f"{name}: {answer!r}")
+            assert row is not None or not valid
+            rivals = valid and (len(causes.of(row, *REPORTS)) > 1 or causes.lost(row))
+            ended = valid and row is not None and row.state in ENDS and isinstance(request, Start)
+            demand("fencing", not valid or rivals or ended, f"{name} was refused")
+
+    def _judge_cancel(self, request: Cancel, answer: Any, before: dict[int, Task | None]) -> None:
+        seq = self._ids.get(request.id)
+        now = self.reader.tasks.get(seq) if seq is not None else None
+        if isinstance(answer, Task):
+            demand("cancel", now and now.state == "cancelled", f"{request.id} goes on")
+        elif isinstance(answer, Conflict):
+            was = before.get(seq) if seq is not None else None
+            over = (was and was.state in ENDS) or (now and now.state in ENDS)
+            demand("cancel", over, f"{request.id} could have been cancelled")
+        else:
+            there = seq is not None and before.get(seq) is not None
+            demand("cancel", isinstance(answer, NotFound) and not there, f"{answer!r}")
+
+    def _judge_keys(self, step: Step) -> None:
+        """The same key and body give the same tasks, for as long as keys are kept."""
+        oldest = step.now - self.policy.retention.ttl_ms
+        self._keys = {k: key for k, key in self._keys.items() if key.created_at > oldest}
+        answers = step.outcome.answers if step.outcome else [None] * len(step.batch)
+        for request, answer in zip(step.batch, answers, strict=True):
+            if isinstance(request, Submit) and request.idempotency is not None:
+                self._judge_key(request, answer, step)
+
+    def _judge_key(self, request: Submit, answer: Any, step: Step) -> None:
+        assert request.idempotency is not None
+        digest = request.idempotency.digest
+        place = (request.idempotency.agent, request.idempotency.key)
+        ids = [submission.id for submission in request.submissions]
+        fresh = [id_ for id_ in ids if self._is_admitted(id_)]
+        known = self._keys.get(place)
+        if known is None:
+            if fresh:
+                self._keys[place] = Key(digest, ids, step.now)
+            return
+        demand("idempotency", not fresh or known.ids == ids, f"{place} made {fresh} again")
+        if step.outcome is None or not isinstance(answer, list | IdempotencyConflict):
+            return
+        if isinstance(answer, list):
+            there = [id_ for id_ in known.ids if self._ids.get(id_) in self.reader.tasks]
+            same = known.ids == ids or [task.id for task in answer] == there
+            demand("idempotency", same, f"{place}: {answer} instead of {there}")
+        other = isinstance(answer, IdempotencyConflict)
+        demand("idempotency", other == (digest != known.digest), f"{place}: {answer!r}")
+
+    def _is_admitted(self, task_id: str) -> bool:
+        task = self.reader.tasks.get(self._ids.get(task_id, 0))
+        return task is not None and task.state != "rejected"
+
+    def _judge_time(self, now: int) -> None:
+        """Whatever is due has been done."""
+        for seq, task in self._open.items():
+            due = [task.lease_expires_at]
+            if task.state in LIVE:
+                due += [task.deadline_at, task.eligible_at if task.gate == "delay" else None]
+            late = any(moment is not None and moment <= now for moment in due)
+            if late and seq not in self._foreign:
+                raise Violation("time", f"task {seq} ({task.state}) is overdue: {due} at {now}")
+
+    # ------------------------------------------------------------ what is counted and owed
+
+    def _judge_counters(self) -> None:
+        books, policy = self.books, self.policy
+        rows = self.reader.lines()
+        for row in rows:
+            lane, agent, _, share, served, *counters = row
+            demand("counters", counters == books.lines.get(row[:3]), f"line {row[:3]}: {counters}")
+            slots, newest = books.slots[lane, agent], books.served[lane, agent]
+            right = share == slots / policy.weight(agent) and served == newest
+            demand("counters", right, f"line {row[:3]}: share {share}, served {served}")
+        demand("counters", len(rows) == len(books.lines), "a line is missing")
+        for name, *counters in self.reader.lanes():
+            demand("counters", counters == books.lanes.get(name), f"lane {name}: {counters}")
+            demand("balance", _balanced(counters), f"lane {name}: {counters}")
+        found = {row[0]: (row[1], row[2]) for row in self.reader.sessions()}
+        keys = books.holders.keys() | books.waiting.keys()
+        for key in keys:
+            counted = (len(books.holders.get(key, ())), len(books.waiting.get(key, ())))
+            demand("counters", found.get(key) == counted, f"session {key}: {found.get(key)}")
+        demand("counters", len(found) == len(keys), "a session is kept for nothing")
+
+    def _judge_deliveries(self, step: Step) -> None:
+        rows = self.reader.deliveries()
+        owed = {row[0]: (row[1], row[2]) for row in rows}
+        demand("delivery", owed == self._owed, f"{sorted(owed)} instead of {sorted(self._owed)}")
+        states = {row[0]: row[3] for row in rows}
+        for id_, state in states.items():
+            was = self._delivery_states.get(id_, "due")
+            if was != state:
+                settled = {r.id for r in step.batch if isinstance(r, SettleDelivery)}
+                demand("delivery", was == "due" and id_ in settled, f"{id_}: {was} became {state}")
+        self._delivery_states = states
+
+    def _recount(self) -> None:
+        """The doctor's own statements, so that they are known to be right too."""
+        for lane, agent, route, *facts in self._named.run("recount"):
+            counters = self.books.lines[lane, agent, route][: len(facts)]
+            demand("recount", facts == counters, f"{lane} {agent} {route}: {facts}")
+        for key, *facts in self._named.run("session_recount"):
+            counters = [len(self.books.holders.get(key, ())), len(self.books.waiting.get(key, ()))]
+            demand("recount", facts == counters, f"session {key}: {facts}")
+
+    def check_drained(self) -> None:
+        """With all faults gone and time enough, everything has ended."""
+        left = [f"{t.seq} {t.state}" for t in self._open.values() if t.state != "parked"]
+        demand("drain", not left, f"still there: {left}")
+        parked = sum(task.state == "parked" for task in self._open.values())
+        ended = sum(self.ended.values()) - self.ended["rejected"]
+        demand("drain", self.admitted == ended + parked, f"{self.admitted} != {ended} + {parked}")
+        owed = [id_ for id_, state in self._delivery_states.items() if state == "due"]
+        demand("drain", not owed, f"webhooks never sent: {owed}")
+
+
+def _demand_final(before: Task, after: Task) -> None:
+    kept = copy.copy(before)
+    kept.lease_expires_at = after.lease_expires_at
+    demand("final", kept == after, f"task {after.seq} ended as {before.state} and changed: {after}")
+
+
+def _demand_closed(row: Task, causes: Causes) -> None:
+    """A lease ends by a report with its token, by time, or with its worker."""
+    told = causes.of(row, *CLOSERS) or (row.state in ENDS and causes.of(row, Start))
+    message = f"task {row.seq}: lease {row.token} of {row.worker} was closed by nobody"
+    demand("fencing", told or causes.lost(row), message)
+
+
+def _demand_attempts(seen: Seen, causes: Causes) -> None:
+    """Each lease is one attempt, unless it was given back or never started."""
+    before, after = seen.before, seen.after
+    counted = after.attempts - (before.attempts if before else 0) - seen.granted
+    name = f"task {after.seq}: {counted} attempts beside leases, {after.attempts} in all"
+    idle = before is not None and before.state == "assigned" and causes.lost(before)
+    clean = seen.closed is not None and bool(causes.of(before, Release) or idle)
+    if counted == -1:
+        demand("attempts", clean, name)
+    else:
+        demand("attempts", counted == 0, name)
+        ran = causes.of(before, Fail) or (causes.lost(before) and not idle)
+        ran = ran or causes.of(before, Start, Complete)
+        over = after.state in ENDS or after.state == "parked"
+        demand("attempts", not (clean and not ran and not over), f"{name}: one was not given back")
+    demand("attempts", 0 <= after.attempts <= after.max_attempts, name)
+
+
+def _demand_end(before: Task | None, after: Task, causes: Causes) -> None:
+    name = f"task {after.seq} is {after.state}"
+    spent = after.attempts >= after.max_attempts
+    failed = causes.of(before, Fail)
+    final = any(not r.retryable for r in failed) or (spent and (failed or causes.lost(before)))
+    if after.state == "done":
+        demand("fencing", causes.of(before, Complete), f"{name} and nobody completed it")
+    elif after.state == "cancelled":
+        demand("cancel", after.id in causes.cancelled, f"{name} and nobody cancelled it")
+    elif after.state == "failed":
+        late = after.deadline_at is not None and after.deadline_at <= causes.now
+        demand("end", late or final, f"{name} before its time")
+    elif after.state == "parked" and before is not None and before.state != "parked":
+        demand("end", spent and final, f"{name} before its time")
+    elif after.state == "rejected":
+        demand("end", before is None, f"{name} after it was admitted")
+
+
+def _as_ready(task: Task) -> Task:
+    """A leased task as it stood just before."""
+    ready = copy.copy(task)
+    ready.state, ready.gate, ready.lease_expires_at = "queued", None, None
+    return ready
+
+
+def _rank(task: Task) -> tuple[int, int]:
+    return task.priority, task.seq
+
+
+def _balanced(counters: Sequence[int]) -> bool:
+    """submitted = completed + failed + cancelled + parked + queued + in flight."""
+    ended = counters[ledger.COMPLETED] + counters[ledger.FAILED] + counters[ledger.CANCELLED]
+    kept = counters[ledger.PARKED] + counters[ledger.QUEUED] + counters[ledger.INFLIGHT]
+    return counters[ledger.SUBMITTED] == ended + kept

@@ -1,0 +1,367 @@
+"""Leases: who may report, what a report changes, and what it is answered."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairlane.core import leases
+from fairlane.core.errors import Conflict, LeaseLost, NotFound
+from fairlane.core.leases import Decision
+from fairlane.core.model import Change, Task
+from fairlane.core.policy import Policy, from_document
+from tests.unit.core import rows
+from tests.unit.core.rows import NOW, TOKEN
+
+LATER = NOW + 400
+POLICY = Policy()
+
+Report = Callable[[Task | None, int], Decision]
+
+
+def _fail(task: Task | None, token: int = TOKEN, **given: Any) -> Decision:
+    options: dict[str, Any] = {"retryable": True, "retry_after_ms": None, "policy": POLICY}
+    return leases.fail(task, token, "no luck", now=LATER, **{**options, **given})
+
+
+REPORTS: dict[str, Report] = {
+    "start": lambda task, token: leases.start(task, token, LATER),
+    "renew": lambda task, token: leases.renew(task, token, 5000, LATER),
+    "complete": lambda task, token: leases.complete(task, token, '"done"', LATER),
+    "fail": _fail,
+    "release": lambda task, token: leases.release(task, token, LATER),
+}
+reports = pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS.keys())
+
+
+def _changed(decision: Decision) -> Change:
+    """The change of a decision whose answer is the row that it leaves."""
+    assert decision.change is not None
+    assert decision.answer is decision.change.after
+    return decision.change
+
+
+# ---------------------------------------------------------------- grant
+
+
+def test_a_granted_task_is_assigned_under_a_new_token() -> None:
+    task = rows.queued(queued_at=NOW, token=3, attempts=1)
+    change = leases.grant(task, token=8, worker="w2", ttl_ms=5000, started=False, now=LATER)
+    after = change.after
+    assert (change.before, change.verb, change.waited_ms) == (task, "lease", 400)
+    assert (after.state, after.attempts, after.token, after.worker) == ("assigned", 2, 8, "w2")
+    assert (after.lease_expires_at, after.started_at) == (LATER + 5000, None)
+    assert task.state == "queued"
+
+
+def test_a_worker_that_begins_at_once_gets_a_running_task() -> None:
+    change = leases.grant(rows.queued(), token=8, worker="w2", ttl_ms=5000, started=True, now=LATER)
+    assert (change.verb, change.after.state, change.after.started_at) == ("lease", "running", LATER)
+
+
+def test_a_clock_that_went_back_makes_no_negative_wait() -> None:
+    change = leases.grant(
+        rows.queued(), token=8, worker="w", ttl_ms=1, started=False, now=NOW - 5000
+    )
+    assert change.waited_ms == 0
+
+
+@pytest.mark.parametrize("gate", ["session", "delay"])
+def test_a_task_behind_a_gate_is_never_leased(gate: str) -> None:
+    with pytest.raises(AssertionError, match=gate):
+        leases.grant(rows.queued(gate=gate), token=8, worker="w", ttl_ms=1, started=False, now=NOW)
+
+
+# ---------------------------------------------------------------- fencing
+
+
+@reports
+@pytest.mark.parametrize(
+    "task",
+    [
+        rows.running(token=TOKEN + 1),  # somebody else has it by now
+        rows.queued(token=TOKEN),  # it ran out or was given back
+        rows.stopped(lease_expires_at=None),
+        rows.queued(token=TOKEN, state="failed"),
+        rows.queued(token=TOKEN, state="parked"),
+    ],
+)
+def test_a_report_without_an_open_lease_changes_nothing(report: Report, task: Task) -> None:
+    as_it_was = copy.copy(task)
+    decision = report(task, TOKEN)
+    assert decision.change is None
+    assert isinstance(decision.answer, LeaseLost)
+    assert decision.answer.details == {"taskId": task.id, "state": task.state}
+    assert task == as_it_was
+
+
+@reports
+def test_a_report_about_no_task_changes_nothing(report: Report) -> None:
+    decision = report(None, TOKEN)
+    assert decision.change is None
+    assert isinstance(decision.answer, LeaseLost)
+    assert decision.answer.details is None
+
+
+@reports
+def test_a_report_leaves_the_row_it_was_given_alone(report: Report) -> None:
+    task = rows.assigned()
+    assert report(task, TOKEN).change is not None
+    assert task == rows.assigned()
+
+
+def test_a_lost_lease_tells_the_worker_what_to_do() -> None:
+    answer = leases.start(None, 1, NOW).answer
+    assert isinstance(answer, LeaseLost)
+    assert "stop the work and lease again" in answer.message
+    assert "\n" not in answer.message
+
+
+# ---------------------------------------------------------------- start and renew
+
+
+def test_a_started_task_runs_from_that_moment() -> None:
+    change = _changed(leases.start(rows.assigned(), TOKEN, LATER))
+    assert (change.verb, change.after.state, change.after.started_at) == ("start", "running", LATER)
+    assert change.after.attempts == 1
+
+
+def test_the_first_start_of_all_attempts_is_the_one_remembered() -> None:
+    change = _changed(leases.start(rows.assigned(started_at=NOW, attempts=2), TOKEN, LATER))
+    assert change.after.started_at == NOW
+
+
+def test_starting_twice_is_harmless() -> None:
+    task = rows.running()
+    decision = leases.start(task, TOKEN, LATER)
+    assert (decision.change, decision.answer) == (None, task)
+
+
+def test_a_task_that_was_cancelled_before_its_start_does_not_start() -> None:
+    task = rows.assigned(state="cancelled")
+    decision = leases.start(task, TOKEN, LATER)
+    assert isinstance(decision.answer, LeaseLost)
+    assert decision.change is not None
+    assert (decision.change.verb, decision.change.after.leased) == ("close", False)
+
+
+@pytest.mark.parametrize("task", [rows.assigned(), rows.running(), rows.stopped()])
+def test_a_renewed_lease_lasts_longer_and_its_answer_tells_whether_to_go_on(task: Task) -> None:
+    change = _changed(leases.renew(task, TOKEN, 5000, LATER))
+    assert change.verb == "renew"
+    assert change.after.lease_expires_at == LATER + 5000
+    assert change.after.state == task.state
+
+
+def test_a_lease_that_ran_out_can_be_renewed_until_it_is_taken_back() -> None:
+    late = rows.running(lease_expires_at=NOW - 1)
+    assert _changed(leases.renew(late, TOKEN, 5000, LATER)).after.lease_expires_at == LATER + 5000
+
+
+# ---------------------------------------------------------------- complete
+
+
+@pytest.mark.parametrize("task", [rows.running(), rows.assigned(started_at=NOW)])
+def test_a_completed_task_is_done_and_gives_its_slot_back(task: Task) -> None:
+    change = _changed(leases.complete(task, TOKEN, '{"a":1}', LATER))
+    after = change.after
+    assert (change.verb, change.result, change.error) == ("complete", '{"a":1}', None)
+    assert (after.state, after.leased, after.completed_at) == ("done", False, LATER)
+    assert (after.started_at, after.worker) == (NOW, "w1")
+
+
+def test_a_task_that_was_never_started_began_when_it_ended() -> None:
+    after = _changed(leases.complete(rows.assigned(), TOKEN, None, LATER)).after
+    assert (after.started_at, after.completed_at) == (LATER, LATER)
+
+
+def test_completing_again_is_answered_as_before_and_changes_nothing() -> None:
+    done = _changed(leases.complete(rows.running(), TOKEN, '"one"', LATER)).after
+    decision = leases.complete(done, TOKEN, '"two"', LATER + 1)
+    assert (decision.change, decision.answer) == (None, done)
+
+
+def test_another_workers_completion_is_not_taken_for_a_repetition() -> None:
+    done = _changed(leases.complete(rows.running(), TOKEN, None, LATER)).after
+    assert isinstance(leases.complete(done, TOKEN - 1, None, LATER).answer, LeaseLost)
+
+
+# ---------------------------------------------------------------- fail
+
+
+def test_a_failed_attempt_is_followed_by_a_wait() -> None:
+    change = _changed(_fail(rows.running()))
+    after = change.after
+    assert (change.verb, change.error) == ("retry", "no luck")
+    assert (after.state, after.gate, after.eligible_at) == ("queued", "delay", LATER + 1000)
+    assert (after.leased, after.worker, after.attempts) == (False, None, 1)
+    assert (after.completed_at, after.started_at, after.queued_at) == (None, NOW, LATER)
+
+
+def test_the_second_wait_is_longer() -> None:
+    assert _changed(_fail(rows.running(attempts=2))).after.eligible_at == LATER + 2000
+
+
+@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(90_000, 90_000), (10, 1000), (0, 1000)])
+def test_a_wait_that_the_other_side_asks_for_is_honoured(asked_ms: int, wait_ms: int) -> None:
+    change = _changed(_fail(rows.running(), retry_after_ms=asked_ms))
+    assert change.after.eligible_at == LATER + wait_ms
+
+
+def test_a_task_of_a_kind_that_parks_is_parked_with_its_last_attempt() -> None:
+    change = _changed(_fail(rows.running(attempts=3)))
+    after = change.after
+    assert (change.verb, change.error) == ("park", "no luck")
+    assert (after.state, after.leased, after.completed_at) == ("parked", False, None)
+
+
+def test_a_task_of_another_kind_fails_with_its_last_attempt() -> None:
+    change = _changed(_fail(rows.running(kind="action", max_attempts=1)))
+    assert (change.verb, change.error) == ("fail", "no luck")
+    assert (change.after.state, change.after.completed_at) == ("failed", LATER)
+
+
+def test_a_permanent_failure_fails_at_once_even_where_others_park() -> None:
+    change = _changed(_fail(rows.running(), retryable=False))
+    assert (change.verb, change.after.state, change.after.leased) == ("fail", "failed", False)
+
+
+def test_the_waits_come_from_the_policy_in_force() -> None:
+    policy = from_document({"kinds": {"handler": {"backoffMs": 7, "jitter": 0}}})
+    assert _changed(_fail(rows.running(), policy=policy)).after.eligible_at == LATER + 7
+
+
+def test_jitter_follows_the_token() -> None:
+    policy = from_document({"kinds": {"handler": {"backoffMs": 10_000, "jitter": 0.5}}})
+    moments = {
+        _changed(_fail(rows.running(token=token), token, policy=policy)).after.eligible_at
+        for token in (1, 2, 3, 1, 2, 3)
+    }
+    assert len(moments) == 3
+    assert all(LATER + 5000 <= (moment or 0) <= LATER + 15_000 for moment in moments)
+
+
+# ---------------------------------------------------------------- release and reclaim
+
+
+@pytest.mark.parametrize("task", [rows.assigned(attempts=2), rows.running(attempts=2)])
+def test_a_released_task_is_ready_again_and_has_lost_no_attempt(task: Task) -> None:
+    change = _changed(leases.release(task, TOKEN, LATER))
+    after = change.after
+    assert (change.verb, change.error) == ("release", None)
+    assert (after.ready, after.attempts, after.leased, after.worker) == (True, 1, False, None)
+    assert (after.queued_at, after.token) == (LATER, TOKEN)
+
+
+def test_a_run_whose_worker_died_counts_as_a_failed_attempt() -> None:
+    change = leases.reclaim(rows.running(), POLICY, LATER)
+    assert (change.verb, change.error) == ("retry", leases.WORKER_GONE)
+    assert (change.after.gate, change.after.attempts) == ("delay", 1)
+
+
+def test_a_run_that_may_not_be_repeated_fails_when_its_worker_died() -> None:
+    change = leases.reclaim(rows.running(kind="action", max_attempts=1), POLICY, LATER)
+    assert (change.verb, change.after.state) == ("fail", "failed")
+
+
+def test_a_worker_that_dies_every_time_parks_the_task() -> None:
+    change = leases.reclaim(rows.running(attempts=3), POLICY, LATER)
+    assert (change.verb, change.after.state, change.after.leased) == ("park", "parked", False)
+
+
+def test_a_task_that_was_only_assigned_is_queued_again_with_its_attempt() -> None:
+    change = leases.reclaim(rows.assigned(kind="action", max_attempts=1), POLICY, LATER)
+    assert (change.verb, change.after.ready, change.after.attempts) == ("release", True, 0)
+    assert (change.error, change.after.leased, change.after.worker) == (None, False, None)
+
+
+def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_taken_back() -> None:
+    change = leases.reclaim(rows.stopped(), POLICY, LATER)
+    assert (change.verb, change.after.state, change.after.leased) == ("close", "cancelled", False)
+
+
+# ---------------------------------------------------------------- cancel and expire
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        rows.queued(),
+        rows.queued(gate="delay", eligible_at=LATER),
+        rows.queued(gate="session", session="s"),
+        rows.queued(state="parked"),
+    ],
+)
+def test_a_task_that_holds_no_lease_is_cancelled_and_gone(task: Task) -> None:
+    change = _changed(leases.cancel(task, task.id, LATER))
+    after = change.after
+    assert (change.verb, after.state, after.completed_at) == ("cancel", "cancelled", LATER)
+    assert (after.gate, after.eligible_at, after.leased, after.started_at) == (
+        None,
+        None,
+        False,
+        None,
+    )
+
+
+@pytest.mark.parametrize("task", [rows.assigned(), rows.running()])
+def test_a_cancelled_run_keeps_its_slot_until_it_has_ended(task: Task) -> None:
+    after = _changed(leases.cancel(task, task.id, LATER)).after
+    assert (after.state, after.terminal, after.leased, after.token) == (
+        "cancelled",
+        True,
+        True,
+        TOKEN,
+    )
+    assert after.lease_expires_at == task.lease_expires_at
+
+
+@pytest.mark.parametrize("name", ["complete", "fail", "release"])
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_the_report_of_a_stopped_run_only_gives_the_slot_back(name: str, state: str) -> None:
+    change = _changed(REPORTS[name](rows.stopped(state=state), TOKEN))
+    after = change.after
+    assert (change.verb, change.result, change.error) == ("close", None, None)
+    assert (after.state, after.leased, after.completed_at) == (state, False, NOW)
+
+
+def test_cancelling_what_does_not_exist_is_not_found() -> None:
+    decision = leases.cancel(None, "tsk_9", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, NotFound)
+    assert decision.answer.message == 'task "tsk_9" not found'
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "cancelled", "rejected"])
+def test_cancelling_what_has_ended_is_a_conflict(state: str) -> None:
+    decision = leases.cancel(rows.queued(state=state), "tsk_1", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, Conflict)
+    assert decision.answer.message == f'task "tsk_1" already in terminal state "{state}"'
+    assert decision.answer.details == {"state": state}
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (rows.queued(), "deadline exceeded while queued"),
+        (rows.queued(gate="session"), "deadline exceeded while queued"),
+        (rows.queued(gate="delay", eligible_at=LATER), "deadline exceeded while queued"),
+        (rows.assigned(), "deadline exceeded while queued"),  # leased, but it never ran
+        (rows.running(), "deadline exceeded while running"),
+    ],
+)
+def test_a_passed_deadline_fails_a_task_and_says_how_far_it_got(task: Task, error: str) -> None:
+    change = leases.expire(task, LATER)
+    after = change.after
+    assert (change.verb, change.error) == ("expire", error)
+    assert (after.state, after.completed_at, after.gate, after.eligible_at) == (
+        "failed",
+        LATER,
+        None,
+        None,
+    )
+    assert after.leased == task.leased

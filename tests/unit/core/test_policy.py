@@ -1,0 +1,422 @@
+"""Policy: the defaults of the design, documents laid over them, and complaints that help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane.core.errors import InvalidPolicy
+from fairlane.core.policy import (
+    KindPolicy,
+    LanePolicy,
+    Policy,
+    from_document,
+    merge,
+    nearest,
+    to_document,
+)
+
+PINCHTAB = {
+    "scheduler": {
+        "enabled": True,
+        "strategy": "fair-fifo",
+        "maxQueueSize": 1000,
+        "maxPerAgent": 100,
+        "maxInflight": 20,
+        "maxPerAgentInflight": 10,
+        "resultTTLSec": 300,
+        "workerCount": 4,
+    }
+}
+
+
+def _problems(document: Any, policy: Policy | None = None) -> list[str]:
+    with pytest.raises(InvalidPolicy) as refusal:
+        merge(policy or Policy(), document)
+    return refusal.value.problems
+
+
+# ---------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize(
+    ("name", "ceiling", "per_agent", "queue", "per_agent_queue", "strategy"),
+    [
+        ("browser", 20, 10, 1000, 100, "fair-fifo"),
+        ("main", 30, None, 10_000, None, "fair-fifo"),
+        ("subagent", 50, None, 10_000, None, "fair-fifo"),
+        ("team", 100, None, 10_000, None, "fair-fifo"),
+        ("cron", 30, None, 10_000, None, "fair-fifo"),
+        ("instruction", 1, None, 10_000, None, "priority"),
+        ("queue", 1, None, None, None, "priority"),
+    ],
+)
+def test_a_lane_has_the_limits_of_the_design(
+    *,
+    name: str,
+    ceiling: int,
+    per_agent: int | None,
+    queue: int | None,
+    per_agent_queue: int | None,
+    strategy: str,
+) -> None:
+    assert Policy().lanes[name] == LanePolicy(
+        max_inflight=ceiling,
+        max_per_agent_inflight=per_agent,
+        max_queue_size=queue,
+        max_per_agent=per_agent_queue,
+        strategy=strategy,
+        paused=False,
+    )
+
+
+def test_the_kinds_have_the_defaults_of_the_design() -> None:
+    growth = {"backoff_ms": 1000, "backoff_multiplier": 2, "max_backoff_ms": 60_000, "jitter": 0}
+    kinds = Policy().kinds
+    assert kinds["action"] == KindPolicy(
+        lane="browser",
+        deadline_sec=60,
+        timeout_ms=None,
+        max_attempts=1,
+        when_spent="fail",
+        **growth,
+    )
+    assert kinds["handler"] == KindPolicy(
+        lane="main", deadline_sec=None, timeout_ms=None, max_attempts=3, when_spent="park", **growth
+    )
+
+
+def test_the_rest_of_the_defaults_limits_nothing() -> None:
+    policy = Policy()
+    assert (policy.enabled, policy.max_inflight, policy.worker_count) == (True, None, 0)
+    assert (policy.agents, policy.leases.ttl_ms) == ({}, 300_000)
+    assert (policy.retention.days, policy.retention.result_ttl_sec) == (30, None)
+
+
+def test_the_default_policy_is_a_document_that_it_accepts() -> None:
+    assert from_document(to_document(Policy())) == Policy()
+    assert from_document({}) == Policy()
+
+
+def test_a_document_is_spelled_as_in_the_design() -> None:
+    document = to_document(merge(Policy(), {"agents": {"a": {"weight": 2, "maxInflight": 5}}}))
+    assert sorted(document) == [
+        "agents",
+        "enabled",
+        "kinds",
+        "lanes",
+        "leases",
+        "maxInflight",
+        "retention",
+        "workerCount",
+    ]
+    assert document["lanes"]["browser"] == {
+        "strategy": "fair-fifo",
+        "maxInflight": 20,
+        "maxPerAgentInflight": 10,
+        "maxQueueSize": 1000,
+        "maxPerAgent": 100,
+        "paused": False,
+    }
+    assert document["kinds"]["action"] == {
+        "lane": "browser",
+        "deadlineSec": 60,
+        "timeoutMs": None,
+        "maxAttempts": 1,
+        "backoffMs": 1000,
+        "backoffMultiplier": 2,
+        "maxBackoffMs": 60_000,
+        "jitter": 0,
+        "whenSpent": "fail",
+    }
+    assert document["agents"] == {"a": {"weight": 2, "maxInflight": 5}}
+    assert document["leases"] == {"ttlMs": 300_000}
+    assert document["retention"] == {"days": 30, "resultTTLSec": None}
+
+
+# ---------------------------------------------------------------- questions to a policy
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "lane"),
+    [
+        (None, "action", "browser"),
+        (None, "handler", "main"),
+        ("team", "action", "team"),
+        ("no-such-lane", "action", "main"),
+        ("", "action", "browser"),
+    ],
+)
+def test_a_task_goes_to_the_lane_it_names_or_its_kinds_or_main(
+    wanted: str | None, kind: str, lane: str
+) -> None:
+    assert Policy().lane_name(wanted, kind) == lane
+
+
+def test_a_lane_is_made_by_putting_it_into_the_policy() -> None:
+    policy = merge(Policy(), {"lanes": {"gpu": {"maxInflight": 2}}})
+    assert policy.lane_name("gpu", "handler") == "gpu"
+    assert policy.lanes["gpu"] == LanePolicy(max_inflight=2)
+
+
+def test_an_agent_weighs_one_unless_the_policy_says_otherwise() -> None:
+    policy = merge(Policy(), {"agents": {"big": {"weight": 2.5}}})
+    assert (policy.weight("big"), policy.weight("other")) == (2.5, 1.0)
+
+
+def test_an_agents_own_ceiling_replaces_that_of_the_lane() -> None:
+    policy = merge(Policy(), {"agents": {"vip": {"maxInflight": 15}, "plain": {"weight": 2}}})
+    assert policy.agent_ceiling("browser", "vip") == 15
+    assert policy.agent_ceiling("main", "vip") == 15
+    assert policy.agent_ceiling("browser", "plain") == 10
+    assert policy.agent_ceiling("browser", "stranger") == 10
+    assert policy.agent_ceiling("main", "stranger") is None
+
+
+def test_records_are_kept_for_days_or_for_the_seconds_that_pinchtab_says() -> None:
+    assert Policy().retention.ttl_ms == 30 * 86_400_000
+    assert from_document({"retention": {"days": 2}}).retention.ttl_ms == 2 * 86_400_000
+    assert from_document({"retention": {"resultTTLSec": 300}}).retention.ttl_ms == 300_000
+
+
+# ---------------------------------------------------------------- documents
+
+
+def test_a_partial_document_leaves_the_rest_as_it_was() -> None:
+    policy = merge(Policy(), {"lanes": {"browser": {"maxInflight": 3}}})
+    browser = policy.lanes["browser"]
+    assert (browser.max_inflight, browser.max_per_agent_inflight, browser.max_queue_size) == (
+        3,
+        10,
+        1000,
+    )
+    assert {name: lane for name, lane in policy.lanes.items() if name != "browser"} == {
+        name: lane for name, lane in Policy().lanes.items() if name != "browser"
+    }
+
+
+def test_a_zero_for_a_limit_keeps_what_was() -> None:
+    zeros = dict.fromkeys(["maxInflight", "maxPerAgentInflight", "maxQueueSize", "maxPerAgent"], 0)
+    document = {"lanes": {"browser": zeros}, "maxInflight": 0, "retention": {"resultTTLSec": 0}}
+    before = merge(Policy(), {"maxInflight": 7, "retention": {"resultTTLSec": 60}})
+    assert merge(before, document) == before
+
+
+def test_a_null_takes_a_limit_away() -> None:
+    policy = merge(Policy(), {"lanes": {"browser": {"maxPerAgent": None, "maxQueueSize": None}}})
+    browser = policy.lanes["browser"]
+    assert (browser.max_per_agent, browser.max_queue_size) == (None, None)
+
+
+def test_pinchtabs_own_document_is_accepted_as_it_stands() -> None:
+    policy = merge(Policy(), PINCHTAB)
+    assert policy.lanes == Policy().lanes
+    assert (policy.enabled, policy.worker_count, policy.retention.ttl_ms) == (True, 4, 300_000)
+
+
+def test_pinchtabs_document_sets_the_lane_browser_and_no_other() -> None:
+    section = {
+        "maxQueueSize": 5,
+        "maxPerAgent": 3,
+        "maxInflight": 2,
+        "maxPerAgentInflight": 1,
+        "workerCount": 2,
+        "resultTTLSec": 120,
+        "enabled": False,
+    }
+    policy = merge(Policy(), {"scheduler": section})
+    assert policy.lanes["browser"] == LanePolicy(
+        max_inflight=2, max_per_agent_inflight=1, max_queue_size=5, max_per_agent=3
+    )
+    assert policy.lanes["main"] == Policy().lanes["main"]
+    assert (policy.enabled, policy.worker_count, policy.retention.ttl_ms) == (False, 2, 120_000)
+
+
+def test_pinchtabs_zeros_and_nulls_keep_what_was() -> None:
+    section = {key: 0 for key in PINCHTAB["scheduler"] if key not in ("enabled", "strategy")}
+    before = merge(Policy(), PINCHTAB)
+    assert merge(before, {"scheduler": section}) == before
+    assert merge(before, {"scheduler": dict.fromkeys(section)}) == before
+    assert merge(before, {"scheduler": {}}) == before
+
+
+def test_a_limit_per_agent_alone_is_not_ignored() -> None:
+    policy = merge(Policy(), {"scheduler": {"maxQueueSize": 0, "maxPerAgent": 10}})
+    assert policy.lanes["browser"].max_per_agent == 10
+
+
+def test_the_other_spelling_of_pinchtabs_statistics_is_understood() -> None:
+    policy = merge(Policy(), {"scheduler": {"maxPerAgentFlight": 15, "maxInflight": 30}})
+    browser = policy.lanes["browser"]
+    assert (browser.max_per_agent_inflight, browser.max_inflight) == (15, 30)
+
+
+def test_what_is_said_in_our_own_keys_goes_before_pinchtabs() -> None:
+    document = {
+        "scheduler": {"maxInflight": 5, "maxPerAgent": 6},
+        "lanes": {"browser": {"maxInflight": 7}},
+    }
+    browser = merge(Policy(), document).lanes["browser"]
+    assert (browser.max_inflight, browser.max_per_agent) == (7, 6)
+    assert document["lanes"] == {"browser": {"maxInflight": 7}}
+
+
+# ---------------------------------------------------------------- complaints
+
+
+@pytest.mark.parametrize("document", [None, [], "fair", 3, True])
+def test_a_policy_is_an_object(document: Any) -> None:
+    assert _problems(document) == ["a policy is a JSON object"]
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"lane": {}}, "unknown key lane; did you mean lanes?"),
+        ({"maxInFlight": 3}, "unknown key maxInFlight; did you mean maxInflight?"),
+        ({"zzz": 1}, "unknown key zzz"),
+        (
+            {"lanes": {"browser": {"maxQueSize": 1}}},
+            "unknown key lanes.browser.maxQueSize; did you mean maxQueueSize?",
+        ),
+        (
+            {"kinds": {"handlers": {}}},
+            "unknown key kinds.handlers; did you mean handler?",
+        ),
+        (
+            {"kinds": {"action": {"lanes": "main"}}},
+            "unknown key kinds.action.lanes; did you mean lane?",
+        ),
+        ({"agents": {"a": {"wieght": 1}}}, "unknown key agents.a.wieght; did you mean weight?"),
+        ({"leases": {"ttl": 1}}, "unknown key leases.ttl; did you mean ttlMs?"),
+        ({"retention": {"day": 1}}, "unknown key retention.day; did you mean days?"),
+        (
+            {"scheduler": {"workerCuont": 4}},
+            "unknown key scheduler.workerCuont; did you mean workerCount?",
+        ),
+        ({"scheduler": {"maxBatchSize": 4}}, "unknown key scheduler.maxBatchSize"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(
+    document: dict[str, Any], problem: str
+) -> None:
+    (found,) = _problems(document)
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"enabled": 1}, "enabled"),
+        ({"maxInflight": -1}, "maxInflight"),
+        ({"maxInflight": False}, "maxInflight"),
+        ({"workerCount": None}, "workerCount"),
+        ({"workerCount": 1.0}, "workerCount"),
+        ({"lanes": {"main": {"maxInflight": None}}}, "lanes.main.maxInflight"),
+        ({"lanes": {"main": {"maxInflight": "3"}}}, "lanes.main.maxInflight"),
+        ({"lanes": {"main": {"maxInflight": 100_001}}}, "lanes.main.maxInflight"),
+        ({"lanes": {"main": {"strategy": "lifo"}}}, "lanes.main.strategy"),
+        ({"lanes": {"main": {"strategy": ["fair-fifo"]}}}, "lanes.main.strategy"),
+        ({"lanes": {"main": {"paused": "no"}}}, "lanes.main.paused"),
+        ({"kinds": {"action": {"lane": 7}}}, "kinds.action.lane"),
+        ({"kinds": {"action": {"lane": ""}}}, "kinds.action.lane"),
+        ({"kinds": {"action": {"deadlineSec": 0}}}, "kinds.action.deadlineSec"),
+        ({"kinds": {"action": {"maxAttempts": 0}}}, "kinds.action.maxAttempts"),
+        ({"kinds": {"action": {"backoffMultiplier": 0.5}}}, "kinds.action.backoffMultiplier"),
+        ({"kinds": {"action": {"jitter": True}}}, "kinds.action.jitter"),
+        ({"kinds": {"action": {"jitter": float("nan")}}}, "kinds.action.jitter"),
+        ({"kinds": {"action": {"jitter": "0.5"}}}, "kinds.action.jitter"),
+        ({"kinds": {"action": {"whenSpent": "retry"}}}, "kinds.action.whenSpent"),
+        ({"agents": {"a": {"weight": 0}}}, "agents.a.weight"),
+        ({"agents": {"a": {"weight": float("inf")}}}, "agents.a.weight"),
+        ({"leases": {"ttlMs": 10}}, "leases.ttlMs"),
+        ({"retention": {"days": 0}}, "retention.days"),
+        ({"scheduler": {"maxInflight": -4}}, "lanes.browser.maxInflight"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_by_its_path(
+    document: dict[str, Any], path: str
+) -> None:
+    (problem,) = _problems(document)
+    assert problem.startswith(f"{path} must be ")
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"lanes": 5}, "lanes"),
+        ({"lanes": {"main": None}}, "lanes.main"),
+        ({"leases": []}, "leases"),
+        ({"kinds": "action"}, "kinds"),
+        ({"scheduler": None}, "scheduler"),
+        ({"scheduler": [1]}, "scheduler"),
+        ({"lanes": 5, "scheduler": {"maxInflight": 3}}, "lanes"),
+        ({"lanes": {"browser": 5}, "scheduler": {"maxInflight": 3}}, "lanes.browser"),
+        ({"retention": None, "scheduler": {"resultTTLSec": 3}}, "retention"),
+    ],
+)
+def test_what_has_to_be_an_object_is_named(document: dict[str, Any], path: str) -> None:
+    assert _problems(document) == [f"{path} must be an object"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a\nb", "x" * 65, "ärmel"])
+def test_a_lane_that_no_task_could_name_is_refused(name: str) -> None:
+    (problem,) = _problems({"lanes": {name: {}}})
+    assert problem.startswith("lanes.")
+    assert " must be a name like " in problem
+    assert "\n" not in problem
+    assert len(problem) < 150
+
+
+def test_an_agent_may_be_called_what_a_task_may_call_it() -> None:
+    longest = "bot@example.com:" + "x" * 112
+    assert merge(Policy(), {"agents": {longest: {"weight": 3}}}).weight(longest) == 3
+    assert len(_problems({"agents": {longest + "x": {}}})) == 1
+
+
+def test_a_strange_key_is_shown_in_one_short_line() -> None:
+    (problem,) = _problems({"a\nb" + "c" * 1000: 1})
+    assert problem.startswith("unknown key 'a\\nbccc")
+    assert len(problem) < 60
+
+
+def test_a_kind_may_only_name_a_lane_that_exists() -> None:
+    (problem,) = _problems({"kinds": {"action": {"lane": "browsers"}}})
+    assert problem == "kinds.action.lane names no lane of the policy; did you mean browser?"
+
+
+def test_a_kind_may_name_a_lane_of_the_same_document() -> None:
+    document = {"kinds": {"action": {"lane": "tabs"}}, "lanes": {"tabs": {}}}
+    assert merge(Policy(), document).lane_name(None, "action") == "tabs"
+
+
+def test_a_lane_by_priority_cannot_limit_agents() -> None:
+    (problem,) = _problems({"lanes": {"browser": {"strategy": "priority"}}})
+    assert problem.startswith("lanes.browser.maxPerAgentInflight needs the strategy fair-fifo")
+    document = {"lanes": {"browser": {"strategy": "priority", "maxPerAgentInflight": None}}}
+    assert merge(Policy(), document).lanes["browser"].strategy == "priority"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    document = {
+        "colour": "red",
+        "enabled": "yes",
+        "lanes": {"queue": {"maxPerAgentInflight": 3}, "main": {"paused": 3}},
+        "kinds": {"action": {"lane": "nowhere"}},
+        "scheduler": {"speed": 3},
+    }
+    problems = _problems(document)
+    assert sorted(problem.split(" ")[0] for problem in problems) == [
+        "enabled",
+        "kinds.action.lane",
+        "lanes.main.paused",
+        "lanes.queue.maxPerAgentInflight",
+        "unknown",
+        "unknown",
+    ]
+
+
+def test_a_word_near_to_nothing_gets_no_hint() -> None:
+    assert nearest("zebra", ["lanes", "kinds"]) == ""
+    assert nearest("lane", ["lanes", "kinds"]) == "; did you mean lanes?"
