@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options are known in the topmost conftest only, whoever uses them."""
+    parser.addoption("--kills", type=int, default=30, help="how often e2e kills a server")
+    parser.addoption("--kill-tasks", type=int, default=5000, help="how many tasks meanwhile")
+    parser.addoption("--kill-seed", type=int, help="of an earlier run, to repeat it")
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The address of one real PostgreSQL, durable as in production (fsync on), for all tests."""

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 RELEASE = "pginstall18"
 START_SECONDS_MAX = 30
@@ -34,9 +34,14 @@ STOP_SECONDS_MAX = 30
 
 KEEPER = """
 "$@" &
-read -r line
-kill -INT $!
-wait $!
+while read -r command; do
+  case $command in
+    kill) kill -KILL "$(head -n 1 "$HOME/data/postmaster.pid")" ;;
+    start) "$@" & ;;
+  esac
+done
+kill -INT "$(head -n 1 "$HOME/data/postmaster.pid")"
+wait
 rm -rf "$HOME"
 """
 
@@ -46,19 +51,61 @@ _database_numbers = count(1)
 @contextmanager
 def running_postgres(*, fsync: bool = True) -> Iterator[str]:
     """Start a server and give the address of its database `postgres`."""
+    with mortal_postgres(fsync=fsync) as server:
+        yield server.url
+
+
+@contextmanager
+def mortal_postgres(*, fsync: bool = True) -> Iterator[MortalPostgres]:
+    """Start a server that a test may kill and start again."""
     home = Path(tempfile.mkdtemp(prefix="fairlane-pg-"))
-    url = f"postgresql://postgres@/postgres?host={home}"
     try:
         keeper = _start(home, fsync=fsync)
         try:
-            _wait_until_ready(url, home / "log")
-            yield url
+            server = MortalPostgres(home, keeper)
+            _wait_until(server.answers, home / "log")
+            yield server
         finally:
             assert keeper.stdin
             keeper.stdin.close()
             keeper.wait(STOP_SECONDS_MAX)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+class MortalPostgres:
+    def __init__(self, home: Path, keeper: subprocess.Popen[bytes]) -> None:
+        self.url = f"postgresql://postgres@/postgres?host={home}"
+        self._log = home / "log"
+        self._keeper = keeper
+
+    def kill(self) -> None:
+        """`kill -9`. The processes of its connections end when they notice."""
+        self._tell("kill")
+        _wait_until(lambda: not self.answers(), self._log)
+
+    def start(self) -> None:
+        """Start it again. It refuses while processes of its last life are still there."""
+
+        def answers_or_begins() -> bool:
+            if self.answers():
+                return True
+            self._tell("start")
+            return False
+
+        _wait_until(answers_or_begins, self._log, pause_seconds=0.25)
+
+    def answers(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _tell(self, command: str) -> None:
+        assert self._keeper.stdin
+        self._keeper.stdin.write(f"{command}\n".encode())
+        self._keeper.stdin.flush()
 
 
 @contextmanager
@@ -136,14 +183,9 @@ def _programs(home: Path, become: dict[str, Any]) -> Path:
     return programs
 
 
-def _wait_until_ready(url: str, log: Path) -> None:
+def _wait_until(condition: Callable[[], bool], log: Path, *, pause_seconds: float = 0.01) -> None:
     give_up_at = time.monotonic() + START_SECONDS_MAX
-    while True:
-        try:
-            psycopg.connect(url).close()
-        except psycopg.OperationalError as problem:
-            if time.monotonic() > give_up_at:
-                raise RuntimeError(f"PostgreSQL does not start: {log.read_text()}") from problem
-            time.sleep(0.01)
-        else:
-            return
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise RuntimeError(f"PostgreSQL does not start: {log.read_text()}")
+        time.sleep(pause_seconds)

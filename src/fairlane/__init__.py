@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fairlane.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from fairlane.app import ConfigWatcher, Fairlane, TaskFailed, TaskHandle
+
+__all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the application when it is first asked for: commands that do not need it start fast."""
+    if name in __all__:
+        from fairlane import app  # noqa: PLC0415 - see above
+
+        return getattr(app, name)
+    raise AttributeError(f"module 'fairlane' has no attribute {name!r}")

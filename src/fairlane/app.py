@@ -21,12 +21,13 @@ from fairlane.config import InstanceSetting
 from fairlane.core.errors import (
     FairlaneError,
     InvalidRequest,
+    InvalidSettings,
     OperatorError,
     StoreMismatch,
     StoreUnavailable,
 )
 from fairlane.core.model import ACTION, HANDLER, Task, route_of
-from fairlane.core.policy import Policy, to_document
+from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import (
     ClaimDeliveries,
@@ -37,7 +38,7 @@ from fairlane.engine.requests import (
     UseSecret,
 )
 from fairlane.engine.views import TaskView
-from fairlane.outbound.guard import Guard, Sender
+from fairlane.outbound.guard import Guard, Sender, parse_target
 from fairlane.outbound.webhooks import Deliverer, Delivery, new_secret
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.sqlite import MEMORY, SqliteStore
@@ -99,7 +100,9 @@ class Fairlane:
     ) -> None:
         self.clock = clock or SystemClock()
         self.node = Node(open_store(store), self.clock)
-        self.guard = Guard([*allow_outbound, *(_authority(i.url) for i in instances)])
+        self.guard = Guard(allow_outbound)
+        # Only executors may reach the instances: a webhook is an agent's own wish.
+        self._executor_guard = Guard([*allow_outbound, *_authorities(instances)])
         self._policy = policy
         self._instances = [Instance(i.url, i.token) for i in instances]
         self._webhook_secret = webhook_secret
@@ -135,6 +138,7 @@ class Fairlane:
         self.node.draining = True
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
+        self.node.let_waiters_go()
 
     async def stop(self) -> None:
         await self.drain()
@@ -150,7 +154,7 @@ class Fairlane:
 
     def _start_worker(self) -> None:
         node = self.node
-        self._sender = Sender(self.guard)
+        self._sender = Sender(self._executor_guard)
         self._action_executor = ActionExecutor(self._instances, self._sender)
         source = EngineSource(node.writer, node.name, lambda: node.policy)
         worker = Worker(source, self._executors, lambda: node.policy.worker_count)
@@ -386,14 +390,9 @@ def shape(view: TaskView) -> dict[str, Any]:
     return wire.task(view.task, view.body, view.result, view.error)
 
 
-def policy_document(policy: Policy) -> dict[str, Any]:
-    return to_document(policy)
-
-
-def _authority(url: str) -> str:
-    """Host and port of an instance: what an operator names, an operator trusts."""
-    scheme, _, rest = url.partition("://")
-    authority = rest.split("/")[0]
-    if authority.rsplit(":", 1)[-1].isdigit() and not authority.endswith("]"):
-        return authority
-    return f"{authority}:{443 if scheme == 'https' else 80}"
+def _authorities(instances: Sequence[InstanceSetting]) -> list[str]:
+    """Host and port of each instance: what an operator names, an operator trusts."""
+    try:
+        return [parse_target(instance.url).authority for instance in instances]
+    except FairlaneError as error:
+        raise InvalidSettings([f"instance: {error.message}"]) from None

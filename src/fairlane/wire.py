@@ -241,7 +241,8 @@ def parse_deadline(text: str) -> int:
             "for example 2026-03-08T12:05:00Z"
         )
     try:
-        moment = datetime.fromisoformat(_six_digits(text.upper()))
+        # In UTC it must still be within the calendar, or it could never be shown again.
+        moment = datetime.fromisoformat(_six_digits(text.upper())).astimezone(UTC)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(f"invalid deadline format: {error}") from None

@@ -92,6 +92,14 @@ async def test_a_refused_target_is_never_reached() -> None:
     assert listener.connections == 0
 
 
+async def test_a_request_needs_the_leave_of_its_own_guard_besides_that_of_the_session() -> None:
+    """Executors may reach more than webhooks; a mixed-up session must not widen the latter."""
+    async with listening() as listener, open_session(Guard(["127.0.0.1"])) as session:
+        with pytest.raises(TargetRefused):
+            await post(session, Guard(), listener.url, body=b"", headers={}, timeout_seconds=5)
+    assert listener.connections == 0
+
+
 async def test_a_name_that_leads_inside_and_one_that_leads_nowhere_look_the_same() -> None:
     async def inside(_: str) -> list[str]:
         return ["10.0.0.1"]

@@ -15,8 +15,7 @@ import msgspec
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
     from random import Random
 
     from fairlane.clock import ManualClock
@@ -52,12 +51,11 @@ class Fault(msgspec.Struct, frozen=True):
 class FaultyStore:
     """A store whose write connections fail by plan. Reads for the checks go past it."""
 
-    shared = False
-
-    def __init__(self, real: Store) -> None:
+    def __init__(self, real: Store, clock: ManualClock) -> None:
         self.real = real
-        self.dialect = real.dialect
-        self.url = real.url
+        self.clock = clock
+        self.committed = False
+        self.moment = clock.now()  # of the newest commit, else of the newest try
         self.plan: deque[Fault] = deque()
         self.struck = 0
         self._statements = 0
@@ -77,8 +75,10 @@ class FaultyStore:
         self.struck += 1
         raise Killed if fault.deadly else ConnectionLost(str(fault))
 
-    def forget_plan(self) -> None:
-        self.plan.clear()
+    def prepare(self, plan: Sequence[Fault]) -> None:
+        """Fail as planned, from here on."""
+        self.plan = deque(plan)
+        self.committed = False
         self._statements = 0
 
     def writer(self) -> Connection:
@@ -95,23 +95,8 @@ class FaultyStore:
     def closed(self, connection: Connection) -> None:
         self._open = [one for one in self._open if one is not connection]
 
-    def migrate(self) -> None:
-        self.real.migrate()
-
-    def claim(self) -> None:
-        self.real.claim()
-
-    def reader(self) -> Connection:
-        return self.real.reader()
-
-    def listen(self, heard: Callable[[], None]) -> None:
-        self.real.listen(heard)
-
-    def ring(self) -> None:
-        self.real.ring()
-
-    def close(self) -> None:
-        self.real.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
 
 class FaultyConnection:
@@ -121,6 +106,7 @@ class FaultyConnection:
         self._real = real
         self._store = store
         self._broken = False
+        self._began_at = 0
 
     def run(self, name: str, /, **values: Any) -> list[Row]:
         self._reach(LOOK_UP if name == "writer_commit" else STATEMENT)
@@ -136,23 +122,27 @@ class FaultyConnection:
 
     def begin(self) -> Row:
         self._reach(STATEMENT)
+        self._began_at = self._store.clock.now()
+        if not self._store.committed:
+            self._store.moment = self._began_at
         return self._real.begin()
 
     def commit(self) -> None:
         self._reach(BEFORE_COMMIT)
         self._real.commit()
+        self._store.committed, self._store.moment = True, self._began_at
         self._reach(AFTER_COMMIT)
 
     def rollback(self) -> None:
         if not self._broken:
             self._real.rollback()
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        return self._real.snapshot()
-
     def close(self) -> None:
         self._store.closed(self._real)
         self._real.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
     def _reach(self, point: str) -> None:
         if self._broken:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,13 +33,14 @@ from fairlane.engine.requests import (
     Submit,
 )
 from tests.simulation import ledger
-from tests.simulation.ledger import ENDS, LIVE, SLOTS, Books, Reader, Seen
+from tests.simulation.ledger import ENDS, FIXED, LIVE, SLOTS, Books, Reader, Row, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.store.sqlite import SqliteStore
 
+_fixed: Final = attrgetter(*FIXED)
 REPORTS: Final = (Start, Renew, Complete, Fail, Release)
 CLOSERS: Final = (Complete, Fail, Release)
 EVENTS: Final = {"done": "task.completed", "failed": "task.failed", "cancelled": "task.cancelled"}
@@ -48,7 +50,8 @@ END_COUNTERS: Final = {
     "cancelled": ledger.CANCELLED,
     "rejected": ledger.REJECTED,
 }
-RECOUNT_EVERY: Final = 10
+CLOSE_LOOK_EVERY: Final = 10  # steps; and after every fault
+FOREVER: Final = 2**62
 
 
 class Violation(AssertionError):
@@ -67,7 +70,9 @@ class Step(msgspec.Struct):
     batch: list[Any]
     waiting: list[Lease]
     outcome: Outcome | None = None
+    by: str = ""
     neighbour: bool = False  # done by another process beside the server
+    due_at: int | None = None  # when the engine wants to be called again
     fault: str = ""
 
 
@@ -137,6 +142,17 @@ class Invariants:
         self._owed: dict[str, tuple[int, str]] = {}
         self._delivery_states: dict[str, str] = {}
         self._keys: dict[tuple[str, str], Key] = {}
+        self._new_policy = False
+
+    @property
+    def parked(self) -> list[str]:
+        return [task.id for task in self._open.values() if task.state == "parked"]
+
+    @property
+    def busy(self) -> bool:
+        """Something has not ended, is still leased, or is still owed."""
+        left = any(task.state != "parked" for task in self._open.values())
+        return left or "due" in self._delivery_states.values()
 
     def close(self) -> None:
         self.reader.close()
@@ -144,17 +160,14 @@ class Invariants:
 
     def check(self, step: Step) -> None:
         """Compare the tables with what `step` may have done. Raises `Violation`."""
-        try:
+        news = self.reader.news()
+        self.changed, gone = [], []
+        if news:
             self.changed, gone = self.reader.differences()
-        except AssertionError as error:
-            raise Violation("fixed", str(error)) from None
         last_seq, last_token = self._read_scheduler()
         causes = Causes(step.batch, step.now)
-        turns = {
-            seen.after.session: list(self.books.holders.get(seen.after.session, ()))
-            for seen in self.changed
-            if seen.after.session
-        }
+        sessions = [seen.after.session for seen in self.changed if seen.after.session]
+        turns = {key: list(self.books.holders.get(key, ())) for key in sessions}
         for seen in self.changed:
             self._judge_change(seen, causes)
             self._enter(seen, step)
@@ -167,14 +180,19 @@ class Invariants:
         self._judge_keys(step)
         if step.outcome is not None:
             self._judge_outcome(step, step.outcome, gone)
-        self._judge_counters()
-        self._judge_deliveries(step)
-        if step.number % RECOUNT_EVERY == 0 or step.fault:
+        close = step.number % CLOSE_LOOK_EVERY == 0 or bool(step.fault)
+        if news:
+            self._judge_lines(every=close or bool(gone) or self._new_policy)
+            self._judge_lanes_and_sessions()
+            self._judge_deliveries(step)
+        if close:
+            self._judge_rows()
             self._recount()
 
     def _read_scheduler(self) -> tuple[int, int]:
         row = self.reader.sql("SELECT last_seq, last_token, policy_version FROM scheduler")[0]
-        if row[2] != self._policy_version:
+        self._new_policy = row[2] != self._policy_version
+        if self._new_policy:
             text = self.reader.sql("SELECT document FROM policy ORDER BY version DESC LIMIT 1")
             self.policy = from_document(msgspec.json.decode(text[0][0]))
             self._policy_version = row[2]
@@ -189,13 +207,16 @@ class Invariants:
             demand("nowhere", after.id in causes.submitted, f"{name} was never submitted")
             demand("sequence", after.seq > self._last_seq, f"{name} has an old number")
             demand("unique", after.id not in self._ids, f"{after.id} is there twice")
-        elif before.state in ENDS:
-            _demand_final(before, after)
+        else:
+            if _fixed(before) != _fixed(after):
+                raise Violation("fixed", f"{before} became {after}")
+            if before.state in ENDS:
+                _demand_final(before, after)
         if seen.closed:
             _demand_closed(seen.closed, causes)
         elif before and before.lease_expires_at != after.lease_expires_at and not seen.granted:
             moments = [causes.now + r.ttl_ms for r in causes.of(before, Renew)]
-            demand("lease", after.lease_expires_at in moments, f"{name} was renewed by nobody")
+            demand("fencing", after.lease_expires_at in moments, f"{name} was renewed by nobody")
         _demand_attempts(seen, causes)
         if seen.ended or after.state == "parked":
             _demand_end(before, after, causes)
@@ -255,7 +276,9 @@ class Invariants:
 
     def _judge_gone(self, task: Task, step: Step) -> None:
         name = f"task {task.seq} ({task.state})"
-        ended = task.state in ENDS and task.lease_expires_at is None
+        causes = Causes(step.batch, step.now)
+        closed = task.lease_expires_at is None or causes.lost(task) or causes.of(task, *CLOSERS)
+        ended = task.state in ENDS and closed
         demand("lost", ended and task.completed_at is not None, f"{name} is gone")
         assert task.completed_at is not None
         kept_ms = self.policy.retention.ttl_ms
@@ -265,13 +288,12 @@ class Invariants:
         demand("retention", age_ms >= kept_ms, f"{name} went after {age_ms} of {kept_ms} ms")
         message_id = f"msg_{task.id}"
         if message_id in self._owed:
-            settled = any(
-                isinstance(r, SettleDelivery) and r.id == message_id for r in step.batch
-            )
+            settled = any(isinstance(r, SettleDelivery) and r.id == message_id for r in step.batch)
             due = self._delivery_states.get(message_id) == "due" and not settled
             demand("delivery", not due, f"{name} went with a webhook still owed")
             del self._owed[message_id]
         self.books.move(task, None)
+        self._open.pop(task.seq, None)
         self._foreign.discard(task.seq)
 
     # ------------------------------------------------------------ who got what
@@ -300,7 +322,9 @@ class Invariants:
     def _judge_grant(self, task: Task, offer: Lease, now: int) -> None:
         name = f"task {task.seq} of {task.agent} in {task.lane}"
         books, pair = self.books, (task.lane, task.agent)
-        able = task.lane in offer.lanes and task.route in offer.routes
+        late = task.deadline_at is not None and task.deadline_at <= now
+        demand("grant", not late, f"{name} was leased after its deadline")
+        able = task.lane in self._lanes(offer) and task.route in offer.routes
         demand("grant", able, f"{name} went to a worker that cannot run it")
         state = "running" if task.route in offer.started else "assigned"
         demand("grant", task.state == state, f"{name} is {task.state}, not {state}")
@@ -310,7 +334,7 @@ class Invariants:
         demand("ceiling", self._may_run(task.lane, task.agent), f"{name} went over the agent's")
         paused = self.policy.lanes[task.lane].paused
         demand("paused", not paused, f"{name} was leased while its lane was paused")
-        self._judge_order(task, offer.routes, name)
+        self._judge_order(task, offer.routes, now)
         books.move(_as_ready(task), task)
         demand("tokens", task.token > books.served[pair], f"{name} got token {task.token}")
         books.served[pair] = task.token
@@ -329,11 +353,15 @@ class Invariants:
             return True
         return self.books.slots[lane, agent] < ceiling
 
-    def _judge_order(self, task: Task, routes: frozenset[str], name: str) -> None:
-        lane = task.lane
+    def _judge_order(self, task: Task, routes: frozenset[str], now: int) -> None:
+        lane, name = task.lane, f"task {task.seq} of {task.agent} in {task.lane}"
         rivals = list(self.books.ready_for(lane, routes))
+        if _any_late(rivals, now):
+            return
         if self.policy.lanes[lane].strategy == FAIR:
-            first = min({rival.agent for rival in rivals}, key=lambda a: self._turn(lane, a, rivals))
+            first = min(
+                {rival.agent for rival in rivals}, key=lambda a: self._turn(lane, a, rivals)
+            )
             demand("fairness", task.agent == first, f"{name} went before {first}")
             rivals = [rival for rival in rivals if rival.agent == task.agent]
         head = min(rivals, key=_rank)
@@ -351,17 +379,21 @@ class Invariants:
         for lease in step.waiting:
             if taken[lease.worker] >= lease.limit:
                 continue
-            for lane in lease.lanes:
-                settings = self.policy.lanes.get(lane)
-                if settings is None or settings.paused or not self._has_room(lane):
+            for lane in self._lanes(lease):
+                if self.policy.lanes[lane].paused or not self._has_room(lane):
                     continue
-                left = [t for t in self.books.ready_for(lane, lease.routes)]
+                left = self.books.ready_for(lane, lease.routes)
                 free = [task.seq for task in left if self._may_run(lane, task.agent)]
-                demand("starvation", not free, f"{lease.worker} got nothing of {free} in {lane}")
+                # A task past its deadline takes a place in this round, to end in the next batch.
+                if free and not _any_late(self._open.values(), step.now):
+                    raise Violation("starvation", f"{lease.worker} did not get {free} in {lane}")
 
-    def _judge_turns(self, turns: dict[str | None, list[int]]) -> None:
+    def _lanes(self, lease: Lease) -> list[str]:
+        lanes = self.policy.lanes if lease.lanes is None else lease.lanes
+        return [lane for lane in lanes if lane in self.policy.lanes]
+
+    def _judge_turns(self, turns: dict[str, list[int]]) -> None:
         for key, had in turns.items():
-            assert key is not None
             holders = self.books.holders.get(key, {})
             waiting = self.books.waiting.get(key, {})
             demand("session", len(holders) <= 1, f"{list(holders)} have the turn of {key}")
@@ -375,13 +407,16 @@ class Invariants:
     # ------------------------------------------------------------ what was answered
 
     def _judge_outcome(self, step: Step, outcome: Outcome, gone: Sequence[Task]) -> None:
-        ended = {seen.after.seq for seen in self.changed if seen.ended and seen.before}
-        ended |= {s.after.seq for s in self.changed if s.ended and not s.before}
+        ended = {seen.after.seq for seen in self.changed if seen.ended}
         told = [task.seq for task in outcome.ended]
         demand("told", sorted(told) == sorted(ended), f"ended {ended}, told {told}")
-        stopped = {seq for seq in ended if self.reader.tasks[seq].lease_expires_at is not None}
-        open_then = {task.seq for task in outcome.stopped}
-        demand("told", stopped <= open_then <= ended, f"stopped {stopped}, told {open_then}")
+        mine = [
+            task for task in map(self.reader.tasks.get, ended) if task and task.worker == step.by
+        ]
+        stopped = {(t.seq, t.token) for t in mine if t.lease_expires_at is not None}
+        open_then = set(outcome.stopped)
+        demand("told", stopped <= open_then, f"stopped {stopped}, told {open_then}")
+        demand("told", {seq for seq, _ in open_then} <= ended, f"told to stop: {open_then}")
         given = {g.task.token for grants in outcome.grants for g in grants}
         leased = {seen.after.token for seen in self.changed if seen.granted}
         demand("told", given == leased, f"leased {leased}, told {given}")
@@ -395,10 +430,10 @@ class Invariants:
                 self._judge_cancel(request, answer, before)
             elif isinstance(request, Submit) and isinstance(answer, list):
                 for task in answer:
-                    stored = not isinstance(task, Task) or self._ids.get(task.id) == task.seq
-                    demand("lost", stored, f"{task} was accepted and is not there")
+                    if isinstance(task, Task) and self._ids.get(task.id) != task.seq:
+                        raise Violation("lost", f"{task} was accepted and is not there")
         if not step.neighbour:
-            self._judge_time(step.now)
+            self._judge_time(step)
 
     def _judge_report(self, request: Any, answer: Any, row: Task | None, causes: Causes) -> None:
         valid = row is not None and row.lease_expires_at is not None and row.token == request.token
@@ -448,13 +483,13 @@ class Invariants:
             if fresh:
                 self._keys[place] = Key(digest, ids, step.now)
             return
-        demand("idempotency", not fresh or known.ids == ids, f"{place} made {fresh} again")
+        demand("idempotency", not fresh, f"{place} made {fresh} again")
         if step.outcome is None or not isinstance(answer, list | IdempotencyConflict):
             return
         if isinstance(answer, list):
             there = [id_ for id_ in known.ids if self._ids.get(id_) in self.reader.tasks]
-            same = known.ids == ids or [task.id for task in answer] == there
-            demand("idempotency", same, f"{place}: {answer} instead of {there}")
+            got = [task.id for task in answer]
+            demand("idempotency", got == there, f"{place}: {got} instead of {there}")
         other = isinstance(answer, IdempotencyConflict)
         demand("idempotency", other == (digest != known.digest), f"{place}: {answer!r}")
 
@@ -462,54 +497,85 @@ class Invariants:
         task = self.reader.tasks.get(self._ids.get(task_id, 0))
         return task is not None and task.state != "rejected"
 
-    def _judge_time(self, now: int) -> None:
-        """Whatever is due has been done."""
+    def _judge_time(self, step: Step) -> None:
+        """Whatever is due has been done. What came up only now may be left for the next batch."""
+        fresh = {seen.after.seq for seen in self.changed}
+        idle = True
         for seq, task in self._open.items():
-            due = [task.lease_expires_at]
-            if task.state in LIVE:
-                due += [task.deadline_at, task.eligible_at if task.gate == "delay" else None]
-            late = any(moment is not None and moment <= now for moment in due)
-            if late and seq not in self._foreign:
-                raise Violation("time", f"task {seq} ({task.state}) is overdue: {due} at {now}")
+            due = _due_at(task)
+            if due > step.now:
+                continue
+            idle = False
+            if not (due == step.now and seq in fresh) and seq not in self._foreign:
+                raise Violation("time", f"task {seq} ({task.state}) is overdue since {due}")
+        if idle and not fresh and step.due_at is not None and step.due_at <= step.now:
+            raise Violation("spin", f"nothing to do, and called again for {step.due_at}")
 
     # ------------------------------------------------------------ what is counted and owed
 
-    def _judge_counters(self) -> None:
-        books, policy = self.books, self.policy
-        rows = self.reader.lines()
+    def _judge_lines(self, *, every: bool) -> None:
+        """Compare the lines that have moved, or all."""
+        books = self.books
+        if every:
+            rows = self.reader.lines()
+            if len(rows) != len(books.lines):
+                self._judge_forgotten({row[:3] for row in rows})
+        else:
+            rows = [row for pair in books.touched for row in self.reader.lines(pair)]
         for row in rows:
-            lane, agent, _, share, served, *counters = row
-            demand("counters", counters == books.lines.get(row[:3]), f"line {row[:3]}: {counters}")
-            slots, newest = books.slots[lane, agent], books.served[lane, agent]
-            right = share == slots / policy.weight(agent) and served == newest
-            demand("counters", right, f"line {row[:3]}: share {share}, served {served}")
-        demand("counters", len(rows) == len(books.lines), "a line is missing")
+            lane, agent, route, share, served, *counters = row
+            line, pair = (lane, agent, route), (lane, agent)
+            right = share == books.slots[pair] / self.policy.weight(agent)
+            right = right and served == books.served[pair]
+            if not right or counters != books.lines.get(line):
+                raise Violation("counters", f"line {row}, counted {books.lines.get(line)}")
+        books.touched.clear()
+
+    def _judge_lanes_and_sessions(self) -> None:
+        books = self.books
         for name, *counters in self.reader.lanes():
-            demand("counters", counters == books.lanes.get(name), f"lane {name}: {counters}")
-            demand("balance", _balanced(counters), f"lane {name}: {counters}")
+            if counters != books.lanes.get(name) or not _balanced(counters):
+                raise Violation("counters", f"lane {name}: {counters}")
         found = {row[0]: (row[1], row[2]) for row in self.reader.sessions()}
         keys = books.holders.keys() | books.waiting.keys()
         for key in keys:
             counted = (len(books.holders.get(key, ())), len(books.waiting.get(key, ())))
-            demand("counters", found.get(key) == counted, f"session {key}: {found.get(key)}")
+            if found.get(key) != counted:
+                raise Violation("counters", f"session {key}: {found.get(key)} is {counted}")
         demand("counters", len(found) == len(keys), "a session is kept for nothing")
+
+    def _judge_forgotten(self, kept: set[Row]) -> None:
+        """An agent's lines in a lane may go when nothing of it is left there."""
+        pairs = {(task.lane, task.agent) for task in self.reader.tasks.values()}
+        for line in [line for line in self.books.lines if line not in kept]:
+            demand("counters", line[:2] not in pairs, f"line {line} is missing")
+            del self.books.lines[line]
+            self.books.served.pop(line[:2], None)
 
     def _judge_deliveries(self, step: Step) -> None:
         rows = self.reader.deliveries()
         owed = {row[0]: (row[1], row[2]) for row in rows}
-        demand("delivery", owed == self._owed, f"{sorted(owed)} instead of {sorted(self._owed)}")
+        if owed != self._owed:
+            raise Violation("delivery", f"{sorted(owed)} instead of {sorted(self._owed)}")
         states = {row[0]: row[3] for row in rows}
-        for id_, state in states.items():
+        for id_, state in states.items() if states != self._delivery_states else ():
             was = self._delivery_states.get(id_, "due")
             if was != state:
                 settled = {r.id for r in step.batch if isinstance(r, SettleDelivery)}
                 demand("delivery", was == "due" and id_ in settled, f"{id_}: {was} became {state}")
         self._delivery_states = states
 
+    def _judge_rows(self) -> None:
+        """Every row is what it was taken for when it last changed."""
+        for row in self.reader.task_rows():
+            task, known = Task(*row), self.reader.tasks[row[0]]
+            if task != known:
+                raise Violation("fixed", f"{known} became {task}")
+
     def _recount(self) -> None:
         """The doctor's own statements, so that they are known to be right too."""
         for lane, agent, route, *facts in self._named.run("recount"):
-            counters = self.books.lines[lane, agent, route][: len(facts)]
+            counters = self.books.lines.get((lane, agent, route), [])[: len(facts)]
             demand("recount", facts == counters, f"{lane} {agent} {route}: {facts}")
         for key, *facts in self._named.run("session_recount"):
             counters = [len(self.books.holders.get(key, ())), len(self.books.waiting.get(key, ()))]
@@ -529,7 +595,8 @@ class Invariants:
 def _demand_final(before: Task, after: Task) -> None:
     kept = copy.copy(before)
     kept.lease_expires_at = after.lease_expires_at
-    demand("final", kept == after, f"task {after.seq} ended as {before.state} and changed: {after}")
+    if kept != after:
+        raise Violation("final", f"task {after.seq} ended as {before.state} and became {after}")
 
 
 def _demand_closed(row: Task, causes: Causes) -> None:
@@ -580,6 +647,22 @@ def _as_ready(task: Task) -> Task:
     ready = copy.copy(task)
     ready.state, ready.gate, ready.lease_expires_at = "queued", None, None
     return ready
+
+
+def _due_at(task: Task) -> int:
+    """When time will do something to the task."""
+    due = FOREVER if task.lease_expires_at is None else task.lease_expires_at
+    if task.state in LIVE:
+        if task.deadline_at is not None:
+            due = min(due, task.deadline_at)
+        if task.gate == "delay" and task.eligible_at is not None:
+            due = min(due, task.eligible_at)
+    return due
+
+
+def _any_late(tasks: Iterable[Task], now: int) -> bool:
+    """One of them came in with a deadline that was just over: it ends in the next batch."""
+    return any(t.deadline_at is not None and t.deadline_at <= now and t.ready for t in tasks)
 
 
 def _rank(task: Task) -> tuple[int, int]:

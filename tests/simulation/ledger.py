@@ -43,16 +43,17 @@ COUNTERS: Final = (
     DISPATCHED,
     WAITED_MS,
 ) = range(len(COUNTERS))
-_TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task ORDER BY seq"
-_COUNTER_SQL: Final = ", ".join(COUNTERS)
+# What may change about a task is read after every step, the whole row only when it has.
+_MOVING_SQL: Final = """SELECT seq, line, state, gate, attempts, eligible_at, queued_at, started_at,
+  completed_at, token, worker, lease_expires_at FROM task ORDER BY seq"""
+_TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task"
+_LINE_SQL: Final = f"SELECT lane, agent, route, share, served, {', '.join(COUNTERS)} FROM line"
+_LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
 # The columns that a task is born with and keeps.
-_FIXED: Final = tuple(
-    Task.__struct_fields__.index(name)
-    for name in (
-        "seq id kind lane agent route priority session batch max_attempts position created_at "
-        "deadline_at callback_url"
-    ).split()
-)
+FIXED: Final = (
+    "seq id kind lane agent route priority session batch max_attempts position created_at "
+    "deadline_at callback_url"
+).split()
 
 Row = tuple[Any, ...]
 
@@ -86,33 +87,43 @@ class Reader:
 
     def __init__(self, store: SqliteStore) -> None:
         self._connection: apsw.Connection = store._open(readonly=True)
+        self._version = -1
         self._rows: dict[int, Row] = {}
         self.tasks: dict[int, Task] = {}
+
+    def news(self) -> bool:
+        """Whether anybody has committed anything since this was last asked."""
+        known, self._version = self._version, self._connection.pragma("data_version")
+        return self._version != known
 
     def sql(self, text: str, values: tuple[Any, ...] = ()) -> list[Row]:
         return self._connection.execute(text, values).fetchall()
 
     def differences(self) -> tuple[list[Seen], list[Task]]:
         """What has changed in the task table since the last call, and what has gone."""
-        rows = {row[0]: row for row in self.sql(_TASK_SQL)}
+        rows = {row[0]: row for row in self.sql(_MOVING_SQL)}
         changed = []
         for seq, row in rows.items():
-            known = self._rows.get(seq)
-            if known != row:
-                before, after = self.tasks.get(seq), Task(*row)
+            if self._rows.get(seq) != row:
+                before = self.tasks.get(seq)
+                after = Task(*self.sql(f"{_TASK_SQL} WHERE seq = ?", (seq,))[0])
                 self.tasks[seq] = after
                 changed.append(Seen(before, after))
-                if known is not None:
-                    _compare_fixed(known, row)
         gone = [self.tasks.pop(seq) for seq in self._rows if seq not in rows]
         self._rows = rows
         return changed, gone
 
-    def lines(self) -> list[Row]:
-        return self.sql(f"SELECT lane, agent, route, share, served, {_COUNTER_SQL} FROM line")
+    def task_rows(self) -> list[Row]:
+        return self.sql(_TASK_SQL)
+
+    def lines(self, pair: tuple[str, str] | None = None) -> list[Row]:
+        """All lines, or those of one agent in one lane."""
+        if pair is None:
+            return self.sql(_LINE_SQL)
+        return self.sql(f"{_LINE_SQL} WHERE lane = ? AND agent = ?", pair)
 
     def lanes(self) -> list[Row]:
-        return self.sql(f"SELECT name, {_COUNTER_SQL} FROM lane")
+        return self.sql(_LANE_SQL)
 
     def sessions(self) -> list[Row]:
         return self.sql("SELECT key, holders, waiting, max_concurrent FROM session")
@@ -124,13 +135,6 @@ class Reader:
         self._connection.close()
 
 
-def _compare_fixed(known: Row, row: Row) -> None:
-    for index in _FIXED:
-        if known[index] != row[index]:
-            name = Task.__struct_fields__[index]
-            raise AssertionError(f"{name} of task {row[0]}: {known[index]!r} became {row[index]!r}")
-
-
 class Books:
     """Counters, ready tasks and session turns, as they follow from the rows."""
 
@@ -139,6 +143,9 @@ class Books:
         self.lanes: dict[str, list[int]] = defaultdict(_zeros)
         self.slots: dict[tuple[str, str], int] = defaultdict(int)  # by lane and agent
         self.served: dict[tuple[str, str], int] = defaultdict(int)  # token of the newest lease
+        self.touched: set[tuple[str, str]] = (
+            set()
+        )  # lanes and agents that moved since the last check
         self.ready: dict[str, dict[str, dict[int, Task]]] = {}  # by lane, agent and seq
         self.holders: dict[str, dict[int, Task]] = {}  # by session: who has the turn
         self.waiting: dict[str, dict[int, Task]] = {}  # by session: who waits for it
@@ -151,6 +158,7 @@ class Books:
             self._add(after, 1)
 
     def count(self, task: Task, counter: int, by: int = 1) -> None:
+        self.touched.add((task.lane, task.agent))
         self.lines[task.lane, task.agent, task.route][counter] += by
         self.lanes[task.lane][counter] += by
 

@@ -1,15 +1,17 @@
-"""Each test of this folder runs on a SQLite file and on a real PostgreSQL, and ends with a recount."""
+"""Tests here run on a SQLite file and on a real PostgreSQL, and end with a recount."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.app import open_store
 from tests.postgres import new_database
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler
-from tests.store.stores import SQLITE, ReusedPostgres, open_store
+from tests.store.stores import SQLITE, ReusedPostgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def reused_postgres(postgres_url: str) -> Iterator[ReusedPostgres]:
-    with new_database(postgres_url) as url:
-        yield ReusedPostgres(url)
+    with new_database(postgres_url) as url, contextlib.closing(ReusedPostgres(url)) as reused:
+        yield reused
 
 
 @pytest.fixture

@@ -39,12 +39,14 @@ def assert_counters_equal_a_recount(reader: Connection, lines: list[Line]) -> No
 
 
 def assert_lanes_are_the_sum_of_their_lines(reader: Connection, lines: list[Line]) -> None:
+    """Totals may be more than that: an agent of whom nothing is kept has no line any more."""
     for name, *numbers in reader.run("lane_view"):
         lane = Tally(*numbers)
         mine = [line for line in lines if line.lane == name]
         for field in Tally.__struct_fields__:
-            assert getattr(lane, field) == sum(getattr(line, field) for line in mine), (name, field)
-            assert getattr(lane, field) >= 0, (name, field)
+            counted = sum(getattr(line, field) for line in mine)
+            assert counted <= getattr(lane, field), (name, field)
+            assert counted == getattr(lane, field) or field not in FACTS, (name, field)
         assert lane.balanced, lane
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 WORK = route_of("handler", "work")
 LANES = ("browser", "main", "queue")
 TTL_MS = 15_000
+NODE = "node"
 _WIDTH = len(Task.__struct_fields__)
 
 
@@ -60,7 +61,7 @@ def submission(name: str, agent: str = "a", **fields: Any) -> Submission:
 
 
 def lease_request(limit: int = 1, **fields: Any) -> Lease:
-    fields.setdefault("worker", "w")
+    fields.setdefault("worker", NODE)
     fields.setdefault("lanes", LANES)
     fields.setdefault("routes", frozenset({WORK, "action"}))
     fields.setdefault("ttl_ms", TTL_MS)
@@ -68,7 +69,7 @@ def lease_request(limit: int = 1, **fields: Any) -> Lease:
 
 
 class Scheduler:
-    def __init__(self, store: Store, clock: ManualClock | None = None, name: str = "node") -> None:
+    def __init__(self, store: Store, clock: ManualClock | None = None, name: str = NODE) -> None:
         self.store = store
         self.clock = clock or ManualClock()
         self.engine = Engine(store, self.clock, name=name)

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import psycopg
 
-from fairlane.store.postgres import PostgresStore
-from fairlane.store.sqlite import SqliteStore
+from fairlane.app import open_store
 
 if TYPE_CHECKING:
     from fairlane.store.base import Row, Store
 
 SQLITE = "sqlite:///"
 _BOOKKEEPING = "schema_version"
-
-
-def open_store(url: str) -> Store:
-    if url.startswith(SQLITE):
-        return SqliteStore(url.removeprefix(SQLITE), url)
-    return PostgresStore(url)
 
 
 def contents(store: Store) -> dict[str, list[Row]]:
@@ -60,18 +53,22 @@ class ReusedPostgres:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        PostgresStore(url).migrate()
+        open_store(url).migrate()
         self._seeds = _postgres_contents(url)
+        self._connection = psycopg.connect(url, autocommit=True)
 
     def empty(self) -> None:
         """Bring the database back to what the migrations left, whoever is still connected."""
-        with psycopg.connect(self.url) as connection:
-            connection.execute(
+        with self._connection.pipeline(), self._connection.transaction():
+            self._connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             for table, rows in self._seeds.items():
-                connection.execute(f"DELETE FROM {table}")  # type: ignore[call-overload]  # as above
+                self._connection.execute(f"DELETE FROM {table}")  # type: ignore[call-overload]  # as above
                 for row in rows:
                     marks = ", ".join(["%s"] * len(row))
-                    connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)  # type: ignore[call-overload]  # as above
+                    self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)  # type: ignore[call-overload]  # as above
+
+    def close(self) -> None:
+        self._connection.close()

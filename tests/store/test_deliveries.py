@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.engine.requests import ClaimDeliveries, SettleDelivery, Submit, UseSecret
+from fairlane.engine.requests import (
+    ClaimDeliveries,
+    ReclaimDeliveries,
+    SettleDelivery,
+    Submit,
+    UseSecret,
+)
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 
 if TYPE_CHECKING:
@@ -78,7 +84,7 @@ def test_a_claimed_delivery_is_one_senders_until_its_hold_ends(scheduler: Schedu
         (URL, "task.cancelled", 1)
     }
     assert scheduler.ask(ClaimDeliveries(10)) == []
-    scheduler.clock.advance(59_999)
+    scheduler.clock.advance(19_999)
     assert scheduler.ask(ClaimDeliveries(10)) == []
     scheduler.clock.advance(1)
     again = scheduler.ask(ClaimDeliveries(10))
@@ -120,3 +126,21 @@ def test_the_first_secret_is_kept(new_scheduler: Callable[..., Scheduler]) -> No
     first, second = new_scheduler(), new_scheduler("other")
     assert first.apply(UseSecret("one"), UseSecret("two")).answers == ["one", "one"]
     assert second.ask(UseSecret("three")) == "one"
+
+
+def test_what_a_dead_sender_had_claimed_is_due_at_once_and_nothing_else(
+    scheduler: Scheduler,
+) -> None:
+    scheduler.submit("sent", "tried", "tried_twice", callback_url=URL)
+    for name in ("sent", "tried", "tried_twice"):
+        scheduler.cancel(name)
+    scheduler.ask(ClaimDeliveries(3))
+    wait = {"delivered": False, "error": "500"}
+    scheduler.apply(
+        SettleDelivery("msg_tried", **wait, retry_after_ms=5000),
+        SettleDelivery("msg_tried_twice", **wait, retry_after_ms=0),
+    )
+    assert [owed.id for owed in scheduler.ask(ClaimDeliveries(3))] == ["msg_tried_twice"]
+    scheduler.apply(ReclaimDeliveries())
+    again = scheduler.ask(ClaimDeliveries(3))
+    assert {owed.id: owed.attempt for owed in again} == {"msg_sent": 2, "msg_tried_twice": 3}

@@ -303,7 +303,7 @@ def test_a_cancelled_run_keeps_its_slot_until_it_is_reported(
     scheduler.submit("first", "second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.apply(Cancel("first"))
-    assert [stopped.id for stopped in outcome.stopped] == ["first"]
+    assert outcome.stopped == [(task.seq, task.token)]
     assert scheduler.lease() == []
     assert scheduler.renew(task).state == "cancelled"
     ended_at = scheduler.clock.now()

@@ -179,10 +179,11 @@ def test_the_overall_ceiling_holds_over_all_lanes(scheduler: Scheduler) -> None:
     scheduler.submit(*(f"m{number}" for number in range(5)), lane="main")
     scheduler.submit(*(f"b{number}" for number in range(5)), lane="browser")
     leased = [grant.task for grant in scheduler.lease(100)]
-    assert Counter(task.lane for task in leased) == {"main": 2, "browser": 2}
+    assert len(leased) == 4
     assert scheduler.lease(100) == []
     scheduler.complete(leased[0])
-    assert len(scheduler.lease(100)) == 1
+    (grant,) = scheduler.lease(100)
+    assert grant.task.lane != leased[0].lane, "the emptier lane goes first"
 
 
 def test_a_lowered_ceiling_stops_new_leases_until_there_is_room(scheduler: Scheduler) -> None:

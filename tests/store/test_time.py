@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.leases import QUEUED_TOO_LONG, RAN_TOO_LONG
 from fairlane.engine import ticks
-from fairlane.engine.requests import Cancel, ClaimDeliveries, IdempotencyKey, SettleDelivery, Submit
+from fairlane.engine.requests import ClaimDeliveries, IdempotencyKey, SettleDelivery, Submit
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 from tests.store.stores import contents
 
@@ -50,6 +50,19 @@ def test_an_overdue_task_is_not_leased_in_the_batch_that_could(scheduler: Schedu
     assert scheduler.names(5) == ["good"]
 
 
+def test_a_node_that_does_not_know_of_a_deadline_still_keeps_it(
+    new_scheduler: Callable[..., Scheduler],
+) -> None:
+    one = new_scheduler("one")
+    other = new_scheduler("other", one.clock)
+    other.apply()
+    one.submit("late", deadline_at=one.clock.now() + 100)
+    one.clock.advance(100)
+    assert other.lease() == []
+    other.apply()
+    assert other.view("late").error == QUEUED_TOO_LONG
+
+
 def test_overdue_tasks_are_never_leased_however_many_there_are(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxInflight=1000)
     late = [f"late{number}" for number in range(ticks.STEP + 20)]
@@ -66,7 +79,7 @@ def test_a_running_task_fails_at_its_deadline_and_keeps_its_slot(scheduler: Sche
     scheduler.submit("second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.pass_time(100)
-    assert [stopped.id for stopped in outcome.stopped] == ["first"]
+    assert outcome.stopped == [(task.seq, task.token)]
     found = scheduler.view("first")
     assert (found.state, found.error, found.task.leased) == ("failed", RAN_TOO_LONG, True)
     assert scheduler.tally().expired == 0
@@ -144,16 +157,6 @@ def test_an_owed_delivery_does_not_keep_time_busy(scheduler: Scheduler) -> None:
     scheduler.cancel("first")
     scheduler.clock.advance(10_000)
     assert tick_until_quiet(scheduler) <= 2
-
-
-def test_a_delivery_that_comes_due_is_announced(scheduler: Scheduler) -> None:
-    scheduler.submit("first", callback_url="http://x/")
-    assert scheduler.apply(Cancel("first")).owes
-    (owed,) = scheduler.ask(ClaimDeliveries(10))
-    scheduler.ask(SettleDelivery(owed.id, delivered=False, error="500", retry_after_ms=5000))
-    assert scheduler.engine.due_at == scheduler.clock.now() + 5000
-    assert not scheduler.pass_time(4999).owes
-    assert scheduler.pass_time(1).owes
 
 
 # -------------------------------------------------------------------- retention

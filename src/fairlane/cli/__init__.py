@@ -1,17 +1,62 @@
-"""The command `fairlane`."""
+"""The command `fairlane`.
+
+Reads the command line, runs the command, and turns whatever goes wrong into one line and an exit
+code. Imports as little as it can: `fairlane --help` has to be quick.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
+from collections.abc import Sequence
 
-from fairlane.config import load
+from fairlane.cli import exits, parser
+from fairlane.core.errors import FairlaneError
 
 
-def main() -> None:
-    from fairlane.cli.serve import serve
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as end:  # argparse, after help and after a complaint
+        return end.code if isinstance(end.code, int) else exits.USAGE
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        _let_go()
+        return exits.PIPE_CLOSED
 
-    flags = dict(zip([a[2:].replace("-", "_") for a in sys.argv[2::2]], sys.argv[3::2]))
-    for k in ("instance", "allow_outbound"):
-        if k in flags:
-            flags[k] = [flags[k]]
-    serve(load(flags))
+
+def _run(arguments: Sequence[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter the terminal lacks is no reason to fail
+            stream.reconfigure(errors="replace")
+    args = parser.parse(arguments)
+    from fairlane.cli import commands  # noqa: PLC0415 - help has no use for it
+    from fairlane.cli.output import complain  # noqa: PLC0415 - as above
+
+    try:
+        code = commands.COMMANDS[args.command](args)
+        sys.stdout.flush()
+        return code
+    except FairlaneError as error:
+        commands.tell(error, as_json=getattr(args, "json", False))
+        return exits.exit_code(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # the output's disk is full, or the like
+        _let_go()
+        complain(f"{error.filename or 'the output'}: {error.strerror or error}")
+        return exits.SET_UP
+    except Exception:  # noqa: BLE001 - a defect: its traceback is what helps to find it
+        import traceback  # noqa: PLC0415 - help has no use for it
+
+        traceback.print_exc()
+        return exits.DEFECT
+
+
+def _let_go() -> None:
+    """The output is gone: give the interpreter something else to flush into when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,8 @@
     |   |-- QueueFull            queue_full
     |   |-- Draining             draining
     |   |-- Disabled             disabled
-    |   `-- StoreUnavailable     store_unavailable
+    |   |-- StoreUnavailable     store_unavailable
+    |   `-- Unreachable          unreachable
     |-- OperatorError        the set-up is wrong: a person has to change something
     |   |-- InvalidPolicy        invalid_policy
     |   |-- InvalidSettings      invalid_settings
@@ -99,6 +100,12 @@ class Disabled(BusyError):
 
 class StoreUnavailable(BusyError):
     code = "store_unavailable"
+
+
+class Unreachable(BusyError):
+    """Raised by the client: no server answers. What was asked may or may not have been done."""
+
+    code = "unreachable"
 
 
 class OperatorError(FairlaneError):

@@ -180,7 +180,6 @@ def _ended(task: Task, verb: str, now: int) -> Task:
 def _requeued(task: Task, verb: str, now: int) -> Task:
     after = copy.copy(task)
     after.state = lifecycle.step(task.state, verb)
-    after.gate = None
     after.lease_expires_at = None
     after.worker = None
     after.queued_at = now

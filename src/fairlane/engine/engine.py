@@ -41,6 +41,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.Renew: verbs.renew,
     requests.Submit: verbs.submit,
     requests.SettleDelivery: verbs.settle_delivery,
+    requests.ReclaimDeliveries: verbs.reclaim_deliveries,
     requests.ClaimDeliveries: verbs.claim_deliveries,
 }
 
@@ -75,17 +76,21 @@ class Engine:
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
         """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
         self._commit_id += 1
-        outcome: Outcome | None = None
+        unknown: tuple[Transaction, Outcome] | None = None  # a commit whose answer got lost
         for attempt in range(1, TRIES + 1):
             try:
                 connection = self._connect()
-                if outcome is not None and self._committed(connection):
-                    return outcome
-                outcome = None
                 transaction = self._begin(connection)
+                # Only under the lock is it certain that the commit in question is over.
+                if unknown is not None and self._committed(connection):
+                    connection.rollback()
+                    self._remember(unknown[0])
+                    return unknown[1]
+                unknown = None
                 outcome = self._run(transaction, batch, waiting)
                 if batch or transaction.changed:
                     transaction.finish(self.name, self._commit_id)
+                    unknown = (transaction, outcome)
                     connection.commit()
                 else:
                     connection.rollback()
@@ -98,6 +103,11 @@ class Engine:
             except BaseException:
                 self._rollback()
                 raise
+        if unknown is not None:
+            self.due_at = 0  # nor is it known what it has left to do: look at everything again
+            raise StoreUnavailable(
+                "the store does not answer; whether the request was carried out is not known"
+            )
         raise StoreUnavailable("the store does not answer; the request was not carried out")
 
     def changed_outside(self) -> bool:

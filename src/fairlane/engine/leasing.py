@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from fairlane.core import fairness, leases
 from fairlane.core.fairness import Contender
@@ -28,6 +29,9 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     for (lanes, routes), numbers in groups.items():
         hands = deque(number for number in numbers for _ in range(requests[number].limit))
         for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, len(hands)):
+            if task.deadline_at is not None and task.deadline_at <= now:
+                tx.note_due(now)  # too late to begin it: the next tick ends it, at once
+                continue
             number = hands.popleft()
             answers[number].append(_grant(tx, requests[number], task, body, now))
     return answers
@@ -97,16 +101,16 @@ def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> l
     tx.write()
     look = limit + 8
     while True:
-        agents: dict[str, None] = {}
-        exhausted = True
-        for name in ("line_urgent", "line_order"):
-            for route in sorted(routes):
-                rows = tx.connection.run(name, lane=lane, route=route, limit=look)
-                agents.update(dict.fromkeys(row[0] for row in rows))
-                exhausted = exhausted and len(rows) < look
-        order = fairness.pick(_contenders(tx, lane, routes, agents), limit, served=tx.last_token)
-        if len(order) == limit or exhausted:
-            return order
+        views = [
+            [row[0] for row in tx.connection.run(name, lane=lane, route=route, limit=look)]
+            for name in ("line_urgent", "line_order")
+            for route in sorted(routes)
+        ]
+        contenders = _contenders(tx, lane, routes, dict.fromkeys(chain.from_iterable(views)))
+        able = {one.agent for one in contenders if one.eligible}
+        # Whoever is out of view comes after `limit` others that can be served, in each view.
+        if all(len(view) < look or len(able.intersection(view)) >= limit for view in views):
+            return fairness.pick(contenders, limit, served=tx.last_token)
         look *= 4
 
 

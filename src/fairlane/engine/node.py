@@ -19,7 +19,7 @@ from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
 from fairlane.engine.engine import Engine, Key, Outcome
-from fairlane.engine.requests import Cancel, Reclaim, SetPolicy, Submit
+from fairlane.engine.requests import Cancel, Reclaim, ReclaimDeliveries, SetPolicy, Submit
 from fairlane.engine.views import TaskView, Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
@@ -35,6 +35,7 @@ class Node:
         self.store = store
         self.clock = clock
         self.draining = False
+        self._drained = False
         self.engine = Engine(store, clock, name=self.name)
         self.writer = Writer(self.engine, self._committed)
         self.views = Views(store)
@@ -49,8 +50,8 @@ class Node:
 
     def start(self) -> None:
         """Open the store and begin. Raises an `OperatorError` when that cannot be."""
+        self.store.claim()  # first: nobody else's schema is touched
         self.store.migrate()
-        self.store.claim()
         self.writer.start()
         # Only one process serves from a private store, so whatever a node holds there is orphaned.
         prefix = "" if self.store.shared else ids.NODE_PREFIX
@@ -58,6 +59,7 @@ class Node:
             count = self.writer.ask_and_wait(Reclaim(prefix))
             if count:
                 log.info("took back %d leases of a node that is gone", count)
+            self.writer.ask_and_wait(ReclaimDeliveries())
         self.store.listen(self.writer.nudge)
 
     def stop(self) -> None:
@@ -90,7 +92,7 @@ class Node:
         return view
 
     async def wait(self, task_id: str, seconds: float | None) -> TaskView:
-        """The task when it has ended, or as it is when the time is up."""
+        """The task when it has ended, or as it is when the time is up or the node stops."""
         waiter = _Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
@@ -104,11 +106,19 @@ class Node:
         while True:
             view = await self.show(task_id)
             left = None if end is None else end - self.clock.monotonic()
-            if view.task.terminal or (left is not None and left <= 0):
+            if view.task.terminal or self._drained or (left is not None and left <= 0):
                 return view
             if self.store.shared:
                 left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
             await waiter.wait(left)
+
+    def let_waiters_go(self) -> None:
+        """Nothing more will end here: whoever waits is answered with what there is."""
+        self._drained = True
+        with self._waiters_lock:
+            found = [waiter for waiting in self._waiters.values() for waiter in waiting]
+        for waiter in found:
+            waiter.tell()
 
     def _forget(self, task_id: str, waiter: _Waiter) -> None:
         with self._waiters_lock:

@@ -29,7 +29,8 @@ class Submit(msgspec.Struct, frozen=True):
 class Lease(msgspec.Struct, frozen=True):
     """Answer: a list of `Grant`. It waits until there is something to run, or `until`.
 
-    `lanes` None means all. `routes` is what the worker can run; `started` are the routes whose tasks it begins at once.
+    `lanes` None means all; `routes` is what the worker can run; `started` are the routes whose
+    tasks it begins at once.
     `until` is a moment of the monotonic clock, None for as long as it takes.
     """
 
@@ -110,7 +111,11 @@ class ClaimDeliveries(msgspec.Struct, frozen=True):
     """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`."""
 
     limit: int
-    hold_ms: int = 60_000
+    hold_ms: int = 20_000  # twice what a try may take
+
+
+class ReclaimDeliveries(msgspec.Struct, frozen=True):
+    """Answer: None. What was claimed and not settled is due at once: who claimed it is gone."""
 
 
 class OwedDelivery(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ from fairlane.engine.requests import (
     Fail,
     OwedDelivery,
     Reclaim,
+    ReclaimDeliveries,
     Release,
     Renew,
     SetPolicy,
@@ -130,7 +131,11 @@ def _without_params(body: str) -> str:
 
 
 def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
-    """A task that waits for its session's turn may take it from a ready one that ranks lower."""
+    """A task that waits for its session's turn may take it from a ready one that ranks lower.
+
+    Not from one that was leased before: it keeps its turn through retries. So whoever waited when
+    it got its turn ranks no higher, and to look at those that came just now is enough.
+    """
     waiting: dict[str, list[Task]] = {}
     for answer in answers:
         for task in answer if isinstance(answer, list) else ():
@@ -140,6 +145,8 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int)
         return
     for holder in tx.ready_in_sessions(waiting):
         assert holder.session is not None
+        if holder.token:
+            continue
         best = min(waiting[holder.session], key=lambda task: (task.priority, task.seq))
         if best.priority < holder.priority and best.gate == SESSION_GATE:
             tx.apply(gates.hold(holder))
@@ -276,6 +283,14 @@ def claim_deliveries(
         held = [(row[0], now + request.hold_ms) for row in rows]
         tx.connection.change_rows("delivery_claim", held)
         yield [OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1) for row in rows]
+
+
+def reclaim_deliveries(
+    tx: Transaction, requests: Sequence[ReclaimDeliveries], now: int
+) -> Iterator[Any]:
+    """Only a failed try leaves an error, so one without has been claimed and not settled."""
+    tx.connection.run("delivery_reclaim", now=now)
+    return iter([None] * len(requests))
 
 
 def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: int) -> Iterator[Any]:

@@ -71,13 +71,17 @@ class Views:
 
     def stats(self) -> tuple[dict[str, Tally], list[Row]]:
         """Lanes and agents of one moment, so that the numbers add up."""
-        connection = self._connection()
-        with connection.snapshot():
-            lanes = {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
-            return lanes, connection.run("agent_view", lane=None, limit=AGENTS_SHOWN_MAX)
+
+        def read(connection: Connection) -> tuple[dict[str, Tally], list[Row]]:
+            with connection.snapshot():
+                lanes = {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
+                return lanes, connection.run("agent_view", lane=None, limit=AGENTS_SHOWN_MAX)
+
+        return self._ask(read)
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
-        rows = self._connection().run_rows("task_view_many", [(seq,) for seq in seqs])
+        wanted = [(seq,) for seq in seqs]
+        rows = self._ask(lambda connection: connection.run_rows("task_view_many", wanted))
         return {row[0]: _view(row) for row in rows}
 
     def next_delivery_at(self) -> int | None:
@@ -89,9 +93,12 @@ class Views:
 
     def disagreements(self) -> list[str]:
         """Recount everything and name each counter that differs. Empty is what it should be."""
-        connection = self._connection()
-        with connection.snapshot():
-            return recount(connection)
+
+        def read(connection: Connection) -> list[str]:
+            with connection.snapshot():
+                return recount(connection)
+
+        return self._ask(read)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -101,15 +108,27 @@ class Views:
             self._connections.clear()
 
     def _run(self, name: str, /, **values: Any) -> list[Row]:
+        return self._ask(lambda connection: connection.run(name, **values))
+
+    def _ask(self, read: Callable[[Connection], T]) -> T:
+        """A connection may have died of old age or of a restarted database: try a fresh one."""
         try:
-            return self._connection().run(name, **values)
+            return read(self._connection())
         except ConnectionLost:
-            self._local.connection = None
+            self._drop_connection()
         try:
-            return self._connection().run(name, **values)
+            return read(self._connection())
         except ConnectionLost as error:
-            self._local.connection = None
+            self._drop_connection()
             raise StoreUnavailable("the store does not answer; try again") from error
+
+    def _drop_connection(self) -> None:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if connection is not None:
+            with self._guard:
+                self._connections.remove(connection)
+            connection.close()
 
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)

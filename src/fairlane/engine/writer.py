@@ -92,8 +92,9 @@ class Writer:
     def withdraw(self, worker: str) -> None:
         """Answer this worker's waiting leases with nothing."""
         with self._wake:
-            mine = [t for t in self._waiting if t.request.worker == worker]
-            self._waiting = [t for t in self._waiting if t.request.worker != worker]
+            mine = [t for t in (*self._waiting, *self._inbox) if _is_lease_of(t, worker)]
+            self._waiting = [t for t in self._waiting if not _is_lease_of(t, worker)]
+            self._inbox = deque(t for t in self._inbox if not _is_lease_of(t, worker))
         _answer((ticket, []) for ticket in mine)
 
     def _post(self, ticket: Ticket) -> None:
@@ -215,6 +216,10 @@ class Writer:
             else:
                 return
         _answer((ticket, []) for ticket in late)
+
+
+def _is_lease_of(ticket: Ticket, worker: str) -> bool:
+    return isinstance(ticket.request, Lease) and ticket.request.worker == worker
 
 
 def _is_late(request: Lease, now: float) -> bool:

@@ -6,12 +6,11 @@ as much as the work itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from fairlane import wire
 from fairlane.core.errors import FairlaneError, InvalidRequest, PayloadTooLarge
@@ -34,6 +33,11 @@ STATUS: Final[Mapping[str, int]] = {
     "disabled": 503,
     "store_unavailable": 503,
 }
+
+# The three values of an ASGI call.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON: Final = (b"content-type", b"application/json")
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")

@@ -7,11 +7,18 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
-
 from fairlane.core.errors import FairlaneError, NotFound
 from fairlane.engine.node import Node
-from fairlane.http.answers import Answer, Handler, Request, refusal, send_answer
+from fairlane.http.answers import (
+    Answer,
+    Handler,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    refusal,
+    send_answer,
+)
 from fairlane.http.tasks import Tasks
 from fairlane.version import __version__
 

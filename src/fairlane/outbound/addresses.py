@@ -60,6 +60,7 @@ def is_public(address: str | Address) -> bool:
         return False
 
 
+@lru_cache(maxsize=4096)
 def unwrapped(address: str | Address) -> Address:
     """The address itself: ::ffff:1.2.3.4 is 1.2.3.4, which is where its packets go."""
     plain = ip_address(address)

@@ -71,6 +71,8 @@ RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
 # a connection that is just being closed.
 KEEPALIVE_SECONDS: Final = 4.0
 
+_CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS)
+
 # Public hosts are asked on ports where HTTP lives; these are known to be something else.
 _PORTS_OF_OTHERS: Final = frozenset(
     {2049, *range(2375, 2381), 3306, 5432, 5984, 6379, 6443, 9200, 10250, 11211, 27017}
@@ -385,7 +387,7 @@ async def opened(
             data=body,
             headers=checked_headers(headers),
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
+            timeout=_CONNECT_TIMEOUT,
         ) as answer,
     ):
         yield answer

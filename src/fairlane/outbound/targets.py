@@ -91,6 +91,7 @@ def parse_host(host: str) -> tuple[str, Address | None]:
     return name, None
 
 
+@lru_cache(maxsize=4096)
 def _parse_authority(authority: str) -> tuple[str, Address | None, int | None]:
     if "@" in authority:
         raise InvalidRequest("URL must not carry credentials")

@@ -64,7 +64,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 class DeliverySource(Protocol):
     async def claim_deliveries(self, limit: int) -> list[Delivery]:
-        """Due deliveries, claimed for 60 s; none when nothing is due."""
+        """Due deliveries, claimed for a while; none when nothing is due."""
 
     async def settle_delivery(
         self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None

@@ -78,6 +78,16 @@ class Store(Protocol):
 
     def reader(self) -> Connection: ...
 
+    def version(self) -> int:
+        """The schema's number, 0 where there is none yet."""
+        ...
+
+    def size_bytes(self) -> int: ...
+
+    def damage(self) -> list[str]:
+        """What the database finds wrong with its own pages; empty is what it should be."""
+        ...
+
     def close(self) -> None: ...
 
 

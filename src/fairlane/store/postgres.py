@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 
@@ -107,6 +107,8 @@ class PostgresConnection:
         return True
 
     def close(self) -> None:
+        with contextlib.suppress(ConnectionLost):
+            self._leave_pipeline()  # else psycopg complains when it is thrown away
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
 
@@ -187,6 +189,23 @@ class PostgresStore:
 
     def reader(self) -> Connection:
         return PostgresConnection(self.connect(_READER, autocommit=True))
+
+    def version(self) -> int:
+        if self._value("SELECT to_regclass('schema_version') IS NOT NULL"):
+            return int(self._value("SELECT max(version) FROM schema_version") or 0)
+        return 0
+
+    def size_bytes(self) -> int:
+        return int(self._value("SELECT pg_database_size(current_database())"))
+
+    def damage(self) -> list[str]:
+        """PostgreSQL looks after its pages itself."""
+        return []
+
+    def _value(self, query: LiteralString) -> Any:
+        with self.connect(_READER, autocommit=True) as connection:
+            row = connection.execute(query).fetchone()
+        return row[0] if row else None
 
     def close(self) -> None:
         """Connections belong to who opened them; the bell is ours."""

@@ -8,6 +8,7 @@ back, so a batch must be few statements.
 
 from __future__ import annotations
 
+import functools
 import re
 from importlib import resources
 from typing import Final
@@ -55,6 +56,7 @@ class Statement(msgspec.Struct, frozen=True):
         return _OPTIONAL.sub(keep, self.text)
 
 
+@functools.cache
 def load(dialect: str) -> dict[str, Statement]:
     """All statements of `dialect`, by name."""
     source = resources.files("fairlane.store").joinpath("queries.sql").read_text("utf-8")

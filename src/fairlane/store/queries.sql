@@ -119,7 +119,7 @@ SELECT lane, agent FROM line WHERE agent IN (:agents...) GROUP BY lane, agent
 
 -- name: task_reline
 UPDATE task SET line = CASE WHEN :by_agent = 1 THEN agent ELSE '' END
-WHERE lane = :lane AND state = 'queued'
+WHERE lane = :lane AND state IN ('queued', 'assigned', 'running', 'parked')
 
 -- ------------------------------------------------------------------ lease
 
@@ -276,8 +276,12 @@ SELECT min(due_at) FROM delivery WHERE state = 'due'
 
 -- name: delivery_claim
 -- rows: id text, due_at int
-UPDATE delivery SET due_at = rows.due_at, attempts = delivery.attempts + 1
+UPDATE delivery SET due_at = rows.due_at, attempts = delivery.attempts + 1, error = NULL
 FROM rows WHERE delivery.id = rows.id AND delivery.state = 'due'
+
+-- name: delivery_reclaim
+UPDATE delivery SET due_at = :now
+WHERE state = 'due' AND due_at > :now AND attempts > 0 AND error IS NULL
 
 -- name: delivery_settle
 -- rows: id text, state text, due_at int, error text, settled_at int
@@ -320,8 +324,9 @@ ORDER BY task.seq DESC LIMIT :limit
 SELECT name, {tally} FROM lane ORDER BY name
 
 -- name: agent_view
-SELECT agent, sum(queued), sum(inflight), sum(submitted), sum(completed), sum(failed),
-  sum(cancelled), sum(rejected)
+SELECT agent, CAST(sum(queued) AS bigint), CAST(sum(inflight) AS bigint),
+  CAST(sum(submitted) AS bigint), CAST(sum(completed) AS bigint), CAST(sum(failed) AS bigint),
+  CAST(sum(cancelled) AS bigint), CAST(sum(rejected) AS bigint)
 FROM line
 WHERE true
 --? lane: AND line.lane = :lane

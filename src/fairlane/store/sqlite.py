@@ -22,6 +22,7 @@ SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
 _BUSY_MS: Final = 10_000
+_TROUBLE: Final = (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError)
 
 
 class SqliteConnection:
@@ -87,7 +88,7 @@ class SqliteConnection:
     def _execute(self, text: str, bindings: Any) -> list[Row]:
         try:
             return self._connection.execute(text, bindings).fetchall()
-        except (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError) as error:
+        except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
     def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
@@ -149,24 +150,44 @@ class SqliteStore:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file.touch(mode=0o600)
         except OSError as error:
-            raise OperatorError(
-                f"cannot use {self.path} as a store: {error.strerror}; "
-                "give another file with --store sqlite:///PATH"
-            ) from None
+            raise self._unusable(error.strerror) from None
+
+    def _unusable(self, why: object) -> OperatorError:
+        return OperatorError(
+            f"cannot use {self.path} as a store: {why}; "
+            "give another file with --store sqlite:///PATH"
+        )
 
     def migrate(self) -> None:
-        connection = self._open()
         try:
-            migrate.migrate(SqliteSchema(connection))
+            self._refuse_foreign()
+            with contextlib.closing(self._open()) as connection:
+                migrate.migrate(SqliteSchema(connection))
+        except (*_TROUBLE, apsw.ReadOnlyError, apsw.CorruptError) as error:
+            raise self._unusable(error) from None
+
+    def _refuse_foreign(self) -> None:
+        """Look before anything is written: to open it as a store already changes the file."""
+        if self.path == MEMORY:
+            return
+        try:
+            flags = apsw.SQLITE_OPEN_READWRITE
+            with contextlib.closing(apsw.Connection(self.path, flags=flags)) as connection:
+                connection.set_busy_timeout(_BUSY_MS)
+                rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
         except apsw.NotADBError:
-            raise StoreMismatch(f"{self.path} is not a Fairlane database") from None
-        finally:
-            connection.close()
+            rows = [("not a database",)]
+        if rows and ("scheduler",) not in rows:
+            raise StoreMismatch(
+                f"{self.path} is not a Fairlane database; "
+                "give another file with --store sqlite:///PATH"
+            )
 
     def claim(self) -> None:
         if self.path == MEMORY or self._lock_file is not None:
             return
-        self._lock_file = _lock(self.path + ".lock", self.path)
+        # One file may have several names; the lock has one.
+        self._lock_file = _lock(os.path.realpath(self.path) + ".lock", self.path)
 
     def listen(self, heard: Callable[[], None]) -> None:
         """There is no other node."""
@@ -175,10 +196,37 @@ class SqliteStore:
         """There is no other node."""
 
     def writer(self) -> Connection:
-        return SqliteConnection(self._open())
+        return self._connect(readonly=False)
 
     def reader(self) -> Connection:
-        return SqliteConnection(self._open(readonly=True))
+        return self._connect(readonly=True)
+
+    def _connect(self, *, readonly: bool) -> Connection:
+        try:
+            return SqliteConnection(self._open(readonly=readonly))
+        except _TROUBLE as error:
+            raise ConnectionLost(str(error)) from error
+
+    def version(self) -> int:
+        try:
+            with contextlib.closing(self._open(readonly=True)) as connection:
+                return SqliteSchema(connection).version()
+        except apsw.NotADBError:
+            raise StoreMismatch(f"{self.path} is not a Fairlane database") from None
+        except apsw.Error as error:
+            raise OperatorError(f"{self.path} cannot be opened as a store: {error}") from None
+
+    def size_bytes(self) -> int:
+        files = [Path(self.path + suffix) for suffix in ("", "-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def damage(self) -> list[str]:
+        try:
+            with contextlib.closing(self._open(readonly=True)) as connection:
+                rows = connection.execute("PRAGMA integrity_check").fetchall()
+        except apsw.Error as error:
+            return [f"SQLite cannot read the file: {error}"]
+        return [] if rows == [("ok",)] else [str(row[0]) for row in rows]
 
     def close(self) -> None:
         if self._anchor is not None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import astuple
+
 from fairlane.core import counts, gates, lifecycle
 from fairlane.core.counts import Line, Tally
 from fairlane.core.gates import Session
@@ -16,10 +18,7 @@ from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy
 from fairlane.store.base import Connection, Row
 
-_TALLY = Tally.__struct_fields__
-_TASK = Task.__struct_fields__
-_LINE = Line.__struct_fields__
-_TASK_WIDTH = len(_TASK)
+_TASK_WIDTH = len(Task.__struct_fields__)
 
 
 class Transaction:
@@ -194,7 +193,7 @@ class Transaction:
         """Send what has been applied so far. Every look-up by index comes after this."""
         run = self.connection.run_rows
         if self._inserts:
-            run("task_insert", [_task_row(task) for task in self._inserts.values()])
+            run("task_insert", [astuple(task) for task in self._inserts.values()])
             run("request_insert", self._bodies)
             self._inserts, self._bodies = {}, []
         if self._updates:
@@ -273,7 +272,7 @@ class Transaction:
     def _write_counters(self) -> None:
         if self._dirty_lanes:
             names = sorted(self._dirty_lanes)
-            rows: list[Row] = [(name, *_fields(self.lane(name), _TALLY)) for name in names]
+            rows: list[Row] = [(name, *astuple(self.lane(name))) for name in names]
             self.connection.run_rows("lane_save", rows)
             self._dirty_lanes.clear()
         if self._dirty_lines:
@@ -290,7 +289,7 @@ class Transaction:
             served = max((line.served for line in lines), default=0)
             for line in lines:
                 line.share, line.served = share, served
-                rows.append(_fields(line, _LINE))
+                rows.append(astuple(line))
         return rows
 
     def _write_sessions(self) -> None:
@@ -323,14 +322,6 @@ EVENTS = {
     lifecycle.FAILED: "task.failed",
     lifecycle.CANCELLED: "task.cancelled",
 }
-
-
-def _fields(struct: Tally, names: Sequence[str]) -> Row:
-    return tuple(getattr(struct, name) for name in names)
-
-
-def _task_row(task: Task) -> Row:
-    return tuple(getattr(task, name) for name in _TASK)
 
 
 def _moving(task: Task) -> Row:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
@@ -38,7 +38,7 @@ class _Run:
 
     async def start(self) -> None:
         if not self.started:
-            await self._source.start(self.assignment)
+            await _repeated(lambda: self._source.start(self.assignment))
             self.started = True
 
     def stop(self) -> None:
@@ -156,13 +156,15 @@ class Worker:
             raise
         except ExecutionFailed as error:
             await self._fail(run, error)
+        except StoreUnavailable:  # it could not be started, so it has not begun
+            await self._give_back(run)
         except FairlaneError as error:
             await self._fail(run, ExecutionFailed(error.message, retryable=error.retryable))
         except Exception as error:
             log.exception("task %s: its executor broke", run.work.task_id)
             await self._fail(run, ExecutionFailed(f"{type(error).__name__}: {error}"[:2000]))
         else:
-            await self._report(lambda: self._source.complete(run.assignment, result))
+            await _repeated(lambda: self._source.complete(run.assignment, result))
 
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
         if run.work.timeout_ms is None:
@@ -180,10 +182,10 @@ class Worker:
         if run.interrupted and run.started and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
         else:
-            await self._report(lambda: self._source.release(run.assignment))
+            await _repeated(lambda: self._source.release(run.assignment))
 
     async def _fail(self, run: _Run, error: ExecutionFailed) -> None:
-        await self._report(
+        await _repeated(
             lambda: self._source.fail(
                 run.assignment,
                 error.message,
@@ -191,17 +193,6 @@ class Worker:
                 retry_after_ms=error.retry_after_ms,
             )
         )
-
-    async def _report(self, send: Callable[[], Any]) -> None:
-        """A report is repeated while the store is away: the work has been done."""
-        for attempt in range(REPORT_TRIES):
-            try:
-                await send()
-            except StoreUnavailable:
-                await asyncio.sleep(0.2 * 2**attempt)
-            else:
-                return
-        raise StoreUnavailable("the store does not answer")
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
@@ -215,3 +206,15 @@ class Worker:
                 continue
             if over:
                 self.stop_runs((a.seq, a.token) for a in over)
+
+
+async def _repeated(send: Callable[[], Awaitable[None]]) -> None:
+    """A report is repeated while the store is away: the work has been done."""
+    for attempt in range(REPORT_TRIES):
+        try:
+            await send()
+        except StoreUnavailable:
+            await asyncio.sleep(0.2 * 2**attempt)
+        else:
+            return
+    raise StoreUnavailable("the store does not answer")

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core.errors import FairlaneError
+from fairlane.core.errors import LeaseLost
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine.requests import Complete, Fail, Grant, Lease, Release, Renew, Start
@@ -121,6 +121,6 @@ class EngineSource:
         return [a for a, answer in zip(assignments, answers, strict=True) if _over(answer)]
 
 
-def _over(answer: Task | FairlaneError) -> bool:
-    """Cancelled, past its deadline, or no longer ours."""
-    return not isinstance(answer, Task) or answer.terminal
+def _over(answer: Task | Exception) -> bool:
+    """Cancelled, past its deadline, or no longer ours. That the store is away says nothing."""
+    return answer.terminal if isinstance(answer, Task) else isinstance(answer, LeaseLost)

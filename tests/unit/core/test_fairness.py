@@ -23,6 +23,11 @@ def test_ties_go_to_the_one_served_longest_ago() -> None:
     assert pick([agent("a", served=5), agent("b", served=3)], 1, served=9) == ["b"]
 
 
+def test_a_turn_in_the_same_round_counts_as_the_newest() -> None:
+    contenders = [agent("a", slots=1, served=9), agent("b", served=8)]
+    assert pick(contenders, 2, served=10) == ["b", "a"]
+
+
 def test_what_was_never_served_goes_by_name() -> None:
     assert pick([agent("b"), agent("a")], 2, served=0) == ["a", "b"]
 

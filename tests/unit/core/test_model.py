@@ -32,9 +32,8 @@ def test_a_row_is_terminal_exactly_in_the_terminal_states(state: str) -> None:
     assert rows.queued(state=state).terminal == (state in lifecycle.TERMINAL)
 
 
-def test_the_names_of_priorities_are_in_order_and_normal_is_the_default() -> None:
-    names = sorted(model.PRIORITY_NAMES, key=lambda name: model.PRIORITY_NAMES[name])
-    assert names == ["critical", "high", "normal", "low"]
+def test_priorities_have_the_names_of_the_design_and_normal_is_the_default() -> None:
+    assert model.PRIORITY_NAMES == {"critical": -20, "high": -10, "normal": 0, "low": 10}
     assert rows.submission().priority == model.PRIORITY_NAMES["normal"]
     assert model.PRIORITY_NAMES["critical"] == model.CRITICAL
 
@@ -47,6 +46,11 @@ def test_a_route_is_the_kind_or_the_name_of_the_handler() -> None:
 def test_a_lease_id_holds_the_task_and_the_token() -> None:
     assert model.lease_id(12, 345) == "lse_12_345"
     assert model.parse_lease_id("lse_12_345") == (12, 345)
+
+
+def test_a_lease_id_holds_numbers_of_any_size_that_a_store_counts_to() -> None:
+    large = 10**18 - 1
+    assert model.parse_lease_id(model.lease_id(large, large)) == (large, large)
 
 
 @pytest.mark.parametrize(

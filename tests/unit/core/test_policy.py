@@ -17,6 +17,7 @@ from fairlane.core.policy import (
     to_document,
 )
 
+DAY_MS = 86_400_000
 PINCHTAB = {
     "scheduler": {
         "enabled": True,
@@ -158,11 +159,13 @@ def test_a_lane_is_made_by_putting_it_into_the_policy() -> None:
     policy = merge(Policy(), {"lanes": {"gpu": {"maxInflight": 2}}})
     assert policy.lane_name("gpu", "handler") == "gpu"
     assert policy.lanes["gpu"] == LanePolicy(max_inflight=2)
+    assert merge(Policy(), {"lanes": {"gpu": {}}}).lanes["gpu"].max_inflight == 30
 
 
 def test_an_agent_weighs_one_unless_the_policy_says_otherwise() -> None:
     policy = merge(Policy(), {"agents": {"big": {"weight": 2.5}}})
     assert (policy.weight("big"), policy.weight("other")) == (2.5, 1.0)
+    assert merge(Policy(), {"agents": {"bound": {"maxInflight": 1}}}).weight("bound") == 1.0
 
 
 def test_an_agents_own_ceiling_replaces_that_of_the_lane() -> None:
@@ -178,6 +181,22 @@ def test_records_are_kept_for_days_or_for_the_seconds_that_pinchtab_says() -> No
     assert Policy().retention.ttl_ms == 30 * 86_400_000
     assert from_document({"retention": {"days": 2}}).retention.ttl_ms == 2 * 86_400_000
     assert from_document({"retention": {"resultTTLSec": 300}}).retention.ttl_ms == 300_000
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (Policy(), "enabled"),
+        (Policy().lanes["main"], "paused"),
+        (Policy().kinds["action"], "lane"),
+        (Policy().leases, "ttl_ms"),
+        (Policy().retention, "days"),
+        (from_document({"agents": {"a": {}}}).agents["a"], "weight"),
+    ],
+)
+def test_a_policy_in_force_cannot_be_changed_in_place(part: Any, name: str) -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(part, name, getattr(part, name))
 
 
 # ---------------------------------------------------------------- documents
@@ -340,6 +359,54 @@ def test_a_value_that_does_not_fit_is_named_by_its_path(
 ) -> None:
     (problem,) = _problems(document)
     assert problem.startswith(f"{path} must be ")
+
+
+@pytest.mark.parametrize(
+    ("path", "low", "high", "step"),
+    [
+        ("maxInflight", 1, 10_000_000, 1),
+        ("workerCount", 0, 100_000, 1),
+        ("lanes.main.maxInflight", 1, 100_000, 1),
+        ("lanes.main.maxPerAgentInflight", 1, 10_000_000, 1),
+        ("lanes.main.maxQueueSize", 1, 10_000_000, 1),
+        ("lanes.main.maxPerAgent", 1, 10_000_000, 1),
+        ("kinds.handler.deadlineSec", 1, 30 * 86_400, 1),
+        ("kinds.handler.timeoutMs", 1, DAY_MS, 1),
+        ("kinds.handler.maxAttempts", 1, 1000, 1),
+        ("kinds.handler.backoffMs", 0, DAY_MS, 1),
+        ("kinds.handler.backoffMultiplier", 1, 100, 0.001),
+        ("kinds.handler.maxBackoffMs", 0, DAY_MS, 1),
+        ("kinds.handler.jitter", 0, 1, 0.001),
+        ("agents.a.weight", 0.01, 1000, 0.001),
+        ("agents.a.maxInflight", 1, 10_000_000, 1),
+        ("leases.ttlMs", 1000, DAY_MS, 1),
+        ("retention.days", 1, 3650, 1),
+        ("retention.resultTTLSec", 1, 3650 * 86_400, 1),
+    ],
+)
+def test_a_number_fits_up_to_its_bounds_and_not_beyond(
+    path: str, low: float, high: float, step: float
+) -> None:
+    for number in (low, high):
+        assert _at(to_document(merge(Policy(), _saying(path, number))), path) == number
+    # A zero below the bound of a limit would keep what was.
+    for number in (low - step or -1, high + step):
+        (problem,) = _problems(_saying(path, number))
+        assert problem.startswith(f"{path} must be a ")
+        assert f" from {low} to {high}" in problem
+
+
+def _saying(path: str, value: Any) -> dict[str, Any]:
+    """The document that says only this."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def _at(document: Any, path: str) -> Any:
+    for key in path.split("."):
+        document = document[key]
+    return document
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,10 @@ def _call_plain(handler: Handler, work: Work) -> Any:
 
 
 def _is_async(handler: Handler) -> bool:
+    if inspect.iscoroutinefunction(handler):
+        return True
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have an async __call__
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+    return inspect.iscoroutinefunction(call)
 
 
 def _cancelled_from_outside() -> bool:

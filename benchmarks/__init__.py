@@ -1,0 +1,1 @@
+"""Speed and memory, measured: ours and peers in one run on one machine."""

@@ -1,0 +1,140 @@
+"""`make bench`: one table, ours and peers, with ratios and the bars we set ourselves.
+
+`--quick` for small numbers, `--peers PYTHON` to measure the peers too with the interpreter of the
+environment they are installed in, `--write FILE` to keep the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import ours
+from benchmarks.ours import Row
+
+Line = tuple[str, str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the numbers")
+    parser.add_argument("--peers", metavar="PYTHON", help="measure the peers with this interpreter")
+    parser.add_argument("--write", metavar="FILE", help="write the table as Markdown, too")
+    parser.add_argument("--only", metavar="WORD", help="only measurements whose name has this word")
+    arguments = parser.parse_args()
+    scale = 0.1 if arguments.quick else 1.0
+    with postgres() as postgres_url:
+        lines = list(measure(scale, postgres_url, arguments.only or ""))
+        if arguments.peers and not arguments.only:
+            lines += measure_peers(scale, postgres_url, arguments.peers, lines)
+    if arguments.write:
+        write(Path(arguments.write), lines)
+
+
+def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
+    """Name, figure, and the bar it is held against."""
+    n = lambda count: max(1000, int(count * scale))  # noqa: E731 - a word for here
+    plan: list[tuple[str, Callable[[str], Row], str]] = [
+        ("python api, 16 callers", lambda s: ours.lifecycle(s, n(32_000), 16), ""),
+        ("python api, 256 callers", lambda s: ours.lifecycle(s, n(61_440) // 256 * 256, 256),
+         "lifecycle >= 10,000/s on SQLite"),
+        ("submit to start, idle", ours.latency, "p50 <= 3 ms, p99 <= 15 ms on SQLite"),
+        ("http, one POST per task", lambda s: ours.http_submit(s, n(40_000)), ">= 9,000/s"),
+        ("http, batches of 50", lambda s: ours.http_batch(s, n(10_000) // 10), ""),
+        ("http, run by the built-in worker", lambda s: ours.http_echo(s, n(20_000)), ""),
+        ("http, executed through an HTTP stub", lambda s: ours.http_actions(s, n(20_000)),
+         "> 3,100/s"),
+        ("fairness under a flood", ours.fairness, "a quiet agent waits for about one task (10 ms)"),
+        ("idle server", ours.idle, "< 1 % CPU"),
+    ]  # fmt: skip
+    for name, run, bar in plan:
+        if only in name:
+            with ours.sqlite_file() as url:
+                yield show(f"sqlite: {name}", run(url), bar)
+    for name, run, bar in plan[:7]:
+        if only in name:
+            with database(postgres_url) as url:
+                yield show(f"postgres: {name}", run(url), bar.partition(" on ")[0] and "")
+    if only in "two nodes":
+        with database(postgres_url) as url:
+            row = ours.lifecycle_on_nodes(url, n(20_000), 64, 2)
+            yield show("postgres: two nodes, 64 callers each", row, ">= 5,000/s")
+    if only in "flat":
+        yield from measure_flat(scale)
+
+
+def measure_flat(scale: float) -> Iterator[Line]:
+    base: float | None = None
+    sizes = [(1_000, 10), (1_000, 1_000), (100_000, 1_000), (1_000_000, 10_000)]
+    for queued, agents in sizes if scale == 1 else sizes[:3]:
+        with ours.sqlite_file() as url:
+            row = ours.flat(url, queued, agents)
+            base = base or row["lease_us"]
+            row["lease_ratio"] = round(row["lease_us"] / base, 2)
+            name = f"sqlite: flat, {queued:,} queued, {agents:,} agents"
+            yield show(name, row, "lease within 1.5x of the first, RSS <= 150 MB")
+            if queued == sizes[-1][0]:
+                yield show("sqlite: server on that", ours.ready_and_rss(url), "<= 1 s, <= 150 MB")
+
+
+def measure_peers(scale: float, url: str, python: str, lines: list[Line]) -> list[Line]:
+    from benchmarks.peers.run import measure as measure_all
+
+    mine = {name: figure for name, figure, _ in lines}
+    figure = mine.get("sqlite: python api, 256 callers", "")
+    own = int(figure.split("lifecycle_per_s=")[1].split()[0]) if "lifecycle_per_s" in figure else 0
+    found = []
+    for row in measure_all(max(500, int(2000 * scale)), url, python=python):
+        kept = {key: value for key, value in row.items() if key.endswith("_per_s")}
+        ratio = f"ours is {own / row['lifecycle_per_s']:.1f}x" if own else ""
+        durable = "durable" if row["durable"] else "not durable"
+        name = f"peer: {row['peer']} {row['version']} on {row['store']}, {durable}"
+        found.append(show(name, kept, ratio))
+    return found
+
+
+def show(name: str, row: Row, bar: str) -> Line:
+    kept = {key: value for key, value in row.items() if key not in ("began", "_", "statuses")}
+    figure = " ".join(f"{key}={value}" for key, value in kept.items())
+    print(f"{name:45} {figure:75} {bar}", flush=True)
+    return name, figure, bar
+
+
+def write(file: Path, lines: list[Line]) -> None:
+    """Replace what stands between the two marks in the file."""
+    start, end = "<!-- table -->", "<!-- /table -->"
+    text = file.read_text("utf-8")
+    before, rest = text.split(start)
+    after = rest.split(end)[1]
+    table = ["| measurement | figure | bar, or ratio |", "|---|---|---|"]
+    table += [f"| {name} | {figure} | {bar} |" for name, figure, bar in lines]
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    body = "\n".join(
+        [f"Measured on: {machine}, with `{' '.join(sys.argv[1:]) or 'no flags'}`.", ""]
+    )
+    file.write_text(f"{before}{start}\n{body}\n" + "\n".join(table) + f"\n{end}{after}", "utf-8")
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    from tests.postgres import running_postgres
+
+    with running_postgres() as url:
+        yield url
+
+
+@contextmanager
+def database(server: str) -> Iterator[str]:
+    from tests.postgres import new_database
+
+    with new_database(server) as url:
+        yield url
+
+
+if __name__ == "__main__":
+    main()

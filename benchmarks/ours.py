@@ -1,0 +1,281 @@
+"""Fairlane measured: through its Python API, over HTTP, at size, and at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+from benchmarks.servers import WIDE_OPEN, fairlane_server, stub_instance
+from fairlane.app import Fairlane, open_store
+from fairlane.clock import SystemClock
+from fairlane.core.model import Submission
+from fairlane.engine.engine import Engine, one
+from fairlane.engine.requests import Complete, Lease, SetPolicy, Submit
+
+Row = dict[str, Any]
+SWITCH_SECONDS = 0.0005
+
+
+@contextmanager
+def sqlite_file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as folder:
+        yield f"sqlite:///{folder}/bench.db"
+
+
+# -------------------------------------------------------------------- Python API
+
+
+def lifecycle(store: str, tasks: int, callers: int) -> Row:
+    """`callers` submit one by one; the worker in the same process runs a no-op for each."""
+    return _in_loop(_lifecycle(store, tasks, callers))
+
+
+async def _lifecycle(store: str, tasks: int, callers: int) -> Row:
+    ran = 0
+    async with Fairlane(store, policy=WIDE_OPEN) as app:
+
+        @app.handler("noop")
+        async def noop(_: Any) -> None:
+            nonlocal ran
+            ran += 1
+
+        async def caller(number: int) -> None:
+            for _ in range(tasks // callers):
+                await app.submit(handler="noop", agent=f"agent-{number % 10}", params={"n": number})
+
+        before = (await app.stats())["metrics"]["tasksCompleted"]
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number in range(callers):
+                group.create_task(caller(number))
+        submitted = time.perf_counter()
+        while (await app.stats())["metrics"]["tasksCompleted"] - before < tasks:
+            await asyncio.sleep(0.002)
+        ended = time.perf_counter()
+    assert ran == tasks, f"{ran} of {tasks} ran"
+    return {
+        "submit_per_s": round(tasks / (submitted - began)),
+        "lifecycle_per_s": round(tasks / (ended - began)),
+    }
+
+
+def lifecycle_on_nodes(store: str, tasks: int, callers: int, nodes: int) -> Row:
+    """The same on several processes at once, on one database."""
+    command = [sys.executable, "-m", "benchmarks.ours", store, str(tasks // nodes), str(callers)]
+    began = time.perf_counter()
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(nodes)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()  # imported and ready
+    began = time.perf_counter()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    for process in processes:
+        process.wait(180)
+        if process.returncode:
+            raise RuntimeError("a node failed")
+    return {"lifecycle_per_s": round(tasks / (time.perf_counter() - began))}
+
+
+def latency(store: str, samples: int = 300) -> Row:
+    """Submit to handler started, one at a time, on an idle scheduler."""
+    return _in_loop(_latency(store, samples))
+
+
+async def _latency(store: str, samples: int) -> Row:
+    started: asyncio.Queue[float] = asyncio.Queue()
+    async with Fairlane(store) as app:
+
+        @app.handler("now")
+        async def now(_: Any) -> None:
+            started.put_nowait(time.perf_counter())
+
+        waits = []
+        for _ in range(samples + 20):
+            began = time.perf_counter()
+            handle = await app.submit(handler="now")
+            waits.append((await started.get() - began) * 1000)
+            await handle.result()
+    return _percentiles(waits[20:])
+
+
+def _percentiles(values: list[float]) -> Row:
+    ordered = sorted(values)
+    pick: Callable[[float], float] = lambda q: round(ordered[int(len(ordered) * q)], 2)  # noqa: E731
+    return {"p50_ms": pick(0.5), "p95_ms": pick(0.95), "p99_ms": pick(0.99)}
+
+
+# -------------------------------------------------------------------- over HTTP
+
+
+def http_submit(store: str, requests: int) -> Row:
+    """One POST per task, durable before its 202; nobody runs them."""
+    with fairlane_server(store) as server:
+        server.load("nobody", 2000)
+        found = server.load("nobody", requests)
+    assert found["statuses"] == {"202": requests}, found
+    return found
+
+
+def http_batch(store: str, requests: int) -> Row:
+    with fairlane_server(store) as server:
+        found = server.load("batch", requests)
+    assert found["statuses"] == {"202": requests}, found
+    return {"tasks_per_s": found["perSecond"] * 50}
+
+
+def http_echo(store: str, requests: int) -> Row:
+    """Submitted over HTTP and run by the built-in worker, until all are done."""
+    with fairlane_server(store) as server:
+        return _executed(server, "echo", requests)
+
+
+def http_actions(store: str, requests: int) -> Row:
+    """Submitted over HTTP and executed through an HTTP tab instance, until all are done."""
+    with stub_instance() as port:
+        with fairlane_server(store, "--instance", f"http://127.0.0.1:{port}") as server:
+            return _executed(server, "action", requests)
+
+
+def _executed(server: Any, kind: str, requests: int) -> Row:
+    began = time.perf_counter()
+    found = server.load(kind, requests)
+    assert found["statuses"] == {"202": requests}, found
+    while (done := server.get("/scheduler/stats")["metrics"])["tasksCompleted"] < requests:
+        assert done["tasksFailed"] == 0, done
+        time.sleep(0.01)
+    # The generator's own start-up is not the server's time.
+    return {"executed_per_s": round(requests / (time.perf_counter() - found["began"])), "_": began}
+
+
+# -------------------------------------------------------------------- at size, at rest
+
+
+def flat(store: str, queued: int, agents: int) -> Row:
+    """Lease and finish batches of 100 with a backlog; the backlog is in place before."""
+    command = [sys.executable, "-m", "benchmarks.ours", "--flat", store, str(queued), str(agents)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    result: Row = json.loads(done.stdout)
+    return result
+
+
+def _flat(store_url: str, queued: int, agents: int) -> Row:
+    store = open_store(store_url)
+    store.migrate()
+    engine = Engine(store, SystemClock(), name="bench")
+    one(engine, SetPolicy(WIDE_OPEN, "bench"))
+    for start in range(0, queued, 1000):
+        engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 1000)])
+    routes = frozenset({"handler/noop"})
+    request = Lease("bench", None, routes, 100, 60_000, started=routes)
+    leases, cycles = [], []
+    for number in range(60):
+        began = time.perf_counter()
+        grants = engine.apply([], [request]).grants[0]
+        leases.append(time.perf_counter() - began)
+        assert len(grants) == 100
+        engine.apply([Complete(grant.task.seq, grant.task.token) for grant in grants])
+        start = queued + number * 100
+        engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 100)])
+        cycles.append(time.perf_counter() - began)
+    return {
+        "lease_us": round(median(leases[10:]) * 10_000, 1),
+        "cycle_us": round(median(cycles[10:]) * 10_000, 1),
+        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def _submission(number: int, agents: int) -> Submission:
+    return Submission(
+        id=f"tsk_{number:016x}",
+        kind="handler",
+        agent=f"agent-{number % agents}",
+        route="handler/noop",
+        body='{"handler":"noop","params":{"n":1}}',
+    )
+
+
+def ready_and_rss(store: str) -> Row:
+    """How long a server takes to be ready on an existing store, and what it holds then."""
+    began = time.perf_counter()
+    with fairlane_server(store) as server:
+        ready = time.perf_counter() - began
+        server.load("nobody", 2000)
+        return {"ready_s": round(ready, 2), "rss_mb": round(server.rss_mb())}
+
+
+def idle(store: str, seconds: float = 10.0) -> Row:
+    with fairlane_server(store) as server:
+        server.load("echo", 100)
+        time.sleep(1.0)
+        before = server.cpu_seconds()
+        time.sleep(seconds)
+        return {"cpu_percent": round((server.cpu_seconds() - before) / seconds * 100, 2)}
+
+
+def fairness(store: str) -> Row:
+    """One agent floods 10,000 tasks of 10 ms; 99 quiet agents submit one each, with 10 slots."""
+    return _in_loop(_fairness(store))
+
+
+async def _fairness(store: str) -> Row:
+    policy = {"lanes": {"main": {"maxInflight": 10, "maxQueueSize": 1_000_000}}}
+    async with Fairlane(store, policy=policy, drain_seconds=0) as app:
+        started: dict[str, float] = {}
+
+        @app.handler("work")
+        async def work(task: Any) -> None:
+            started.setdefault(task.agent, time.perf_counter())
+            await asyncio.sleep(0.010)
+
+        flood = [app.submit(handler="work", agent="flood") for _ in range(10_000)]
+        await asyncio.gather(*flood)
+        asked: dict[str, float] = {}
+
+        async def quiet(number: int) -> None:
+            agent = f"quiet-{number}"
+            asked[agent] = time.perf_counter()
+            handle = await app.submit(handler="work", agent=agent)
+            await handle.result(60)
+
+        await asyncio.gather(*(quiet(number) for number in range(99)))
+        waits = [(started[agent] - at) * 1000 for agent, at in asked.items()]
+        flooded = (await app.stats())["queue"]["agentCounts"].get("flood", 0)
+    assert flooded > 0, "the flood had already ended; the figure says nothing"
+    return {"quiet_max_ms": round(max(waits), 1), "quiet_median_ms": round(median(waits), 1)}
+
+
+def _in_loop(work: Any) -> Row:
+    import uvloop
+
+    sys.setswitchinterval(SWITCH_SECONDS)
+    result: Row = uvloop.run(work)
+    return result
+
+
+def main() -> None:
+    if sys.argv[1] == "--flat":
+        print(json.dumps(_flat(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+        return
+    print("ready", flush=True)
+    sys.stdin.read()
+    lifecycle(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()

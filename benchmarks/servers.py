@@ -1,0 +1,96 @@
+"""Processes that a measurement needs, started and ended with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+WIDE_OPEN = {
+    "lanes": {
+        "main": {"maxInflight": 1000, "maxQueueSize": 10_000_000},
+        "browser": {
+            "maxInflight": 200,
+            "maxPerAgentInflight": 200,
+            "maxQueueSize": 10_000_000,
+            "maxPerAgent": 10_000_000,
+        },
+    },
+    "kinds": {"action": {"deadlineSec": 3600}},
+}
+
+
+@contextmanager
+def fairlane_server(store: str, *flags: str, policy: Any = WIDE_OPEN) -> Iterator[Server]:
+    """`fairlane serve` on a free port."""
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as folder:
+        file = Path(folder) / "policy.json"
+        file.write_text(json.dumps(policy))
+        command = [str(Path(sys.executable).parent / "fairlane"), "serve", "--port", "0"]
+        command += ["--store", store, "--policy", str(file), "--log-level", "warning", *flags]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if "listening" not in line:
+                raise RuntimeError(f"the server did not start: {line!r}")
+            yield Server(process, int(line.rsplit(":", 1)[1]))
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    def load(self, kind: str, requests: int, **options: int) -> dict[str, Any]:
+        command = [sys.executable, "-m", "benchmarks.load", "--port", str(self.port)]
+        command += ["--kind", kind, "--requests", str(requests)]
+        for name, value in options.items():
+            command += [f"--{name}", str(value)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def rss_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+
+@contextmanager
+def stub_instance() -> Iterator[int]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.stub"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait(10)

@@ -1,0 +1,37 @@
+"""Who answers a command: a server over HTTP, or the store itself."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairlane import config
+from fairlane.cli.output import Deliveries
+from fairlane.client import DEFAULT_URL, WAIT_SLICE_SECONDS, Client
+
+
+class Backend(Protocol):
+    client: Client
+    look_seconds: float  # how long to wait for a task at a time
+
+    def deliveries(self, task_id: str) -> Deliveries:
+        """The task's webhooks, as far as this side can see them."""
+        ...
+
+
+class ServerBackend:
+    look_seconds = WAIT_SLICE_SECONDS
+
+    def __init__(self, url: str | None) -> None:
+        self.client = Client(url or config.variable("FAIRLANE_URL") or DEFAULT_URL)
+
+    def deliveries(self, task_id: str) -> Deliveries:  # noqa: ARG002 - no route tells them
+        return ()
+
+
+def backend(url: str | None, store: str | None, *, create: bool = False) -> Backend:
+    """`create`: a store that is not there yet may be made."""
+    if store is None:
+        return ServerBackend(url)
+    from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - slow to import
+
+    return StoreBackend(store, create=create)

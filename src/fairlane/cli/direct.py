@@ -1,0 +1,208 @@
+"""The store itself as the other side of a command, beside a running server or without one.
+
+The very routes of the server run in this process, so that both ways give the same bytes. The store
+is not served from: no lock is taken and nothing is leased. A write is one transaction of the same
+engine, so it is as exact and as durable as one of the server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from fairlane import app, config, wire
+from fairlane.cli.output import Deliveries
+from fairlane.client import Answer, Client, Request
+from fairlane.clock import SystemClock
+from fairlane.core.errors import OperatorError, StoreMismatch, StoreUnavailable
+from fairlane.core.policy import Policy, from_document
+from fairlane.engine.engine import Engine, one
+from fairlane.engine.ids import new_node_name
+from fairlane.engine.node import Node
+from fairlane.engine.requests import UseSecret
+from fairlane.engine.views import Views
+from fairlane.http.app import HttpApp
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.webhooks import new_secret
+from fairlane.store import migrate
+from fairlane.store.base import ConnectionLost, Store
+
+_SQLITE_FILE: Final = "sqlite:///"
+
+
+class StoreBackend:
+    look_seconds = 0.1  # nobody tells this process what a server beside it has done
+
+    def __init__(self, url: str, *, create: bool) -> None:
+        self._transport = StoreTransport(usable_store(url, create=create))
+        self.client = Client(transport=self._transport)
+
+    def deliveries(self, task_id: str) -> Deliveries:
+        return self._transport.node.views.deliveries(task_id)
+
+
+class StoreTransport:
+    """Carries requests no further than to the routes in this process."""
+
+    def __init__(self, store: Store) -> None:
+        self.where = location(store.url)
+        self.node = Node(store, SystemClock())
+        self.node.engine.policy = _policy(store, self.node)
+        self._http = HttpApp(self.node, _check_callback)
+        self._runner = asyncio.Runner()
+        self._writing = False
+
+    def ask(self, request: Request) -> Answer:
+        if request.method != "GET" and not self._writing:
+            self.node.writer.start()
+            self._writing = True
+        return self._runner.run(self._ask(request))
+
+    def close(self) -> None:
+        self._runner.close()
+        self.node.stop()
+
+    async def _ask(self, request: Request) -> Answer:
+        status, found, body = 0, {}, b""
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": request.body or b"", "more_body": False}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal status, found, body
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                found = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                body += message.get("body", b"")
+
+        await self._http(_scope(request), receive, send)
+        return Answer(status, found, body)
+
+
+def _scope(request: Request) -> dict[str, Any]:
+    path, _, query = request.target.partition("?")
+    headers = {"host": "127.0.0.1", **request.headers}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": request.method,
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+    }
+
+
+def _policy(store: Store, node: Node) -> Policy:
+    """The policy in force; a node that has not written yet does not know it."""
+    connection = store.reader()
+    try:
+        rows = connection.run("policy_newest")
+    finally:
+        connection.close()
+    return from_document(wire.decode(rows[0][1])) if rows else node.policy
+
+
+def _check_callback(url: str) -> None:
+    """As the server would with the same settings; it checks again before it sends."""
+    Guard(config.load().allow_outbound).check(url)
+
+
+# -------------------------------------------------------------------- stores
+
+
+def usable_store(url: str, *, create: bool = False) -> Store:
+    """A store with the schema that this program knows. Made, if need be, when `create` says so."""
+    store = existing_store(url, create=create)
+    version, newest = _version(store), newest_schema()
+    if version == 0 and create:
+        store.migrate()
+    elif version == 0:
+        raise OperatorError(f"{location(url)} holds nothing of fairlane; fairlane serve sets it up")
+    elif version != newest:
+        raise StoreMismatch(schema_problem(version, newest))
+    return store
+
+
+def existing_store(url: str, *, create: bool = False) -> Store:
+    file = url.removeprefix(_SQLITE_FILE)
+    if url.startswith(_SQLITE_FILE) and file and not create and not Path(file).exists():
+        raise OperatorError(f"there is no store at {file}; fairlane serve makes one")
+    return app.open_store(url)
+
+
+def _version(store: Store) -> int:
+    try:
+        return store.version()
+    except ConnectionLost as error:
+        raise StoreUnavailable(f"the store does not answer: {error}") from None
+
+
+def newest_schema() -> int:
+    return migrate.files()[-1][0]
+
+
+def schema_problem(version: int, newest: int) -> str:
+    if version < newest:
+        return f"the store has schema {version}, not {newest} yet; fairlane serve brings it up"
+    return f"the store has schema {version} of a newer fairlane; upgrade this one"
+
+
+def location(url: str) -> str:
+    """A store's address without what must not be shown."""
+    if url.startswith("sqlite:"):
+        return url.removeprefix(_SQLITE_FILE)
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+# -------------------------------------------------------------------- store only
+
+
+def examine(url: str) -> dict[str, Any]:
+    """What `doctor` tells. Reads only."""
+    store = existing_store(url)
+    version, newest = _version(store), newest_schema()
+    problems, checked = store.damage(), ["pages", "schema"]
+    if version != newest:
+        problems.append(schema_problem(version, newest))
+    elif not problems:
+        problems += _disagreements(store)
+        checked.append("counters")
+    return {
+        "store": location(url),
+        "sizeBytes": store.size_bytes(),
+        "schemaVersion": version,
+        "newestSchema": newest,
+        "checked": checked,
+        "problems": problems,
+    }
+
+
+def _disagreements(store: Store) -> list[str]:
+    views = Views(store)
+    try:
+        return views.disagreements()
+    finally:
+        views.close()
+
+
+def webhook_secret(settings: config.Settings) -> str:
+    """The one in force: the operator's own, or the store's, made now when there was none."""
+    if settings.webhook_secret:
+        return settings.webhook_secret
+    engine = Engine(usable_store(settings.store), SystemClock(), name=new_node_name())
+    try:
+        secret: str = one(engine, UseSecret(new_secret()))
+    finally:
+        engine.close()
+    return secret

@@ -1,0 +1,343 @@
+"""The command line: which commands and options there are, and what is said about wrong ones.
+
+Imports nothing but the standard library and constants, so that `--help` is quick. Whether a value
+is admitted is for the server to say; here it only has to have the right form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from fairlane.cli.exits import MEANINGS, USAGE
+from fairlane.cli.text import shown
+from fairlane.core import lifecycle
+from fairlane.version import __version__
+
+ABOUT: Final = "A fair, durable task scheduler for fleets of AI agents."
+SERVE_SETTINGS: Final = (
+    "host",
+    "port",
+    "store",
+    "policy",
+    "instance",
+    "allow_outbound",
+    "drain_seconds",
+    "log_level",
+)
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        help_hint = "" if message.endswith("?") else f"; see {self.prog} --help"
+        self.exit(USAGE, f"error: {shown(message.removeprefix('argument '))}{help_hint}\n")
+
+    def knows(self, option: str) -> bool:
+        return option in self._option_string_actions
+
+    def option_names(self) -> list[str]:
+        return list(self._option_string_actions)
+
+
+Leaves = Mapping[str, Parser]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What was asked for. Exits, like argparse, after help and after a complaint."""
+    parser, leaves = build()
+    if not arguments:
+        parser.print_help()
+        parser.exit(USAGE)
+    for argument in arguments:
+        if not argument.isascii() and not _is_text(argument):
+            parser.error(f"{argument!a} is not valid UTF-8")
+    _refuse_unknown(parser, leaves, arguments)
+    return parser.parse_args(arguments)
+
+
+def build() -> tuple[Parser, Leaves]:
+    """The parser, and the one of each command by its name (`webhooks secret`)."""
+    parser = Parser(prog="fairlane", description=ABOUT, epilog=_epilog())
+    parser.add_argument("--version", action="version", version=f"fairlane {__version__}")
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
+    leaves: dict[str, Parser] = {}
+
+    def add(name: str, summary: str, fill: Callable[[Parser], None]) -> None:
+        leaves[name] = commands.add_parser(name, help=summary, description=f"{summary}.")
+        fill(leaves[name])
+
+    add("serve", "Run the server until a signal", _serve)
+    add("submit", "Hand in a task, or a file of tasks", _submit)
+    add("tasks", "List tasks, newest first", _tasks)
+    add("show", "Show a task", _show)
+    add("cancel", "Cancel tasks", _cancel)
+    add("wait", "Wait until tasks have ended", _wait)
+    add("stats", "Show what the scheduler has done and has to do", _stats)
+    add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
+    webhooks = commands.add_parser("webhooks", help="Show the secret that webhooks are signed with")
+    nouns = webhooks.add_subparsers(dest="webhooks", metavar="WHAT", required=True)
+    secret = nouns.add_parser("secret", help="Print the secret", description="Print the secret.")
+    _store_only(secret)
+    leaves["webhooks"], leaves["webhooks secret"] = webhooks, secret
+    return parser, leaves
+
+
+# -------------------------------------------------------------------- the commands
+
+
+def _serve(parser: Parser) -> None:
+    parser.epilog = (
+        "Each option may also stand in fairlane.toml (drain-seconds = 20) or in the environment\n"
+        "(FAIRLANE_DRAIN_SECONDS=20). An option wins over the environment, that over the file."
+    )
+    parser.add_argument("--host", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+    parser.add_argument("--port", metavar="N", help="0 for any free one (9867)")
+    parser.add_argument(
+        "--store", metavar="URL", help="sqlite:///PATH or postgresql://… (a file of the user's)"
+    )
+    parser.add_argument("--policy", metavar="FILE", help="JSON, read again when it changes")
+    parser.add_argument(
+        "--instance",
+        metavar="URL",
+        action="append",
+        help="a browser instance; URL#token=env:NAME for one with a token (repeatable)",
+    )
+    parser.add_argument(
+        "--allow-outbound",
+        metavar="HOST|CIDR[:PORT]",
+        action="append",
+        help="may be reached although it is not public (repeatable)",
+    )
+    parser.add_argument(
+        "--drain-seconds", metavar="N", help="how long running tasks may take to finish (10)"
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error (info)")
+
+
+def _submit(parser: Parser) -> None:
+    parser.epilog = (
+        "examples:\n"
+        "  fairlane submit --handler echo --param text=hello --wait\n"
+        "  fairlane submit --agent a1 --action click --tab t7 --ref e3 --deadline 30s\n"
+        "  fairlane submit --agent a1 --file tasks.json"
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--handler", metavar="NAME", help="the function or worker that is to run it")
+    what.add_argument("--action", metavar="NAME", help="what to do in a browser's tab")
+    what.add_argument(
+        "--file",
+        metavar="FILE",
+        help="JSON with a task, a list of tasks, or a batch, as in POST /tasks; - reads stdin",
+    )
+    parser.add_argument("--agent", metavar="ID", help="who asks; tasks are shared out fairly by it")
+    parser.add_argument("--params", metavar="JSON", type=_json_object, help="an object")
+    parser.add_argument(
+        "--param",
+        metavar="NAME=VALUE",
+        type=_pair,
+        action="append",
+        help="one of the params; VALUE is JSON if it looks like it, else text (repeatable)",
+    )
+    parser.add_argument("--tab", metavar="ID", help="the tab an action is for")
+    parser.add_argument("--ref", metavar="REF", help="the element an action is for")
+    parser.add_argument("--selector", metavar="CSS", help="the same, by a selector")
+    parser.add_argument(
+        "--priority",
+        metavar="N",
+        type=_priority,
+        help="lower goes first; or critical, high, normal, low",
+    )
+    parser.add_argument(
+        "--deadline", metavar="WHEN", help="RFC 3339, or a span from now: 30s, 5m, 2h, 1d"
+    )
+    parser.add_argument("--callback-url", metavar="URL", help="is told when the task has ended")
+    parser.add_argument("--lane", metavar="NAME")
+    parser.add_argument("--session", metavar="KEY", help="tasks of one session run one at a time")
+    parser.add_argument(
+        "--idempotency-key", metavar="KEY", help="handing it in again changes nothing"
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        nargs="?",
+        type=_seconds,
+        const=float("inf"),
+        help="wait until it has ended, at most so long",
+    )
+    _server_or_store(parser)
+
+
+def _tasks(parser: Parser) -> None:
+    parser.add_argument("--agent", metavar="ID")
+    parser.add_argument(
+        "--state",
+        metavar="STATE",
+        action="append",
+        help=f"of {', '.join(lifecycle.STATES)} (repeatable, or with commas)",
+    )
+    parser.add_argument("--lane", metavar="NAME")
+    parser.add_argument("--session", metavar="KEY")
+    parser.add_argument("--batch", metavar="ID")
+    parser.add_argument("--limit", metavar="N", type=_count, help="how many at a time (100)")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--cursor", metavar="CURSOR", help="go on where the last list ended")
+    place.add_argument("--all", action="store_true", help="all of them, page after page")
+    _server_or_store(parser)
+
+
+def _show(parser: Parser) -> None:
+    parser.add_argument("id", metavar="ID")
+    _server_or_store(parser)
+
+
+def _cancel(parser: Parser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="+")
+    _server_or_store(parser)
+
+
+def _wait(parser: Parser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="+")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=_seconds, help="wait at most so long (for ever)"
+    )
+    _server_or_store(parser)
+
+
+def _stats(parser: Parser) -> None:
+    _server_or_store(parser)
+
+
+def _server_or_store(parser: Parser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--url", metavar="URL", help="the server (FAIRLANE_URL, or http://127.0.0.1:9867)"
+    )
+    where.add_argument(
+        "--store", metavar="URL", help="work on the store itself, a server may run beside it"
+    )
+    _json(parser)
+
+
+def _store_only(parser: Parser) -> None:
+    parser.add_argument("--store", metavar="URL", help="the store (the one that serve would use)")
+    _json(parser)
+
+
+def _json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, one line each")
+
+
+# -------------------------------------------------------------------- values
+
+
+def span_ms(text: str) -> int | None:
+    """Milliseconds of `30s`, `5m` and the like, or None when it is no span."""
+    found = _SPAN.fullmatch(text)
+    return int(found[1]) * _UNIT_MS[found[2]] if found else None
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = _parsed(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text[:40]!r}")
+    return value
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text[:40]!r}")
+    parsed = _parsed(value)
+    return name, value if parsed is _NO_JSON else parsed
+
+
+_NO_JSON: Final = object()
+
+
+def _parsed(text: str) -> Any:
+    from fairlane import wire  # noqa: PLC0415 - help has no use for it
+
+    try:
+        return wire.decode(text.encode())
+    except (wire.DecodeError, RecursionError):
+        return _NO_JSON
+
+
+def _priority(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text[:40]!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    milliseconds = span_ms(text)
+    if milliseconds is not None:
+        return milliseconds / 1000
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
+        raise argparse.ArgumentTypeError(f"must be seconds, or like 5m or 2h, not {text[:40]!r}")
+    return float(text)
+
+
+# -------------------------------------------------------------------- complaints
+
+
+def _refuse_unknown(parser: Parser, leaves: Leaves, arguments: Sequence[str]) -> None:
+    """Commands and options that do not exist, before argparse complains about what is missing."""
+    leaf, name, rest = parser, "", list(arguments)
+    while rest and f"{name} {rest[0]}".lstrip() in leaves:
+        name = f"{name} {rest.pop(0)}".lstrip()
+        leaf = leaves[name]
+    below = [
+        other.removeprefix(name).strip() for other in leaves if f" {other}".startswith(f" {name}")
+    ]
+    below = [word for word in below if word and " " not in word]
+    if below and rest and not rest[0].startswith("-"):
+        parser.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{_nearest(rest[0], below)}")
+    for argument in rest[: rest.index("--")] if "--" in rest else rest:
+        option = argument.partition("=")[0]
+        if _is_option(argument) and not leaf.knows(option):
+            leaf.error(f"unknown option {option}{_option_hint(option, leaf, leaves)}")
+
+
+def _option_hint(option: str, leaf: Parser, leaves: Leaves) -> str:
+    if leaf not in leaves.values() and any(other.knows(option) for other in leaves.values()):
+        return " here: options stand behind the command"
+    return _nearest(option, leaf.option_names())
+
+
+def _is_option(argument: str) -> bool:
+    return argument.startswith("-") and argument != "-" and not _NUMBER.fullmatch(argument)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    from fairlane.core.policy import nearest  # noqa: PLC0415 - help has no use for it
+
+    return nearest(word, known)
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _epilog() -> str:
+    lines = [f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items()]
+    return "\n".join(["fairlane COMMAND --help tells more.", "", "exit codes:", *lines])

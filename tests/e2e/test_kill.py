@@ -1,0 +1,178 @@
+"""kill -9, again and again, under load: what was acknowledged is done, once, and nothing else is.
+
+    pytest tests/e2e/test_kill.py --kills 300 --kill-tasks 60000 -o timeout=3600 -s
+
+Half of the kills and tasks go to each database. A failure prints the seed; --kill-seed repeats the
+same orders and pauses, though not the same interleaving: that is up to the system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import checks
+from tests.e2e.history import KILL, OK, READY
+from tests.e2e.processes import show, until
+from tests.e2e.stage import LEASE_SECONDS, Stage, staged
+from tests.postgres import mortal_postgres
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.processes import Programs
+
+pytestmark = pytest.mark.slow
+
+LIFE_SECONDS = (0.05, 0.8)  # how long a server lives after it is ready
+LIFE_MEAN_SECONDS = sum(LIFE_SECONDS) / 2
+BIRTH_SECONDS = (0.0, 0.7)  # when one dies that is killed while it starts
+DIES_YOUNG = 0.15  # so many of the kills
+RETRY_SECONDS = 1 + 2  # the waits before the second and the third attempt
+SLACK_SECONDS = 5.0
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    given: int | None = request.config.getoption("--kill-seed")
+    found = random.randrange(2**32) if given is None else given
+    show(f"--kill-seed {found}")
+    return found
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--kills")) // 2
+
+
+@pytest.fixture
+def tasks(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--kill-tasks")) // 2
+
+
+# -------------------------------------------------------------------- one server on a file
+
+
+async def test_nothing_is_lost_or_done_twice_when_the_server_is_killed(
+    programs: Programs, tmp_path: Path, seed: int, kills: int, tasks: int
+) -> None:
+    store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    async with staged(programs, tmp_path, store, title=f"seed {seed}") as stage:
+        load = stage.load(seed, tasks=tasks, rate=tasks / (kills * LIFE_MEAN_SECONDS))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
+            await _kill_and_restart(stage, random.Random(seed), kills)
+            load.over = True
+        seconds = await stage.settle()
+        assert await stage.problems() == []
+        # A restart on the same file waits for no lease to run out.
+        assert seconds < RETRY_SECONDS + SLACK_SECONDS
+
+
+async def _kill_and_restart(stage: Stage, rng: random.Random, kills: int) -> None:
+    (server,) = stage.servers
+    await stage.start(server)
+    for _ in range(kills):
+        if rng.random() >= DIES_YOUNG:
+            await stage.until_ready(server)
+            await asyncio.sleep(rng.uniform(*LIFE_SECONDS))
+        else:
+            await asyncio.sleep(rng.uniform(*BIRTH_SECONDS))
+        stage.kill(server)
+        assert checks.disagreements(stage.store) == []
+        server.begin()
+    await stage.until_ready(server)
+
+
+# -------------------------------------------------------------------- two nodes on one database
+
+
+async def test_nothing_is_lost_or_done_twice_when_nodes_are_killed(
+    programs: Programs, tmp_path: Path, fresh_postgres: str, seed: int, kills: int, tasks: int
+) -> None:
+    async with staged(programs, tmp_path, fresh_postgres, nodes=2, title=f"seed {seed}") as stage:
+        first, second = stage.servers
+        await asyncio.gather(stage.start(first), stage.start(second))
+        load = stage.load(seed, tasks=tasks, rate=tasks / (kills * 2 * LIFE_MEAN_SECONDS))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
+            await _kill_in_turns(stage, random.Random(seed), kills - 1)
+            stage.kill(first)
+            load.over = True
+        seconds = await stage.settle()
+        assert await stage.problems() == []
+        assert _acknowledged_by_survivors(stage) > kills
+        # What the dead one held is free when its leases have run out, and not later.
+        assert seconds < LEASE_SECONDS + RETRY_SECONDS + SLACK_SECONDS
+
+
+async def _kill_in_turns(stage: Stage, rng: random.Random, kills: int) -> None:
+    """Mostly one at a time; sometimes both, so that nobody is there to go on."""
+    left = kills
+    while left > 0:
+        await asyncio.sleep(rng.uniform(*LIFE_SECONDS))
+        victims = [rng.choice(stage.servers)]
+        if left > 1 and rng.random() < 0.2:
+            victims = stage.servers
+        for victim in victims:
+            stage.kill(victim)
+            left -= 1
+        assert checks.disagreements(stage.store) == []
+        await asyncio.gather(*(stage.start(victim) for victim in victims))
+
+
+def _acknowledged_by_survivors(stage: Stage) -> int:
+    """How many submissions were acknowledged while exactly one of the nodes was down."""
+    down: set[str] = set()
+    count = 0
+    for entry in stage.history.entries:
+        if entry.what == KILL:
+            down.add(entry.who)
+        elif entry.what == READY:
+            down.discard(entry.who)
+        elif entry.what == OK and len(down) == 1:
+            count += 1
+    return count
+
+
+# -------------------------------------------------------------------- the database itself
+
+
+async def test_nothing_is_lost_when_postgresql_is_killed_and_the_server_goes_on(
+    programs: Programs, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with mortal_postgres() as postgres:
+        async with staged(programs, tmp_path, postgres.url, title=f"seed {seed}") as stage:
+            (server,) = stage.servers
+            await stage.start(server)
+            pid = server.pid
+            load = stage.load(seed, tasks=500, rate=150)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(load.run())
+                for _ in range(4):
+                    await asyncio.sleep(rng.uniform(0.2, 1.0))
+                    await asyncio.to_thread(postgres.kill)
+                    stage.history.add("postgresql", KILL)
+                    await asyncio.sleep(rng.uniform(0.0, 0.7))
+                    await asyncio.to_thread(postgres.start)
+                    stage.history.add("postgresql", READY)
+                    await _until_acknowledged(stage)
+                load.over = True
+            await stage.settle()
+            assert await stage.problems() == []
+            assert server.alive
+            assert server.pid == pid
+
+
+async def _until_acknowledged(stage: Stage) -> None:
+    """Work goes on soon after the database is back, without anybody's help."""
+    before = len(stage.history.acknowledged)
+    await until(
+        lambda: len(stage.history.acknowledged) > before,
+        SLACK_SECONDS,
+        lambda: "nothing is acknowledged any more",
+    )

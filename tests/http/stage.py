@@ -1,0 +1,123 @@
+"""One test's own agents and tabs on a server that it shares with others.
+
+The policy below gives the shared servers lanes with small limits, so that a test that needs a
+limit names a lane instead of starting a server. The lane `browser` keeps its documented defaults.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from tests.http.api import LIVE, Answer, Api, balance
+
+if TYPE_CHECKING:
+    from tests.fakes.tab_instance import Entry, TabInstance
+    from tests.http.hooks import Hooks
+
+ONE = "one"  # one task at a time
+TWO = "two"  # two
+SHARED = "shared"  # four, of which one agent may have two
+TINY = "tiny"  # five may wait, three of one agent; nothing starts
+HELD = "held"  # nothing starts
+
+POLICY: dict[str, Any] = {
+    "lanes": {
+        ONE: {"maxInflight": 1},
+        TWO: {"maxInflight": 2},
+        SHARED: {"maxInflight": 4, "maxPerAgentInflight": 2},
+        TINY: {"maxInflight": 1, "maxQueueSize": 5, "maxPerAgent": 3, "paused": True},
+        HELD: {"maxInflight": 1, "paused": True},
+    }
+}
+
+HANG = {"hang": True}
+
+_numbers = itertools.count(1)
+
+
+class Stage:
+    def __init__(self, api: Api, instance: TabInstance, hooks: Hooks) -> None:
+        self.api = api
+        self.instance = instance
+        self.hooks = hooks
+        self.agent = self.new_agent()
+        self._before = len(instance.requests)
+
+    def new_agent(self, name: str = "agent") -> str:
+        return f"{name}-{next(_numbers)}"
+
+    def tab(self) -> str:
+        name = f"tab-{next(_numbers)}"
+        self.instance.tabs.append(name)
+        return name
+
+    # --- submitting -----------------------------------------------------------------------------
+
+    def task(self, *, fake: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+        """The body of a submission. A field that is None is left out."""
+        if fake is not None:
+            fields["params"] = {**fields.get("params", {}), "fake": fake}
+        body = {"agentId": self.agent, "action": "click", **fields}
+        if "tabId" not in body:
+            body["tabId"] = self.tab()
+        return {name: value for name, value in body.items() if value is not None}
+
+    async def post(self, **fields: Any) -> Answer:
+        return await self.api.post("/tasks", self.task(**fields))
+
+    async def submit(self, **fields: Any) -> str:
+        return await self.api.submit(**self.task(**fields))
+
+    async def run(self, **fields: Any) -> dict[str, Any]:
+        """Submit, and wait for its end."""
+        return await self.api.end_of(await self.submit(**fields))
+
+    async def block(self, lane: str, **fields: Any) -> str:
+        """Fill a slot of the lane: a task that hangs in the instance until it is let go."""
+        before = len(self.instance.seen("action"))
+        task_id = await self.submit(
+            lane=lane, fake=HANG, agentId=self.new_agent("blocker"), **fields
+        )
+        await self.instance.until(lambda: len(self.instance.seen("action")) > before)
+        return task_id
+
+    # --- what the instance saw ------------------------------------------------------------------
+
+    def actions(self, agent: str | None = None) -> list[Entry]:
+        """Actions that arrived since this test began, in order; of one agent if named."""
+        entries = [one for one in self.instance.requests[self._before :] if one.what == "action"]
+        return [one for one in entries if agent in (None, one.headers["x-agent-id"])]
+
+    def numbers(self, agent: str | None = None) -> list[int]:
+        """The param `n` of each action that carried one, in order of arrival."""
+        return [one.body["n"] for one in self.actions(agent) if "n" in one.body]
+
+    def agents(self) -> list[str]:
+        """Who each numbered action came from, in order of arrival."""
+        return [one.headers["x-agent-id"] for one in self.actions() if "n" in one.body]
+
+    async def arrived(self, count: int, agent: str | None = None) -> list[Entry]:
+        await self.instance.until(lambda: len(self.actions(agent)) >= count)
+        return self.actions(agent)
+
+    def most_at_once(self, tab: str | None = None) -> int:
+        """How many actions were under way together, without those that were broken off."""
+        moments: list[tuple[int, int]] = []
+        for one in self.actions():
+            if one.outcome != "gone" and tab in (None, one.tab):
+                end = one.finished if one.finished is not None else 2**62
+                moments += [(one.arrived, 1), (end, -1)]
+        return max(itertools.accumulate(step for _, step in sorted(moments)), default=0)
+
+    # --- afterwards -----------------------------------------------------------------------------
+
+    async def clear(self) -> None:
+        """Leave nothing behind, and the books in order."""
+        while ids := (await self.api.get("/tasks", state=LIVE, limit=1000)).ids:
+            for task_id in ids:
+                await self.api.cancel(task_id)
+        self.instance.release()
+        stats = await self.api.stats()
+        assert balance(stats) == 0, stats
+        assert (stats["queue"]["totalQueued"], stats["queue"]["totalInflight"]) == (0, 0), stats

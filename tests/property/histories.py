@@ -1,0 +1,263 @@
+"""Random legal histories: many tasks, agents and sessions, driven through the real core.
+
+A `History` does what an engine does and no more: it hands rows to the core, keeps the rows and
+counters that come back, and passes a session's turn on. Each step names a verb and two numbers that
+choose among what the verb could be applied to; a step that applies to nothing does nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from fairlane.core import admission, counts, gates, leases, lifecycle
+from fairlane.core.counts import Tally
+from fairlane.core.errors import QueueFull
+from fairlane.core.gates import Session
+from fairlane.core.model import SESSION_GATE, Change, Submission, Task
+from fairlane.core.policy import Policy, from_document
+
+BOUNDED: Final = settings(max_examples=100, deadline=None)
+
+POLICY: Final = from_document(
+    {"kinds": {"action": {"maxAttempts": 3}, "handler": {"maxAttempts": 2, "jitter": 0.5}}}
+)
+PRIORITIES: Final = (-30, -20, -1, 0, 10)
+SESSIONS: Final = (None, None, "s1", "s2")
+TTL_MS: Final = 5000
+
+
+class Step(NamedTuple):
+    verb: str
+    which: int
+    how: int
+
+
+class History:
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self.policy = policy
+        self.now = 1_700_000_000_000
+        self.token = 0
+        self.tasks: dict[int, Task] = {}
+        self.changes: list[Change] = []
+        self.lane = Tally()
+        self.lines: dict[tuple[str, str], Tally] = {}
+        self.sessions: dict[str, Session] = {}
+
+    def take(self, step: Step) -> None:
+        self.now += step.how % 7
+        VERBS[step.verb](self, step)
+        self._pass_turns_on()
+
+    def save(self, change: Change | None) -> None:
+        """Keep what the core decided, as a store does."""
+        if change is None:
+            return
+        after = change.after
+        if change.before is not None:
+            assert self.tasks[after.seq] == change.before
+        self.tasks[after.seq] = copy.copy(after)
+        self.changes.append(change)
+        counts.apply(self.lane, change)
+        counts.apply(self.lines.setdefault((after.agent, after.route), Tally()), change)
+        if after.session:
+            gates.apply(self.session(after.session), change)
+
+    def session(self, key: str) -> Session:
+        return self.sessions.setdefault(key, Session(key, max_concurrent=1 + (key == "s2")))
+
+    def of(self, *states: str) -> list[Task]:
+        return [task for task in self.tasks.values() if task.state in states]
+
+    def leased(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.leased]
+
+    def _pass_turns_on(self) -> None:
+        for session in self.sessions.values():
+            waiting = [t for t in self.of(lifecycle.QUEUED) if _waits(t, session)]
+            waiting.sort(key=lambda task: (task.priority, task.seq))
+            for task in waiting[: session.free]:
+                self.save(gates.promote(task, self.now))
+
+
+def _waits(task: Task, session: Session) -> bool:
+    return task.session == session.key and task.gate == SESSION_GATE
+
+
+def _one(tasks: Iterable[Task], step: Step) -> Task | None:
+    found = list(tasks)
+    return found[step.which % len(found)] if found else None
+
+
+def _submission(history: History, step: Step) -> Submission:
+    kind = ("action", "handler")[step.how % 2]
+    return Submission(
+        id=f"tsk_{len(history.tasks) + 1}",
+        kind=kind,
+        agent="abc"[step.which % 3],
+        route=kind,
+        body="{}",
+        priority=PRIORITIES[step.how % len(PRIORITIES)],
+        session=SESSIONS[step.which % len(SESSIONS)],
+    )
+
+
+def _submit(history: History, step: Step) -> None:
+    submission = _submission(history, step)
+    change = admission.admit(
+        submission,
+        "main",
+        history.policy,
+        seq=len(history.tasks) + 1,
+        position=history.lane.queued + 1,
+        now=history.now,
+    )
+    session = history.session(submission.session) if submission.session else None
+    change.after.gate = gates.entry_gate(session)
+    history.save(change)
+
+
+def _reject(history: History, step: Step) -> None:
+    history.save(
+        admission.reject(
+            _submission(history, step),
+            "main",
+            history.policy,
+            QueueFull("rejected: global queue full"),
+            seq=len(history.tasks) + 1,
+            now=history.now,
+        )
+    )
+
+
+def _lease(history: History, step: Step) -> None:
+    task = _one((task for task in history.tasks.values() if task.ready), step)
+    if task:
+        history.token += 1
+        started = bool(step.how % 2)
+        history.save(
+            leases.grant(
+                task,
+                token=history.token,
+                worker="w",
+                ttl_ms=TTL_MS,
+                started=started,
+                now=history.now,
+            )
+        )
+
+
+def _report(decide: Callable[[History, Task, Step], leases.Decision]) -> Verb:
+    """A worker's report about something that it has leased."""
+
+    def apply(history: History, step: Step) -> None:
+        task = _one(history.leased(), step)
+        if task:
+            history.save(decide(history, task, step).change)
+
+    return apply
+
+
+def _fail(history: History, task: Task, step: Step) -> leases.Decision:
+    return leases.fail(
+        task,
+        task.token,
+        "no luck",
+        retryable=step.how % 4 != 0,
+        retry_after_ms=(None, 3, 60_000)[step.how % 3],
+        policy=history.policy,
+        now=history.now,
+    )
+
+
+def _reclaim(history: History, step: Step) -> None:
+    task = _one(history.leased(), step)
+    if task:
+        history.save(leases.reclaim(task, history.policy, history.now))
+
+
+def _cancel(history: History, step: Step) -> None:
+    task = _one(history.tasks.values(), step)
+    if task:
+        history.save(leases.cancel(task, task.id, history.now).change)
+
+
+def _expire(history: History, step: Step) -> None:
+    task = _one(history.of(lifecycle.QUEUED, *lifecycle.IN_FLIGHT), step)
+    if task:
+        history.save(leases.expire(task, history.now))
+
+
+def _promote(history: History, step: Step) -> None:
+    task = _one((task for task in history.tasks.values() if task.gate == "delay"), step)
+    if task:
+        history.save(gates.promote(task, history.now))
+
+
+def _hold(history: History, step: Step) -> None:
+    task = _one((task for task in history.tasks.values() if task.ready and task.session), step)
+    if task:
+        history.save(gates.hold(task))
+
+
+def _reset(history: History, step: Step) -> None:
+    task = _one(history.of(lifecycle.PARKED), step)
+    if task:
+        after = copy.copy(task)
+        after.state = lifecycle.step(task.state, lifecycle.RESET)
+        after.attempts = 0
+        after.gate = gates.entry_gate(history.session(task.session) if task.session else None)
+        history.save(Change(task, after, lifecycle.RESET))
+
+
+Verb = Callable[[History, Step], None]
+VERBS: Final[dict[str, Verb]] = {
+    "submit": _submit,
+    "reject": _reject,
+    "lease": _lease,
+    "start": _report(lambda h, task, _: leases.start(task, task.token, h.now)),
+    "renew": _report(lambda h, task, _: leases.renew(task, task.token, TTL_MS, h.now)),
+    "complete": _report(lambda h, task, _: leases.complete(task, task.token, "1", h.now)),
+    "fail": _report(_fail),
+    "release": _report(lambda h, task, _: leases.release(task, task.token, h.now)),
+    "reclaim": _reclaim,
+    "cancel": _cancel,
+    "expire": _expire,
+    "promote": _promote,
+    "hold": _hold,
+    "reset": _reset,
+}
+# More often, so that tasks live long enough for the rest to happen to them.
+_OFTEN: Final = ("submit", "lease", "lease", "start", "fail", "fail", "promote", "promote")
+_DRAWN: Final = (*VERBS, *_OFTEN, *_OFTEN)
+STEPS_MAX: Final = 70
+
+
+def _steps(drawn: bytes) -> list[Step]:
+    triples = zip(drawn[::3], drawn[1::3], drawn[2::3], strict=True)
+    return [Step(_DRAWN[verb % len(_DRAWN)], which, how) for verb, which, how in triples]
+
+
+# Drawn as bytes of a chosen length: many times faster than a list of steps, and as often long as
+# short.
+step_lists: Final = (
+    st.integers(0, STEPS_MAX)
+    .flatmap(lambda count: st.binary(min_size=3 * count, max_size=3 * count))
+    .map(_steps)
+)
+
+
+def lived(steps: list[Step]) -> History:
+    """A history that these steps have made, with at least one task in it."""
+    history = History()
+    history.take(Step("submit", 0, 1))
+    for step in steps:
+        history.take(step)
+    return history
+
+
+histories = step_lists.map(lived)

@@ -1,0 +1,120 @@
+"""The worker while the store is away: what runs goes on, and what has not begun is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.app import open_store
+from fairlane.clock import ManualClock
+from fairlane.core.model import Submission
+from fairlane.core.policy import Policy
+from fairlane.engine.engine import Engine
+from fairlane.engine.requests import Cancel, Submit
+from fairlane.engine.views import Views
+from fairlane.engine.writer import Writer
+from fairlane.store.base import ConnectionLost
+from fairlane.worker.loop import Worker
+from fairlane.worker.source import EngineSource
+from tests.fakes.waiting import eventually
+from tests.store.faults import WatchedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.worker.executors.base import Run
+    from tests.store.faults import WatchedConnection
+
+
+class Scene:
+    """A writer on a store in memory that can be sent away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.tries = 0
+        self.real = open_store("sqlite://:memory:")
+        self.real.migrate()
+        engine = Engine(WatchedStore(self.real, self._watch), ManualClock(), name="node_a")
+        self.writer = Writer(engine)
+        self.source = EngineSource(self.writer, "node_a", Policy)
+        self.views = Views(self.real)
+        self.writer.start()
+
+    def _watch(self, _moment: str, _connection: WatchedConnection) -> None:
+        if self.away:
+            self.tries += 1
+            raise ConnectionLost("away")
+
+    def submit(self) -> None:
+        task = Submission(id="one", kind="action", agent="a", route="action", body="{}")
+        self.writer.ask_and_wait(Submit([task]))
+
+    def state(self) -> tuple[str, int]:
+        view = self.views.task("one")
+        assert view is not None
+        return view.task.state, view.task.attempts
+
+    def close(self) -> None:
+        self.away = False
+        self.writer.stop()
+        self.views.close()
+        self.real.close()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    scene.close()
+
+
+async def test_a_renewal_that_fails_stops_no_work(scene: Scene) -> None:
+    scene.submit()
+    (assignment,) = await scene.source.lease(frozenset({"action"}), frozenset({"action"}), 1)
+    scene.away = True
+    assert scene.source.renew([assignment]) == []
+    assert scene.tries > 0
+    scene.away = False
+    assert scene.source.renew([assignment]) == []
+    scene.writer.ask_and_wait(Cancel("one"))
+    assert scene.source.renew([assignment]) == [assignment]
+
+
+class Once:
+    """An executor whose work may be done once and never again."""
+
+    starts_itself = True
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.done = 0
+
+    async def execute(self, run: Run) -> Any:
+        self.arrived.set()
+        await self.go_on.wait()
+        await run.start()
+        self.done += 1
+        return None
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.mark.slow
+async def test_an_outage_before_the_start_does_not_fail_the_task(scene: Scene) -> None:
+    scene.submit()
+    once = Once()
+    worker = Worker(scene.source, lambda: {"action": once}, lambda: 1)
+    running = asyncio.create_task(worker.run())
+    await once.arrived.wait()
+    scene.away = True
+    once.go_on.set()
+    await eventually(lambda: scene.tries > 5)
+    scene.away = False
+    await eventually(lambda: scene.state() == ("done", 1))
+    assert once.done == 1
+    await worker.drain(1)
+    running.cancel()
