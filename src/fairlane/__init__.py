@@ -13,7 +13,7 @@ __all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__
 
 
 def __getattr__(name: str) -> Any:
-    """Import the application when it is first asked for: commands that do not need it start fast."""
+    """Import the application when it is first asked for, so that commands start fast."""
     if name in __all__:
         from fairlane import app  # noqa: PLC0415 - see above
 

@@ -92,8 +92,8 @@ def test_a_param_is_json_where_it_looks_like_it(
 
 
 def test_a_deadline_may_be_a_span_from_now(run: Run, server: Server, agent: str) -> None:
-    task_id = _queued(run, ["--url", server.url], agent, "--deadline", "2h")
-    assert re.search(r"deadline +\S+Z \(in 1 h\)", run("show", task_id, "--url", server.url).out)
+    task_id = _queued(run, ["--url", server.url], agent, "--deadline", "3h")
+    assert re.search(r"deadline +\S+Z \(in 3 h\)", run("show", task_id, "--url", server.url).out)
 
 
 def test_submitting_again_with_the_same_key_changes_nothing(run: Run, side: list[str]) -> None:

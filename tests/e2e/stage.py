@@ -14,7 +14,8 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from fairlane.app import open_store
 from tests.e2e import checks
 from tests.e2e.checks import Executed, Final, Webhook
-from tests.e2e.history import History
+from tests.e2e.asking import Asker
+from tests.e2e.history import INVOKE, OK, History
 from tests.e2e.load import TABS, Load
 from tests.e2e.processes import Program, Programs, show, until
 from tests.outbound.receivers import Receiver, answering, receiving
@@ -77,6 +78,14 @@ class Stage:
         server.kill()
         self.ready.discard(server.url)
         self.history.add(server.name, "kill")
+
+    async def begin_long_action(self, key: str, *, ms: int) -> None:
+        params = {"key": key, "fake": {"delayMs": ms}}
+        async with Asker(self.servers[0]) as asker:
+            self.history.add("stage", INVOKE, key=key, group=key)
+            id = await asker.submit(action="click", tabId=TABS[0], params=params)
+            self.history.add("stage", OK, key=key, id=id, group=key)
+            await asker.until_tasks([id], state="running")
 
     # ------------------------------------------------------------ the end
 

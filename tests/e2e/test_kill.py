@@ -150,6 +150,7 @@ async def test_nothing_is_lost_when_postgresql_is_killed_and_the_server_goes_on(
             (server,) = stage.servers
             await stage.start(server)
             pid = server.pid
+            await stage.begin_long_action("long", ms=6000)  # longer than a lease is left alone
             load = stage.load(seed, tasks=500, rate=150)
             async with asyncio.TaskGroup() as group:
                 group.create_task(load.run())

@@ -6,6 +6,7 @@ limit names a lane instead of starting a server. The lane `browser` keeps its do
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +116,7 @@ class Stage:
     async def clear(self) -> None:
         """Leave nothing behind, and the books in order."""
         while ids := (await self.api.get("/tasks", state=LIVE, limit=1000)).ids:
-            for task_id in ids:
-                await self.api.cancel(task_id)
+            await asyncio.gather(*map(self.api.cancel, ids))
         self.instance.release()
         stats = await self.api.stats()
         assert balance(stats) == 0, stats

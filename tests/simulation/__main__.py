@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seed N --steps M [--seeds K] [--trace]`: play seeds, one line each."""
+"""Play seeds: `python -m tests.simulation --seed N --steps M [--seeds K] [--trace]`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 
-from tests.simulation.invariants import Violation
+from tests.simulation.causes import Violation
 from tests.simulation.world import Report, run
 
 

@@ -88,7 +88,7 @@ class FaultyStore:
         return FaultyConnection(real, self)
 
     def drop(self) -> None:
-        """What the system does for a dead process: its connections end, and what was not committed."""
+        """What the system does for a dead process: its connections end, uncommitted work goes."""
         while self._open:
             self._open.pop().close()
 

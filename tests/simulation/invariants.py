@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever went wrong. Each rule has a name; see `Violation`.
+"""What must hold after every step, whatever went wrong. Each rule has a name.
 
 Everything is judged from the tables as they are and from the history of what was asked: a change
 needs a request of the same step, or the clock, as its cause, so that a step whose answer got lost
@@ -23,16 +23,25 @@ from fairlane.engine.engine import Outcome
 from fairlane.engine.requests import (
     Cancel,
     Complete,
-    Fail,
     Lease,
-    Reclaim,
-    Release,
     Renew,
     SettleDelivery,
     Start,
     Submit,
 )
 from tests.simulation import ledger
+from tests.simulation.causes import (
+    CLOSERS,
+    REPORTS,
+    Causes,
+    Step,
+    Violation,
+    demand,
+    demand_attempts,
+    demand_closed,
+    demand_end,
+    demand_final,
+)
 from tests.simulation.ledger import ENDS, FIXED, LIVE, SLOTS, Books, Reader, Row, Seen
 
 if TYPE_CHECKING:
@@ -41,8 +50,6 @@ if TYPE_CHECKING:
     from fairlane.store.sqlite import SqliteStore
 
 _fixed: Final = attrgetter(*FIXED)
-REPORTS: Final = (Start, Renew, Complete, Fail, Release)
-CLOSERS: Final = (Complete, Fail, Release)
 EVENTS: Final = {"done": "task.completed", "failed": "task.failed", "cancelled": "task.cancelled"}
 END_COUNTERS: Final = {
     "done": ledger.COMPLETED,
@@ -54,72 +61,12 @@ CLOSE_LOOK_EVERY: Final = 10  # steps; and after every fault
 FOREVER: Final = 2**62
 
 
-class Violation(AssertionError):
-    """A rule does not hold. `rule` is its name."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        super().__init__(f"{rule}: {message}")
-        self.rule = rule
-
-
-class Step(msgspec.Struct):
-    """What was asked, and what came back: None when nobody knows what was done."""
-
-    number: int
-    now: int
-    batch: list[Any]
-    waiting: list[Lease]
-    outcome: Outcome | None = None
-    by: str = ""
-    neighbour: bool = False  # done by another process beside the server
-    due_at: int | None = None  # when the engine wants to be called again
-    fault: str = ""
-
-
-class Causes:
-    """What a batch may bring about, by what it may happen to."""
-
-    def __init__(self, batch: Sequence[Any], now: int) -> None:
-        self.now = now
-        self.reports: dict[tuple[int, int], list[Any]] = {}
-        self.cancelled: set[str] = set()
-        self.submitted: set[str] = set()
-        self.prefixes: list[str] = []
-        for request in batch:
-            if isinstance(request, REPORTS):
-                self.reports.setdefault((request.seq, request.token), []).append(request)
-            elif isinstance(request, Cancel):
-                self.cancelled.add(request.id)
-            elif isinstance(request, Submit):
-                self.submitted.update(submission.id for submission in request.submissions)
-            elif isinstance(request, Reclaim):
-                self.prefixes.append(request.prefix)
-
-    def of(self, row: Task | None, *kinds: type) -> list[Any]:
-        """The reports that carry the token of the row's open lease."""
-        if row is None or row.lease_expires_at is None:
-            return []
-        return [r for r in self.reports.get((row.seq, row.token), ()) if isinstance(r, kinds)]
-
-    def lost(self, row: Task | None) -> bool:
-        """The lease ran out, or was taken from a worker that is known to be dead."""
-        if row is None or row.lease_expires_at is None:
-            return False
-        taken = any((row.worker or "").startswith(prefix) for prefix in self.prefixes)
-        return taken or row.lease_expires_at <= self.now
-
-
 class Key(msgspec.Struct):
     """An idempotency key that has to be remembered."""
 
     digest: str
     ids: list[str]
     created_at: int
-
-
-def demand(rule: str, holds: object, message: str) -> None:
-    if not holds:
-        raise Violation(rule, message)
 
 
 class Invariants:
@@ -161,7 +108,8 @@ class Invariants:
     def check(self, step: Step) -> None:
         """Compare the tables with what `step` may have done. Raises `Violation`."""
         news = self.reader.news()
-        self.changed, gone = [], []
+        gone: list[Task] = []
+        self.changed = []
         if news:
             self.changed, gone = self.reader.differences()
         last_seq, last_token = self._read_scheduler()
@@ -211,15 +159,15 @@ class Invariants:
             if _fixed(before) != _fixed(after):
                 raise Violation("fixed", f"{before} became {after}")
             if before.state in ENDS:
-                _demand_final(before, after)
+                demand_final(before, after)
         if seen.closed:
-            _demand_closed(seen.closed, causes)
+            demand_closed(seen.closed, causes)
         elif before and before.lease_expires_at != after.lease_expires_at and not seen.granted:
             moments = [causes.now + r.ttl_ms for r in causes.of(before, Renew)]
             demand("fencing", after.lease_expires_at in moments, f"{name} was renewed by nobody")
-        _demand_attempts(seen, causes)
+        demand_attempts(seen, causes)
         if seen.ended or after.state == "parked":
-            _demand_end(before, after, causes)
+            demand_end(before, after, causes)
         if after.state == "running" and before and before.state == "assigned" and not seen.granted:
             demand("fencing", causes.of(before, Start), f"{name} was started by nobody")
         demand(
@@ -590,56 +538,6 @@ class Invariants:
         demand("drain", self.admitted == ended + parked, f"{self.admitted} != {ended} + {parked}")
         owed = [id_ for id_, state in self._delivery_states.items() if state == "due"]
         demand("drain", not owed, f"webhooks never sent: {owed}")
-
-
-def _demand_final(before: Task, after: Task) -> None:
-    kept = copy.copy(before)
-    kept.lease_expires_at = after.lease_expires_at
-    if kept != after:
-        raise Violation("final", f"task {after.seq} ended as {before.state} and became {after}")
-
-
-def _demand_closed(row: Task, causes: Causes) -> None:
-    """A lease ends by a report with its token, by time, or with its worker."""
-    told = causes.of(row, *CLOSERS) or (row.state in ENDS and causes.of(row, Start))
-    message = f"task {row.seq}: lease {row.token} of {row.worker} was closed by nobody"
-    demand("fencing", told or causes.lost(row), message)
-
-
-def _demand_attempts(seen: Seen, causes: Causes) -> None:
-    """Each lease is one attempt, unless it was given back or never started."""
-    before, after = seen.before, seen.after
-    counted = after.attempts - (before.attempts if before else 0) - seen.granted
-    name = f"task {after.seq}: {counted} attempts beside leases, {after.attempts} in all"
-    idle = before is not None and before.state == "assigned" and causes.lost(before)
-    clean = seen.closed is not None and bool(causes.of(before, Release) or idle)
-    if counted == -1:
-        demand("attempts", clean, name)
-    else:
-        demand("attempts", counted == 0, name)
-        ran = causes.of(before, Fail) or (causes.lost(before) and not idle)
-        ran = ran or causes.of(before, Start, Complete)
-        over = after.state in ENDS or after.state == "parked"
-        demand("attempts", not (clean and not ran and not over), f"{name}: one was not given back")
-    demand("attempts", 0 <= after.attempts <= after.max_attempts, name)
-
-
-def _demand_end(before: Task | None, after: Task, causes: Causes) -> None:
-    name = f"task {after.seq} is {after.state}"
-    spent = after.attempts >= after.max_attempts
-    failed = causes.of(before, Fail)
-    final = any(not r.retryable for r in failed) or (spent and (failed or causes.lost(before)))
-    if after.state == "done":
-        demand("fencing", causes.of(before, Complete), f"{name} and nobody completed it")
-    elif after.state == "cancelled":
-        demand("cancel", after.id in causes.cancelled, f"{name} and nobody cancelled it")
-    elif after.state == "failed":
-        late = after.deadline_at is not None and after.deadline_at <= causes.now
-        demand("end", late or final, f"{name} before its time")
-    elif after.state == "parked" and before is not None and before.state != "parked":
-        demand("end", spent and final, f"{name} before its time")
-    elif after.state == "rejected":
-        demand("end", before is None, f"{name} after it was admitted")
 
 
 def _as_ready(task: Task) -> Task:

@@ -24,9 +24,21 @@ if TYPE_CHECKING:
 LIVE: Final = ("queued", "assigned", "running")
 ENDS: Final = ("done", "failed", "cancelled", "rejected")
 COUNTERS: Final = (
-    "queued ready urgent inflight slots parked submitted completed failed cancelled rejected "
-    "expired dispatched waited_ms"
-).split()
+    "queued",
+    "ready",
+    "urgent",
+    "inflight",
+    "slots",
+    "parked",
+    "submitted",
+    "completed",
+    "failed",
+    "cancelled",
+    "rejected",
+    "expired",
+    "dispatched",
+    "waited_ms",
+)
 (
     QUEUED,
     READY,
@@ -51,9 +63,21 @@ _LINE_SQL: Final = f"SELECT lane, agent, route, share, served, {', '.join(COUNTE
 _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
 # The columns that a task is born with and keeps.
 FIXED: Final = (
-    "seq id kind lane agent route priority session batch max_attempts position created_at "
-    "deadline_at callback_url"
-).split()
+    "seq",
+    "id",
+    "kind",
+    "lane",
+    "agent",
+    "route",
+    "priority",
+    "session",
+    "batch",
+    "max_attempts",
+    "position",
+    "created_at",
+    "deadline_at",
+    "callback_url",
+)
 
 Row = tuple[Any, ...]
 

@@ -6,6 +6,7 @@ import copy
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fairlane.engine import leasing, ticks, verbs
 from fairlane.engine.engine import Engine
 from fairlane.store.sqlite import SqliteConnection
 from fairlane.store.transaction import Transaction
-from tests.simulation.invariants import Violation
+from tests.simulation.causes import Violation
 from tests.simulation.world import run
 
 if TYPE_CHECKING:
@@ -70,22 +71,27 @@ def test_a_seed_is_a_whole_history() -> None:
 
 # --- planted bugs -----------------------------------------------------------------------------
 
+Bug = Callable[[pytest.MonkeyPatch], None]
 PLANTS: list[Any] = []
 
 
-def plant(*rules: str) -> Any:
+def plant(*rules: str) -> Callable[[Bug], Bug]:
     """A bug, and the rules of which one has to catch it."""
 
-    def add(bug: Any) -> Any:
+    def add(bug: Bug) -> Bug:
         PLANTS.append(pytest.param(bug, rules, id=bug.__name__))
         return bug
 
     return add
 
 
+def always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
 @plant("fencing")
 def any_token_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_stale", lambda task, token: not task.leased)
+    patch.setattr(leases, "_stale", lambda task, _: not task.leased)
 
 
 @plant("fencing", "error")
@@ -111,7 +117,7 @@ def a_slot_leaks_when_a_cancelled_run_ends(patch: pytest.MonkeyPatch) -> None:
 
 @plant("counters")
 def a_new_weight_changes_no_share(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "reshare", lambda tx, pairs: None)
+    patch.setattr(Transaction, "reshare", always(None))
 
 
 @plant("ceiling")
@@ -164,12 +170,12 @@ def a_new_strategy_loses_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @plant("session")
 def a_session_has_no_gate(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gates, "entry_gate", lambda session: None)
+    patch.setattr(gates, "entry_gate", always(None))
 
 
 @plant("session")
 def a_turn_is_not_handed_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ticks, "settle_sessions", lambda tx, now: None)
+    patch.setattr(ticks, "settle_sessions", always(None))
 
 
 @plant("session order")
@@ -209,12 +215,12 @@ def a_released_attempt_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 @plant("end")
 def a_task_parks_with_attempts_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retries, "after_failure", lambda *args, **values: lifecycle.PARK)
+    patch.setattr(retries, "after_failure", always(lifecycle.PARK))
 
 
 @plant("time")
 def deadlines_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ticks, "_expire", lambda tx, now: False)
+    patch.setattr(ticks, "_expire", always(False))
 
 
 @plant("time")
@@ -239,22 +245,22 @@ def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
 
 @plant("lost")
 def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_committed", lambda engine, connection: True)
+    patch.setattr(Engine, "_committed", always(True))
 
 
 @plant("error", "idempotency", "lease", "tokens")
 def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_committed", lambda engine, connection: False)
+    patch.setattr(Engine, "_committed", always(False))
 
 
 @plant("error", "idempotency")
 def a_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_remembered", lambda tx, requests: {})
+    patch.setattr(verbs, "_remembered", always({}))
 
 
 @plant("admission")
 def a_full_queue_takes_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "refusal", lambda *args, **values: None)
+    patch.setattr(admission, "refusal", always(None))
 
 
 @plant("retention")
@@ -277,19 +283,23 @@ def a_webhook_of_a_cancelled_task_is_not_owed(patch: pytest.MonkeyPatch) -> None
 
 @plant("told")
 def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_stopped_here", lambda engine, tx: [])
+    patch.setattr(Engine, "_stopped_here", always([]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bug", "rules"), PLANTS)
 def test_a_planted_bug_is_caught(
-    bug: Any, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    bug: Bug, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    for seed in HUNT_SEEDS:
-        try:
-            run(seed, HUNT_STEPS)
-        except Violation as violation:
-            assert violation.rule in rules, violation
-            return
-    pytest.fail("no rule has noticed it")
+    found = next(filter(None, map(_violation, HUNT_SEEDS)), None)
+    assert found is not None, "no rule has noticed it"
+    assert found.rule in rules, found
+
+
+def _violation(seed: int) -> Violation | None:
+    try:
+        run(seed, HUNT_STEPS)
+    except Violation as violation:
+        return violation
+    return None

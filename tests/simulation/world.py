@@ -34,37 +34,19 @@ from fairlane.engine.requests import (
     Submit,
 )
 from fairlane.store.sqlite import SqliteStore
+from tests.simulation.causes import Step, Violation
 from tests.simulation.faults import ClockFaults, Fault, FaultyStore, Killed, plan_faults
-from tests.simulation.invariants import Invariants, Step, Violation
+from tests.simulation.invariants import Invariants
+from tests.simulation.tuning import BEGINNING, EVERYTHING_OPEN, LANES, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LANES: Final = ("browser", "main", "queue", "side")
 ROUTES: Final = ("action", "handler/mail", "handler/sum")
 PRIORITIES: Final = (0, 0, 0, 0, 0, 10, 10, -10, -10, -20)
 TRACE_KEPT: Final = 30
 DRAIN_STEPS: Final = 400
 PAST_KEPT: Final = 40
-
-BEGINNING: Final = {
-    "lanes": {
-        "browser": {
-            "maxInflight": 3,
-            "maxPerAgentInflight": 2,
-            "maxQueueSize": 10,
-            "maxPerAgent": 5,
-        },
-        "main": {"maxInflight": 4, "maxQueueSize": 10},
-        "queue": {"maxInflight": 2, "maxQueueSize": 6},
-        "side": {"maxInflight": 2, "maxQueueSize": 6, "maxPerAgent": 3},
-    },
-    "kinds": {
-        "action": {"deadlineSec": 15},
-        "handler": {"maxAttempts": 3, "backoffMs": 400, "maxBackoffMs": 3000},
-    },
-    "retention": {"resultTTLSec": 6},
-}
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -106,6 +88,7 @@ class World:
         self._boots = 0
         self._numbers: Counter[str] = Counter()
         self._agents = [f"a{n}" for n in range(self.rng.choice((2, 3, 4, 11)))]
+        self._operator = Operator(self.rng, self._agents)
         self._ids: deque[str] = deque(maxlen=PAST_KEPT)
         self._keys: deque[tuple[IdempotencyKey, list[Submission]]] = deque(maxlen=6)
         self._past: deque[Held] = deque(maxlen=PAST_KEPT)  # leases that are over, or should be
@@ -148,7 +131,7 @@ class World:
         """No more faults and no more submissions: everything must end."""
         self._faulty = False
         self._clock_faults.end()
-        self._apply([SetPolicy(self._everything_open(), "simulation")])
+        self._apply([SetPolicy(EVERYTHING_OPEN, "simulation")])
         workers = [self._new_worker(able=True) for _ in range(3)]
         self._outside, self._inside, self._waiting = workers, [], []
         for _ in range(DRAIN_STEPS):
@@ -235,13 +218,14 @@ class World:
         self._boot()
 
     def _hear(self, step: Step, outcome: Outcome) -> None:
-        served = {lease.worker for lease, grants in zip(step.waiting, outcome.grants) if grants}
+        given = [] if step.neighbour else list(zip(step.waiting, outcome.grants, strict=False))
+        served = {lease.worker for lease, grants in given if grants}
         self._waiting = [
             lease
             for lease in self._waiting
             if lease.worker not in served and self.rng.random() < 0.6  # or its long poll is over
         ]
-        for lease, grants in zip(step.waiting, outcome.grants, strict=False):
+        for lease, grants in given:
             self._hand_over(lease.worker, grants)
         for request, answer in zip(step.batch, outcome.answers, strict=True):
             if isinstance(request, Start | Renew | Complete | Fail | Release):
@@ -286,7 +270,9 @@ class World:
             elif chance < 0.91:
                 found.append(self._cancel())
             elif chance < 0.95:
-                found.append(SetPolicy(self._new_policy(), "simulation"))
+                found.append(
+                    SetPolicy(self._operator.document(self.invariants.policy), "simulation")
+                )
             else:
                 found.append(self._deliver())
         return found
@@ -405,52 +391,6 @@ class World:
         wait = rng.choice((None, 500, 4000))
         delivered = rng.random() < 0.7
         return SettleDelivery(rng.choice(self._claimed), delivered, "no answer", wait)
-
-    def _new_policy(self) -> dict[str, Any]:
-        rng = self.rng
-        chance, lane, agent = rng.random(), rng.choice(LANES), rng.choice(self._agents)
-        if self._shut() and rng.random() < 0.6:
-            return self._everything_open()
-        if chance < 0.30:
-            return {"lanes": {lane: {"maxInflight": rng.randrange(1, 6)}}}
-        if chance < 0.38:
-            return {"lanes": {lane: {"maxPerAgentInflight": rng.choice((None, 1, 2, 3))}}}
-        if chance < 0.46:
-            return {"maxInflight": rng.choice((None, None, 2, 4, 7))}
-        if chance < 0.62:
-            weight, most = rng.choice((0.5, 1, 2, 3)), rng.choice((None, None, 1, 2, 4))
-            return {"agents": {agent: {"weight": weight, "maxInflight": most}}}
-        if chance < 0.72:
-            return {"lanes": {lane: {"paused": rng.random() < 0.5}}}
-        if chance < 0.82:
-            strategy = rng.choice(("fair-fifo", "priority"))
-            return {"lanes": {lane: {"strategy": strategy, "maxPerAgentInflight": None}}}
-        if chance < 0.88:
-            return {"lanes": {lane: {"maxQueueSize": rng.randrange(3, 11), "maxPerAgent": 4}}}
-        if chance < 0.93:
-            return {"kinds": {rng.choice(("action", "handler")): self._new_kind()}}
-        if chance < 0.96:
-            return {"retention": {"resultTTLSec": rng.choice((3, 6, 12))}}
-        if chance < 0.98:
-            return {"enabled": rng.random() < 0.7}
-        return rng.choice(({"lanes": {"browser": {"maxInflight": -1}}}, {"lanez": {}}))
-
-    def _shut(self) -> bool:
-        policy = self.invariants.policy
-        return not policy.enabled or any(policy.lanes[lane].paused for lane in LANES)
-
-    def _new_kind(self) -> dict[str, Any]:
-        rng = self.rng
-        return {
-            "maxAttempts": rng.randrange(1, 4),
-            "backoffMs": rng.choice((0, 300, 900)),
-            "jitter": rng.choice((0, 0.25)),
-            "whenSpent": rng.choice(("fail", "park")),
-        }
-
-    def _everything_open(self) -> dict[str, Any]:
-        lane = {"maxInflight": 5, "paused": False}
-        return {"enabled": True, "maxInflight": None, "lanes": dict.fromkeys(LANES, lane)}
 
     def _new_worker(self, name: str | None = None, *, able: bool = False) -> Worker:
         rng = self.rng

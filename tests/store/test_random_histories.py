@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlane.app import open_store
@@ -223,10 +223,10 @@ def new_pair(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a failing history is made as short as it can be, which takes a while
 @settings(
     max_examples=20,
     report_multiple_bugs=False,
-    phases=(Phase.explicit, Phase.generate),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

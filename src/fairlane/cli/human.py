@@ -315,8 +315,9 @@ def _distance(at: int, now: int) -> str:
 
 
 def _rough(milliseconds: int) -> str:
-    name, unit = next(one for one in _UNITS if milliseconds >= one[1])
-    return f"{milliseconds // unit} {name}"
+    """In the largest unit of which there are at least two."""
+    name, unit = next((one for one in _UNITS if milliseconds >= 2 * one[1]), _UNITS[-1])
+    return f"{round(milliseconds / unit)} {name}"
 
 
 def _span(milliseconds: int) -> str:

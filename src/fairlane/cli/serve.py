@@ -101,6 +101,8 @@ class _Server:
         config = uvicorn.Config(
             HttpApp(app.node, app.guard.check),
             lifespan="off",
+            ws="none",
+            proxy_headers=False,
             access_log=False,
             log_config=None,
             server_header=False,

@@ -27,13 +27,16 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     for number, request in enumerate(requests):
         groups.setdefault((request.lanes, request.routes), []).append(number)
     for (lanes, routes), numbers in groups.items():
-        hands = deque(number for number in numbers for _ in range(requests[number].limit))
-        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, len(hands)):
+        wanted = sum(requests[number].limit for number in numbers)
+        hands = deque(numbers)
+        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, wanted):
             if task.deadline_at is not None and task.deadline_at <= now:
                 tx.note_due(now)  # too late to begin it: the next tick ends it, at once
                 continue
-            number = hands.popleft()
+            number = hands[0]
             answers[number].append(_grant(tx, requests[number], task, body, now))
+            if len(answers[number]) == requests[number].limit:
+                hands.popleft()
     return answers
 
 
@@ -99,19 +102,30 @@ def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -
 def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
     tx.write()
+    rows = [(lane, route) for route in sorted(routes)]
     look = limit + 8
     while True:
-        views = [
-            [row[0] for row in tx.connection.run(name, lane=lane, route=route, limit=look)]
-            for name in ("line_urgent", "line_order")
-            for route in sorted(routes)
-        ]
-        contenders = _contenders(tx, lane, routes, dict.fromkeys(chain.from_iterable(views)))
+        views = [_view(tx, "line_order", rows, look)]
+        if tx.lane(lane).urgent:
+            views.append(_view(tx, "line_urgent", rows, look))
+        seen = chain.from_iterable(found for view in views for found in view.values())
+        contenders = _contenders(tx, lane, routes, dict.fromkeys(seen))
         able = {one.agent for one in contenders if one.eligible}
         # Whoever is out of view comes after `limit` others that can be served, in each view.
-        if all(len(view) < look or len(able.intersection(view)) >= limit for view in views):
+        each = [found for view in views for found in view.values()]
+        if all(len(found) < look or len(able.intersection(found)) >= limit for found in each):
             return fairness.pick(contenders, limit, served=tx.last_token)
         look *= 4
+
+
+def _view(
+    tx: Transaction, name: str, rows: list[tuple[str, str]], look: int
+) -> dict[str, list[str]]:
+    """The first `look` agents of each route."""
+    view: dict[str, list[str]] = {}
+    for route, agent in tx.connection.run_rows(name, rows, limit=look):
+        view.setdefault(route, []).append(agent)
+    return view
 
 
 def _contenders(

@@ -123,23 +123,35 @@ WHERE lane = :lane AND state IN ('queued', 'assigned', 'running', 'parked')
 
 -- ------------------------------------------------------------------ lease
 
--- name: line_urgent
-SELECT agent FROM line WHERE lane = :lane AND route = :route AND urgent > 0
-ORDER BY share, served LIMIT :limit
+-- name: line_urgent @sqlite
+-- rows: lane text, route text
+SELECT line.route, line.agent FROM rows
+CROSS JOIN line ON line.lane = rows.lane AND line.route = rows.route AND line.agent IN (
+  SELECT l.agent FROM line AS l
+  WHERE l.lane = rows.lane AND l.route = rows.route AND l.urgent > 0
+  ORDER BY l.share, l.served LIMIT :limit)
+-- name: line_urgent @postgres
+-- rows: lane text, route text
+SELECT line.route, line.agent FROM rows
+CROSS JOIN LATERAL (
+  SELECT l.route, l.agent FROM line AS l
+  WHERE l.lane = rows.lane AND l.route = rows.route AND l.urgent > 0
+  ORDER BY l.share, l.served LIMIT :limit) AS line
 
--- name: line_order
-SELECT agent FROM line WHERE lane = :lane AND route = :route AND ready > 0
-ORDER BY share, served LIMIT :limit
-
--- name: line_routes
-WITH RECURSIVE found (route) AS (
-  SELECT (SELECT min(route) FROM line WHERE lane = :lane AND ready > 0)
-  UNION ALL
-  SELECT (SELECT min(line.route) FROM line
-          WHERE line.lane = :lane AND line.ready > 0 AND line.route > found.route)
-  FROM found WHERE found.route IS NOT NULL
-)
-SELECT route FROM found WHERE route IS NOT NULL
+-- name: line_order @sqlite
+-- rows: lane text, route text
+SELECT line.route, line.agent FROM rows
+CROSS JOIN line ON line.lane = rows.lane AND line.route = rows.route AND line.agent IN (
+  SELECT l.agent FROM line AS l
+  WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
+  ORDER BY l.share, l.served LIMIT :limit)
+-- name: line_order @postgres
+-- rows: lane text, route text
+SELECT line.route, line.agent FROM rows
+CROSS JOIN LATERAL (
+  SELECT l.route, l.agent FROM line AS l
+  WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
+  ORDER BY l.share, l.served LIMIT :limit) AS line
 
 -- name: task_next @sqlite
 -- rows: lane text, line text, route text
@@ -203,16 +215,16 @@ WHERE task.gate IS NULL AND task.state = 'queued'
 SELECT {task} FROM task
 WHERE deadline_at IS NOT NULL AND state IN ('queued', 'assigned', 'running')
   AND deadline_at <= :now
-ORDER BY deadline_at LIMIT :limit
+ORDER BY deadline_at, seq LIMIT :limit
 
 -- name: task_abandoned
 SELECT {task} FROM task
 WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= :now
-ORDER BY lease_expires_at LIMIT :limit
+ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: task_due
 SELECT {task} FROM task WHERE gate = 'delay' AND state = 'queued' AND eligible_at <= :now
-ORDER BY eligible_at LIMIT :limit
+ORDER BY eligible_at, seq LIMIT :limit
 
 -- name: next_due
 SELECT
@@ -227,17 +239,17 @@ WHERE lease_expires_at IS NOT NULL AND worker = :worker
   AND state IN ('cancelled', 'failed')
 
 -- name: task_leased
-SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL
+SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL ORDER BY seq
 
 -- name: task_old
 SELECT seq, agent FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
-ORDER BY completed_at LIMIT :limit
+ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_rejected
 SELECT seq, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
-ORDER BY completed_at LIMIT :limit
+ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_delete
 -- rows: seq int
@@ -269,7 +281,7 @@ SELECT * FROM rows
 
 -- name: delivery_due
 SELECT id, seq, url, event, attempts FROM delivery
-WHERE state = 'due' AND due_at <= :now ORDER BY due_at LIMIT :limit
+WHERE state = 'due' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
 
 -- name: delivery_next
 SELECT min(due_at) FROM delivery WHERE state = 'due'
