@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane.version import __version__
 
 if TYPE_CHECKING:
-    from fairlane.app import ConfigWatcher, Fairlane, TaskFailed, TaskHandle
+    from fairlane.app import ConfigWatcher, Fairlane, TaskHandle
+    from fairlane.core.errors import TaskFailed
 
 __all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__"]
 

@@ -25,6 +25,7 @@ from fairlane.core.errors import (
     OperatorError,
     StoreMismatch,
     StoreUnavailable,
+    TaskFailed,
 )
 from fairlane.core.model import ACTION, HANDLER, Task, route_of
 from fairlane.core.policy import Policy
@@ -283,17 +284,6 @@ class TaskHandle:
         if view.task.state != "done":
             raise TaskFailed(self.id, view.task.state, view.error)
         return None if view.result is None else msgspec.json.decode(view.result)
-
-
-class TaskFailed(FairlaneError):
-    """Raised by `TaskHandle.result` for a task that ended otherwise than done."""
-
-    code = "task_failed"
-
-    def __init__(self, task_id: str, state: str, error: str | None) -> None:
-        super().__init__(f"task {task_id} ended {state}" + (f": {error}" if error else ""))
-        self.state = state
-        self.error = error
 
 
 class ConfigWatcher:

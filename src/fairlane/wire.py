@@ -31,6 +31,8 @@ LIST_LIMIT_MAX: Final = 1000
 DEFAULT_AGENT: Final = "default"
 URL_CHARACTERS_MAX: Final = 2048
 TEXT_CHARACTERS_MAX: Final = 4096
+ERROR_CHARACTERS_MAX: Final = 1000
+DEPTH_MAX: Final = 64
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
 _TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -105,8 +107,11 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         raise InvalidRequest("missing required field 'action'")
     if body.lane is not None:
         _matches("lane", body.lane, _WORD)
+    if body.tab_id:
+        _matches("tabId", body.tab_id, _TAB_ID)
     for field in ("ref", "selector"):
         _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
+    _shallow("params", body.params)
     return Submission(
         id=task_id,
         kind=kind,
@@ -134,7 +139,9 @@ def parse_batch(
         raise _too_large(len(items), HANDLER_BATCH_MAX)
     parsed = [_item(raw_item) for raw_item in items]
     actions = any(isinstance(item, TaskBody) and not item.handler for item in parsed)
-    if actions and len(items) > ACTION_BATCH_MAX:
+    # An item that cannot be read may have been meant as an action.
+    handlers = sum(isinstance(item, TaskBody) and bool(item.handler) for item in parsed)
+    if handlers < len(items) and len(items) > ACTION_BATCH_MAX:
         raise _too_large(len(items), ACTION_BATCH_MAX)
     if not body.agent_id:
         if actions or not any(isinstance(item, TaskBody) for item in parsed):
@@ -205,7 +212,6 @@ def _session(body: TaskBody, agent: str) -> str | None:
         _matches("sessionKey", body.session_key, _IDENTIFIER)
         return body.session_key
     if body.tab_id:
-        _matches("tabId", body.tab_id, _TAB_ID)
         # One agent's actions on one tab run one at a time, in order.
         return f"tab:{agent}:{body.tab_id}"
     return None
@@ -266,11 +272,24 @@ def _short(field: str, text: str | None, limit: int) -> None:
         raise InvalidRequest(f"field '{field}' must not be longer than {limit} characters")
 
 
+def _shallow(field: str, value: Any) -> None:
+    """Level by level, because a deep value is just what a recursive look could not stand."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEPTH_MAX):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
+
+
 def _camel(field: str) -> str:
     head, *rest = field.split("_")
     return head + "".join(part.title() for part in rest)
 
 
+# An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 
@@ -285,7 +304,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[s
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if b"\\u0000" in raw and "\0" in str(body):
+    if decoder is _task_decoder and b"\\u0000" in raw and _NUL.search(raw):
         raise InvalidRequest("the character U+0000 is not allowed in any text")
     return body
 
@@ -381,16 +400,16 @@ def _latency(row: Task) -> int | None:
     return max(0, row.completed_at - row.started_at)
 
 
-def batch_item(task_id: str, answer: Task | FairlaneError) -> dict[str, Any]:
+def batch_item(answer: Task | FairlaneError) -> dict[str, Any]:
     if isinstance(answer, Task):
         return {"taskId": answer.id, "state": answer.state, "position": answer.position}
-    item = {"state": lifecycle.REJECTED, "error": answer.message, "code": answer.code}
-    kept = answer.details and answer.details.get("taskId") == task_id
-    return {"taskId": task_id, **item} if kept else item
+    item = {"state": lifecycle.REJECTED, "error": one_line(answer.message), "code": answer.code}
+    kept = (answer.details or {}).get("taskId")
+    return {"taskId": kept, **item} if kept else item
 
 
 def batch(batch_id: str, items: Sequence[tuple[str, Task | FairlaneError]]) -> dict[str, Any]:
-    shapes = [batch_item(item_id, answer) for item_id, answer in items]
+    shapes = [batch_item(answer) for _, answer in items]
     rejected = sum(shape["state"] == lifecycle.REJECTED for shape in shapes)
     return {
         "batchId": batch_id,
@@ -402,12 +421,18 @@ def batch(batch_id: str, items: Sequence[tuple[str, Task | FairlaneError]]) -> d
 
 
 def error(problem: FairlaneError) -> dict[str, Any]:
-    shape: dict[str, Any] = {"code": problem.code, "error": problem.message}
+    shape: dict[str, Any] = {"code": problem.code, "error": one_line(problem.message)}
     if problem.retryable:
         shape["retryable"] = True
     if problem.details:
         shape["details"] = problem.details
     return shape
+
+
+def one_line(message: str) -> str:
+    """A message may repeat what a caller sent: without control characters, and not all of it."""
+    cut = message if len(message) <= ERROR_CHARACTERS_MAX else message[:ERROR_CHARACTERS_MAX] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else " " for c in cut)
 
 
 def stats(

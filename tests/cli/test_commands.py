@@ -120,6 +120,14 @@ def test_submit_can_wait_for_the_result(run: Run, side: list[str], agent: str) -
 
 
 @pytest.mark.slow
+def test_times_are_told_from_when_the_wait_is_over(run: Run, server: Server, agent: str) -> None:
+    flags = ("--handler", "sleep", "--agent", agent, "--param", "ms=1100", *WAIT)
+    out = run("submit", *flags, "--url", server.url).out
+    assert re.search(r"^created +\S+ \([12] s ago\)$", out, re.MULTILINE)
+    assert re.search(r"^completed +\S+ \(just now\)$", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_waiting_for_a_task_that_fails_ends_with_1(run: Run, side: list[str], agent: str) -> None:
     flags = ("--handler", "sleep", "--agent", agent, "--param", "ms=-1", *WAIT)
     ran = run("submit", *flags, *side)

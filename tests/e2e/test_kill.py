@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,7 @@ LIFE_MEAN_SECONDS = sum(LIFE_SECONDS) / 2
 BIRTH_SECONDS = (0.0, 0.7)  # when one dies that is killed while it starts
 DIES_YOUNG = 0.15  # so many of the kills
 RETRY_SECONDS = 1 + 2  # the waits before the second and the third attempt
+FROZEN_SECONDS_MAX = 15.0  # mostly five: how long a lock is left to somebody who does nothing
 SLACK_SECONDS = 5.0
 
 
@@ -138,6 +140,28 @@ def _acknowledged_by_survivors(stage: Stage) -> int:
     return count
 
 
+async def test_a_frozen_node_holds_up_the_other_for_seconds_only(
+    programs: Programs, tmp_path: Path, fresh_postgres: str, seed: int
+) -> None:
+    """Frozen, it may well have the lock that all writers need: its connection is alive."""
+    async with staged(programs, tmp_path, fresh_postgres, nodes=2, title=f"seed {seed}") as stage:
+        first, second = stage.servers
+        await asyncio.gather(stage.start(first), stage.start(second))
+        load = stage.load(seed, tasks=500, rate=300)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
+            await _until_acknowledged(stage, 100)
+            first.send(signal.SIGSTOP)
+            stage.ready.discard(first.url)
+            await _until_acknowledged(stage, 100, FROZEN_SECONDS_MAX + SLACK_SECONDS)
+            first.send(signal.SIGCONT)
+            stage.ready.add(first.url)
+            await _until_acknowledged(stage, 100)
+            load.over = True
+        await stage.settle()
+        assert await stage.problems() == []
+
+
 # -------------------------------------------------------------------- the database itself
 
 
@@ -169,11 +193,11 @@ async def test_nothing_is_lost_when_postgresql_is_killed_and_the_server_goes_on(
             assert server.pid == pid
 
 
-async def _until_acknowledged(stage: Stage) -> None:
-    """Work goes on soon after the database is back, without anybody's help."""
-    before = len(stage.history.acknowledged)
+async def _until_acknowledged(stage: Stage, count: int = 1, seconds: float = SLACK_SECONDS) -> None:
+    """Work goes on, without anybody's help."""
+    wanted = len(stage.history.acknowledged) + count
     await until(
-        lambda: len(stage.history.acknowledged) > before,
-        SLACK_SECONDS,
-        lambda: "nothing is acknowledged any more",
+        lambda: len(stage.history.acknowledged) >= wanted,
+        seconds,
+        lambda: f"nothing is acknowledged any more, {count} were to come",
     )

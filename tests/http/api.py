@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,7 +67,7 @@ class Api:
         async with self._session.request(
             method,
             self.url + path,
-            data=data,
+            data=None if data is None else io.BytesIO(data),
             headers={**content, **(headers or {})},
             allow_redirects=False,
         ) as answer:

@@ -81,3 +81,11 @@ async def serve(tmp_path: Path, instance: TabInstance, hooks: Hooks) -> AsyncIte
             return await stack.enter_async_context(serving(folder, where, **given))
 
         yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def reloaded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    """A server whose policy file the tests of a module may change as they like."""
+    folder = tmp_path_factory.mktemp("reloaded")
+    async with serving(folder, f"sqlite:///{folder / 'f.db'}", policy={}) as server:
+        yield server

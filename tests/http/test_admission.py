@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.stage import TINY, Stage
+from tests.http.api import eventually
+from tests.http.stage import HANG, TINY, Stage
 
 if TYPE_CHECKING:
+    from tests.fakes.tab_instance import TabInstance
+    from tests.http.hooks import Hooks
     from tests.http.conftest import Serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -130,7 +133,9 @@ async def test_a_rejected_task_has_no_webhook(stage: Stage) -> None:
     assert hook.deliveries == []
 
 
-async def test_pinchtabs_own_settings_are_in_force(serve: Serve) -> None:
+async def test_pinchtabs_own_settings_are_in_force(
+    serve: Serve, instance: TabInstance, hooks: Hooks
+) -> None:
     server = await serve(policy=SMALL)
     api = server.api
     config = (await api.stats())["config"]
@@ -146,16 +151,18 @@ async def test_pinchtabs_own_settings_are_in_force(serve: Serve) -> None:
     assert {name: config[name] for name in expected} == expected
 
     # Two run, one of each agent; three of one agent wait, and five in all.
-    task = {"action": "click", "params": {"fake": {"hang": True}}}
-    for agent in ("a", "b"):
-        first = await api.submit(agentId=agent, tabId=f"{agent}0", **task)
-        await api.until(first, "assigned", "running", "failed")
-    answers = [
-        await api.post("/tasks", {"agentId": agent, "tabId": f"{agent}{n}", **task})
-        for agent in ("a", "b")
-        for n in range(1, 5)
+    stage = Stage(api, instance, hooks)
+    a, b, c = (stage.new_agent() for _ in range(3))
+    statuses = [
+        (await stage.post(agentId=agent, fake=HANG)).status
+        for agent in [a, b, *[a] * 4, *[b] * 2, c]
     ]
-    assert [answer.status for answer in answers][:4] == [202, 202, 202, 429]
+    assert statuses == [202, 202, 202, 202, 202, 429, 202, 202, 429]
+    await stage.arrived(2)
+    queue = (await api.stats())["queue"]
+    assert queue["agents"][a] == {"queued": 3, "inflight": 1}
+    assert queue["agents"][b] == {"queued": 2, "inflight": 1}
+    await stage.clear()
 
 
 async def test_a_disabled_scheduler_refuses_submissions_and_still_answers(serve: Serve) -> None:
@@ -169,12 +176,9 @@ async def test_a_disabled_scheduler_refuses_submissions_and_still_answers(serve:
         assert answer.json["retryable"] is True
     assert (await server.api.get("/tasks")).json == {"tasks": [], "count": 0}
     server.write_policy({"scheduler": {"enabled": True}})
-    await server.api.until_stats(lambda _: True)
 
     async def accepted() -> bool | None:
         answer = await server.api.post("/tasks", {"agentId": "a", "action": "click"})
         return answer.status == 202 or None
-
-    from tests.http.api import eventually
 
     await eventually(accepted)

@@ -13,7 +13,9 @@ import pytest
 from tests.http.stage import HANG, HELD, ONE, Stage
 
 if TYPE_CHECKING:
+    from tests.fakes.tab_instance import TabInstance
     from tests.http.conftest import Serve
+    from tests.http.hooks import Hooks
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,30 +122,17 @@ async def test_many_submissions_at_once_are_all_counted(stage: Stage) -> None:
 
 
 async def test_dispatch_latency_is_the_time_in_the_queue_and_not_that_of_the_work(
-    serve: Serve,
+    serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:
     server = await serve(policy={"lanes": {ONE: {"maxInflight": 1}}})
-    api = server.api
-    task = {"agentId": "a", "action": "click", "lane": ONE}
-    # Nobody serves these tabs: what matters is only how long they wait and how long they run.
-    from tests.fakes.tab_instance import TabInstance
-
-    async with TabInstance(["slow", "next"]) as instance:
-        server = await serve(
-            store=f"sqlite:///{server.folder / 'other.db'}",
-            instances=[instance.url],
-            policy={"lanes": {ONE: {"maxInflight": 1}}},
-        )
-        api = server.api
-        slow = await api.submit(tabId="slow", params={"fake": {"delayMs": 400}}, **task)
-        await api.end_of(slow)
-        metrics = (await api.stats())["metrics"]
-        assert metrics["dispatchCount"] == 1
-        assert metrics["avgDispatchLatencyMs"] < 200
-        slow = await api.submit(tabId="slow", params={"fake": {"delayMs": 600}}, **task)
-        await api.until(slow, "running")
-        waiting = await api.submit(tabId="next", **task)
-        await api.ended(slow, waiting)
-        metrics = (await api.stats())["metrics"]
-        assert metrics["dispatchCount"] == 3
-        assert 100 < metrics["avgDispatchLatencyMs"] < 300
+    stage = Stage(server.api, instance, hooks)
+    await stage.run(lane=ONE, fake={"delayMs": 400})
+    metrics = (await server.api.stats())["metrics"]
+    assert metrics["dispatchCount"] == 1
+    assert 0 <= metrics["avgDispatchLatencyMs"] < 200
+    slow = await stage.submit(lane=ONE, fake={"delayMs": 600})
+    await server.api.until(slow, "running")
+    await stage.run(lane=ONE)
+    metrics = (await server.api.stats())["metrics"]
+    assert metrics["dispatchCount"] == 3
+    assert 100 < metrics["avgDispatchLatencyMs"] < 300

@@ -234,19 +234,19 @@ VERBS: Final[dict[str, Verb]] = {
 # More often, so that tasks live long enough for the rest to happen to them.
 _OFTEN: Final = ("submit", "lease", "lease", "start", "fail", "fail", "promote", "promote")
 _DRAWN: Final = (*VERBS, *_OFTEN, *_OFTEN)
-STEPS_MAX: Final = 70
+STEPS_MAX: Final = 50
 
 
 def _steps(drawn: bytes) -> list[Step]:
-    triples = zip(drawn[::3], drawn[1::3], drawn[2::3], strict=True)
-    return [Step(_DRAWN[verb % len(_DRAWN)], which, how) for verb, which, how in triples]
+    pairs = zip(drawn[::2], drawn[1::2], strict=True)
+    return [Step(_DRAWN[verb % len(_DRAWN)], number % 16, number // 16) for verb, number in pairs]
 
 
 # Drawn as bytes of a chosen length: many times faster than a list of steps, and as often long as
 # short.
 step_lists: Final = (
     st.integers(0, STEPS_MAX)
-    .flatmap(lambda count: st.binary(min_size=3 * count, max_size=3 * count))
+    .flatmap(lambda count: st.binary(min_size=2 * count, max_size=2 * count))
     .map(_steps)
 )
 

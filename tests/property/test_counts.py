@@ -86,12 +86,3 @@ def test_a_change_and_its_reverse_leave_the_facts_as_they_were(history: History)
             counts.apply(tally, Change(change.before, change.after, lifecycle.RENEW))
             counts.apply(tally, Change(change.after, change.before, lifecycle.RENEW))
             assert tally == Tally()
-
-
-@BOUNDED
-@given(histories)
-def test_a_lane_is_idle_only_when_everything_has_ended_and_reported_back(
-    history: History,
-) -> None:
-    over = all(task.terminal and not task.leased for task in history.tasks.values())
-    assert history.lane.idle == over

@@ -21,7 +21,7 @@ def main() -> int:
     watch = _say if options.trace else None
     for seed in range(options.seed, options.seed + options.seeds):
         try:
-            report = run(seed, options.steps, watch=watch)
+            report = run(seed, options.steps, watch)
         except Violation as violation:
             _say(f"seed {seed}: VIOLATION {violation}")
             for note in violation.__notes__:
@@ -35,7 +35,8 @@ def _sentence(report: Report) -> str:
     ended = ", ".join(f"{count} {state}" for state, count in report.ended.items())
     happened = ", ".join(f"{count} {what}" for what, count in report.happened.items())
     return (
-        f"seed {report.seed}: {report.steps} steps, {report.admitted} tasks ({ended}), "
+        f"seed {report.seed}: {report.steps} steps in {report.batches} batches, "
+        f"{report.admitted} tasks ({ended}), "
         f"{report.granted} leases; {happened}; trace {report.trace_hash}"
     )
 

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core import leases
-from fairlane.core.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound
+from fairlane.core.errors import (
+    Conflict,
+    Disabled,
+    FairlaneError,
+    IdempotencyConflict,
+    LeaseLost,
+    NotFound,
+)
 from fairlane.core.model import Task
 from fairlane.core.policy import FAIR, Policy, from_document
 from fairlane.engine.engine import Outcome
@@ -62,10 +69,10 @@ FOREVER: Final = 2**62
 
 
 class Key(msgspec.Struct):
-    """An idempotency key that has to be remembered."""
+    """An idempotency key that has to be remembered: for each submission its task's id, or None."""
 
     digest: str
-    ids: list[str]
+    ids: list[str | None]
     created_at: int
 
 
@@ -125,7 +132,7 @@ class Invariants:
         self._last_seq = last_seq
         self._judge_grants(step, last_token)
         self._judge_turns(turns)
-        self._judge_keys(step)
+        self._judge_keys(step, gone)
         if step.outcome is not None:
             self._judge_outcome(step, step.outcome, gone)
         close = step.number % CLOSE_LOOK_EVERY == 0 or bool(step.fault)
@@ -201,8 +208,6 @@ class Invariants:
             self._open[after.seq] = after
         if step.neighbour:
             self._foreign.add(after.seq)
-        else:
-            self._foreign.discard(after.seq)
 
     def _judge_admission(self, task: Task) -> None:
         limit = self.policy.lanes[task.lane].max_queue_size
@@ -411,35 +416,37 @@ class Invariants:
             there = seq is not None and before.get(seq) is not None
             demand("cancel", isinstance(answer, NotFound) and not there, f"{answer!r}")
 
-    def _judge_keys(self, step: Step) -> None:
+    def _judge_keys(self, step: Step, gone: Sequence[Task]) -> None:
         """The same key and body give the same tasks, for as long as keys are kept."""
         oldest = step.now - self.policy.retention.ttl_ms
         self._keys = {k: key for k, key in self._keys.items() if key.created_at > oldest}
         answers = step.outcome.answers if step.outcome else [None] * len(step.batch)
+        lately = {task.id for task in gone}
         for request, answer in zip(step.batch, answers, strict=True):
             if isinstance(request, Submit) and request.idempotency is not None:
-                self._judge_key(request, answer, step)
+                self._judge_key(request, answer, step, lately)
 
-    def _judge_key(self, request: Submit, answer: Any, step: Step) -> None:
+    def _judge_key(self, request: Submit, answer: Any, step: Step, lately: set[str]) -> None:
         assert request.idempotency is not None
         digest = request.idempotency.digest
         place = (request.idempotency.agent, request.idempotency.key)
-        ids = [submission.id for submission in request.submissions]
-        fresh = [id_ for id_ in ids if self._is_admitted(id_)]
+        ids = [s.id if self._is_admitted(s.id) else None for s in request.submissions]
         known = self._keys.get(place)
         if known is None:
-            if fresh:
+            if any(ids):
                 self._keys[place] = Key(digest, ids, step.now)
             return
-        demand("idempotency", not fresh, f"{place} made {fresh} again")
-        if step.outcome is None or not isinstance(answer, list | IdempotencyConflict):
+        demand("idempotency", not any(ids), f"{place} made {ids} again")
+        if step.outcome is None or isinstance(answer, Disabled):
             return
-        if isinstance(answer, list):
-            there = [id_ for id_ in known.ids if self._ids.get(id_) in self.reader.tasks]
-            got = [task.id for task in answer]
-            demand("idempotency", got == there, f"{place}: {got} instead of {there}")
         other = isinstance(answer, IdempotencyConflict)
         demand("idempotency", other == (digest != known.digest), f"{place}: {answer!r}")
+        if not other:
+            for id_, one in zip(known.ids, answer, strict=True):
+                same = isinstance(one, Task) and one.id == id_
+                same = same or (id_ is None and isinstance(one, FairlaneError))
+                kept = self._ids.get(id_ or "") in self.reader.tasks and id_ not in lately
+                demand("idempotency", same or not kept, f"{place}: {one!r} instead of {id_}")
 
     def _is_admitted(self, task_id: str) -> bool:
         task = self.reader.tasks.get(self._ids.get(task_id, 0))
@@ -456,6 +463,7 @@ class Invariants:
             idle = False
             if not (due == step.now and seq in fresh) and seq not in self._foreign:
                 raise Violation("time", f"task {seq} ({task.state}) is overdue since {due}")
+        self._foreign -= fresh
         if idle and not fresh and step.due_at is not None and step.due_at <= step.now:
             raise Violation("spin", f"nothing to do, and called again for {step.due_at}")
 

@@ -189,7 +189,7 @@ def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "next_in_sessions", newest)
 
 
-@plant("final")
+@plant("final", "counters")
 def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
     def cancel(task: Any, task_id: str, now: int) -> leases.Decision:
         after = copy.copy(task)
@@ -243,19 +243,19 @@ def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ticks, "tick", tick)
 
 
-@plant("lost")
+@plant("lost", "told", "starvation")
 def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(True))
 
 
-@plant("error", "idempotency", "lease", "tokens")
+@plant("error", "told", "lease", "tokens")
 def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(False))
 
 
 @plant("error", "idempotency")
 def a_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_remembered", always({}))
+    patch.setattr(verbs, "_remembered", lambda *_: {})
 
 
 @plant("admission")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ROUTES: Final = ("action", "handler/mail", "handler/sum")
 PRIORITIES: Final = (0, 0, 0, 0, 0, 10, 10, -10, -10, -20)
 TRACE_KEPT: Final = 30
-DRAIN_STEPS: Final = 400
+DRAIN_BATCHES: Final = 400
 PAST_KEPT: Final = 40
 
 
@@ -71,8 +71,9 @@ class Worker(msgspec.Struct):
 
 
 class World:
-    def __init__(self, seed: int, *, engine: Callable[..., Engine] = Engine) -> None:
+    def __init__(self, seed: int, watch: Callable[[str], None] | None = None) -> None:
         self.seed = seed
+        self._watch = watch
         self.rng = Random(seed)
         self.clock = ManualClock()
         real = SqliteStore(":memory:", "sqlite://:memory:")
@@ -81,9 +82,9 @@ class World:
         self.invariants = Invariants(real)
         self.trace: deque[str] = deque(maxlen=TRACE_KEPT)
         self.happened: Counter[str] = Counter()
-        self.steps = 0
+        self.steps = 0  # what people did; several are one batch
+        self.batches = 0
         self._hash = hashlib.sha256()
-        self._make_engine = engine
         self._clock_faults = ClockFaults(self.rng, self.clock)
         self._boots = 0
         self._numbers: Counter[str] = Counter()
@@ -112,14 +113,16 @@ class World:
 
     # ------------------------------------------------------------ one step
 
-    def step(self) -> None:
-        """Some time passes, some people ask for something, perhaps something breaks."""
+    def play(self) -> None:
+        """Some time passes, people do something, all in one batch, perhaps something breaks."""
         rng = self.rng
         moved = self._clock_faults.move(faulty=self._faulty)
         if moved < 0 or moved > 2000:
             self.happened["clock jumps"] += 1
         chance = rng.random() if self._faulty else 1.0
-        batch = self._requests(rng.choice((0, 1, 1, 1, 1, 2, 2, 3)))
+        count = rng.choice((0, 1, 2, 2, 3, 4, 5, 6))
+        self.steps += max(1, count)
+        batch = self._requests(count)
         if chance < 0.01:
             self._restart()
         elif chance < 0.02:
@@ -134,7 +137,7 @@ class World:
         self._apply([SetPolicy(EVERYTHING_OPEN, "simulation")])
         workers = [self._new_worker(able=True) for _ in range(3)]
         self._outside, self._inside, self._waiting = workers, [], []
-        for _ in range(DRAIN_STEPS):
+        for _ in range(DRAIN_BATCHES):
             self.clock.advance(500)
             batch: list[Any] = [Complete(h.seq, h.token) for w in workers for h in w.held]
             batch += [SettleDelivery(id_, delivered=True) for id_ in self._claimed]
@@ -151,10 +154,10 @@ class World:
         self, batch: list[Any], *, neighbour: bool = False, plan: Sequence[Fault] = ()
     ) -> None:
         """Let the engine do it, tell everybody what they may know, and check the whole."""
-        self.steps += 1
+        self.batches += 1
         waiting = [] if neighbour else list(self._waiting)
         by = self._new("cli") if neighbour else self.engine.name
-        step = Step(self.steps, 0, batch, waiting, by=by, neighbour=neighbour)
+        step = Step(self.batches, 0, batch, waiting, by=by, neighbour=neighbour)
         step.fault = ", ".join(str(fault) for fault in plan)
         self.store.prepare(plan)
         struck, killed = self.store.struck, False
@@ -182,7 +185,7 @@ class World:
         if not step.neighbour:
             return self.engine.apply(step.batch, step.waiting)
         self.happened["neighbours"] += 1
-        other = self._make_engine(self.store, self.clock, name=step.by)
+        other = Engine(self.store, self.clock, name=step.by)
         try:
             return other.apply(step.batch)
         finally:
@@ -198,13 +201,15 @@ class World:
         line = describe(step, self.invariants)
         self.trace.append(line)
         self._hash.update(line.encode())
+        if self._watch:
+            self._watch(line)
 
     # ------------------------------------------------------------ the server
 
     def _boot(self) -> None:
         self._boots += 1
         name = f"node_{self._boots}"
-        self.engine = self._make_engine(self.store, self.clock, name=name)
+        self.engine = Engine(self.store, self.clock, name=name)
         self._inside = [self._new_worker(name)]
         self._apply([Reclaim("node_")])
 
@@ -460,6 +465,7 @@ def _shown(task: Task) -> str:
 class Report(msgspec.Struct):
     seed: int
     steps: int
+    batches: int
     admitted: int
     granted: int
     ended: dict[str, int]
@@ -467,24 +473,16 @@ class Report(msgspec.Struct):
     trace_hash: str
 
 
-def run(
-    seed: int,
-    steps: int,
-    *,
-    engine: Callable[..., Engine] = Engine,
-    watch: Callable[[str], None] | None = None,
-) -> Report:
+def run(seed: int, steps: int, watch: Callable[[str], None] | None = None) -> Report:
     """Play a seed to its end. Raises `Violation` with the seed and the last lines as notes."""
-    world = World(seed, engine=engine)
+    world = World(seed, watch)
     try:
         while world.steps < steps:
-            world.step()
-            if watch:
-                watch(world.trace[-1])
+            world.play()
         world.drain()
         return _report(world)
     except Violation as violation:
-        violation.add_note(f"seed {seed}, step {world.steps}")
+        violation.add_note(f"seed {seed}, step {world.steps}, batch {world.batches}")
         for line in world.trace:
             violation.add_note(line)
         raise
@@ -497,5 +495,12 @@ def _report(world: World) -> Report:
     ended = dict(sorted(rules.ended.items())) | {"parked": len(rules.parked)}
     happened = dict(sorted(world.happened.items()))
     return Report(
-        world.seed, world.steps, rules.admitted, rules.granted, ended, happened, world.trace_hash
+        seed=world.seed,
+        steps=world.steps,
+        batches=world.batches,
+        admitted=rules.admitted,
+        granted=rules.granted,
+        ended=ended,
+        happened=happened,
+        trace_hash=world.trace_hash,
     )

@@ -21,7 +21,7 @@ from fairlane.cli.parser import SERVE_SETTINGS, span_ms
 from fairlane.client import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
-from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.core.errors import CallerError, FairlaneError, InvalidRequest
 
 # While several tasks are waited for, each is looked at in turn.
 _TURN_SECONDS: Final = 0.25
@@ -44,9 +44,10 @@ Shape = dict[str, Any]
 
 
 def serve(args: argparse.Namespace) -> int:
+    settings = config.load({name: getattr(args, name) for name in SERVE_SETTINGS})
     from fairlane.cli.serve import serve as run  # noqa: PLC0415 - slow to import
 
-    run(config.load({name: getattr(args, name) for name in SERVE_SETTINGS}))
+    run(settings)
     return exits.OK
 
 
@@ -143,7 +144,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
-def tell(error: Any, *, as_json: bool) -> None:
+def tell(error: FairlaneError, *, as_json: bool) -> None:
     """One line for people; for programs besides the JSON that the route answers."""
     if as_json:
         print_json(wire.error(error))
@@ -257,6 +258,8 @@ def _until_at_rest(
         if task["state"] in AT_REST:
             waiting.popleft()
         else:
-            say(f"{len(ids) - len(waiting)} of {len(ids)} ended; {waiting[0]} is {task['state']}")
             waiting.rotate(-1)
+        if waiting:
+            state = f" ({found[waiting[0]]['state']})" if waiting[0] in found else ""
+            say(f"{len(ids) - len(waiting)} of {len(ids)} ended; waiting for {waiting[0]}{state}")
     return {task_id: found[task_id] for task_id in ids}

@@ -53,7 +53,7 @@ _WITHIN: Final = frozenset(
 class HumanOutput:
     def __init__(self) -> None:
         self._console = _console(sys.stdout)
-        self._now = SystemClock().now()
+        self._clock = SystemClock()
         self._pages = 0
 
     def submitted(self, answer: Shape) -> None:
@@ -199,13 +199,13 @@ class HumanOutput:
         _, url, event, state, attempts, error, due_at, settled_at = row
         told = f"{event} to {url}: {state.replace('_', ' ')} after {attempts} tries"
         if settled_at is not None:
-            told += f", {_distance(settled_at, self._now)}"
+            told += f", {_distance(settled_at, self._clock.now())}"
         elif due_at is not None:
-            told += f", next {_distance(due_at, self._now)}"
+            told += f", next {_distance(due_at, self._clock.now())}"
         return _text(told + (f" ({error})" if error else ""), limit=None)
 
     def _ago(self, moment: str, before: str = "") -> str:
-        return before + _distance(_at(moment), self._now)
+        return before + _distance(_at(moment), self._clock.now())
 
 
 class _Console(Console):

@@ -34,10 +34,6 @@ class Tally(msgspec.Struct):
     waited_ms: int = 0
 
     @property
-    def idle(self) -> bool:
-        return not (self.queued or self.slots or self.parked)
-
-    @property
     def balanced(self) -> bool:
         """Everything that was ever admitted is somewhere, exactly once."""
         ended = self.completed + self.failed + self.cancelled

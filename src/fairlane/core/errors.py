@@ -21,7 +21,8 @@
     |   |-- StoreInUse           store_in_use
     |   `-- StoreMismatch        store_mismatch
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
-    `-- ExecutionFailed      execution_failed: the work itself went wrong
+    |-- ExecutionFailed      execution_failed: the work itself went wrong
+    `-- TaskFailed           task_failed: a task that somebody waited for did not end done
 
 Codes are stable and part of the public surface; messages may improve at any time.
 """
@@ -150,3 +151,14 @@ class ExecutionFailed(FairlaneError):
     ) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.retryable = retryable
+
+
+class TaskFailed(FairlaneError):
+    """Raised to who waited for the result of a task that ended otherwise than done."""
+
+    code = "task_failed"
+
+    def __init__(self, task_id: str, state: str, error: str | None) -> None:
+        super().__init__(f"task {task_id} ended {state}" + (f": {error}" if error else ""))
+        self.state = state
+        self.error = error

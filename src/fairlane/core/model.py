@@ -15,7 +15,6 @@ from fairlane.core import lifecycle
 
 ACTION: Final = "action"
 HANDLER: Final = "handler"
-KINDS: Final = (ACTION, HANDLER)
 
 PRIORITY_NAMES: Final = {"critical": -20, "high": -10, "normal": 0, "low": 10}
 CRITICAL: Final = -20

@@ -50,8 +50,7 @@ def prune(tx: Transaction, now: int) -> int:
     for table in ("task", "request", "result", "delivery"):
         tx.connection.run_rows(f"{table}_delete", seqs)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
-    agents = [(agent,) for agent in dict.fromkeys(row[1] for row in rows)]
-    tx.connection.run_rows("line_forget", agents)
+    tx.connection.run_rows("line_forget", list(dict.fromkeys(row[1:] for row in rows)))
     tx.connection.run("idempotency_delete", before=before)
     return len(seqs)
 

@@ -7,7 +7,7 @@ batch are decided one after another, on what the one before has left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +18,9 @@ from fairlane.core.errors import (
     FairlaneError,
     IdempotencyConflict,
     InvalidPolicy,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
 )
 from fairlane.core.model import SESSION_GATE, Submission, Task
 from fairlane.core.policy import Policy, merge, to_document
@@ -57,9 +60,17 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
     return iter(answers)
 
 
+class _Refusal(msgspec.Struct):
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+
+
 class _Memory(msgspec.Struct):
+    """What became of each submission: the id of its task, or why there is none."""
+
     digest: str
-    ids: list[str]
+    outcomes: list[str | _Refusal]
 
 
 def _submit_one(
@@ -74,9 +85,9 @@ def _submit_one(
     answers = [_admit(tx, submission, now) for submission in request.submissions]
     # A refused submission is to be tried again with the same key, so it is not remembered.
     if any(isinstance(answer, Task) for answer in answers):
-        memory = _Memory(key.digest, [submission.id for submission in request.submissions])
+        memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
         remembered[key.agent, key.key] = memory
-        text = msgspec.json.encode(memory.ids).decode()
+        text = msgspec.json.encode(memory.outcomes).decode()
         row = (key.agent, key.key, key.digest, text, now)
         tx.connection.run_rows("idempotency_insert", [row])
     return answers
@@ -111,7 +122,16 @@ def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, 
     if not keys:
         return {}
     rows = tx.connection.run_rows("idempotency_find", list(dict.fromkeys(keys)))
-    return {(row[0], row[1]): _Memory(row[2], msgspec.json.decode(row[3])) for row in rows}
+    return {(row[0], row[1]): _Memory(row[2], _outcomes.decode(row[3])) for row in rows}
+
+
+_outcomes = msgspec.json.Decoder(list[str | _Refusal])
+
+
+def _outcome(answer: Task | FairlaneError) -> str | _Refusal:
+    if isinstance(answer, Task):
+        return answer.id
+    return _Refusal(answer.code, answer.message, answer.details)
 
 
 def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
@@ -119,8 +139,17 @@ def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
         return IdempotencyConflict(
             "this Idempotency-Key was used with another body; use a new key for a new request"
         )
-    found = tx.tasks_by_id(memory.ids)
-    return [found[id_] for id_ in memory.ids if id_ in found]
+    found = tx.tasks_by_id(id_ for id_ in memory.outcomes if isinstance(id_, str))
+    return [_same_outcome(found, outcome) for outcome in memory.outcomes]
+
+
+def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | FairlaneError:
+    if isinstance(outcome, str):
+        return found.get(outcome) or NotFound(
+            "the task of this Idempotency-Key is not kept any more"
+        )
+    error = QueueFull if outcome.code == QueueFull.code else InvalidRequest
+    return error(outcome.message, details=outcome.details)
 
 
 def _without_params(body: str) -> str:

@@ -65,7 +65,13 @@ class Writer:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
         ticket = Ticket(request, asyncio.get_running_loop())
         self._post(ticket)
-        return await ticket.future
+        try:
+            return await ticket.future
+        except asyncio.CancelledError:
+            future = ticket.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._give_back(future.result())  # the caller left with the answer at hand
+            raise
 
     def ask_and_wait(self, request: Any) -> Any:
         ticket = Ticket(request, None)
@@ -188,24 +194,39 @@ class Writer:
         served = [(t, grants) for t, grants in zip(waiting, outcome.grants, strict=True) if grants]
         if served:
             served = self._take_out(served)
-        if self._on_commit is not None:
+        self._tell(outcome)
+        _answer(answers + served, self._give_back)
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Whoever listens may fail; those who asked are answered all the same."""
+        if self._on_commit is None:
+            return
+        try:
             self._on_commit(outcome)
-        _answer(answers + served)
+        except Exception:
+            log.exception("what a commit has done could not be told")
 
     def _take_out(
         self, served: list[tuple[Ticket, list[Grant]]]
     ) -> list[tuple[Ticket, list[Grant]]]:
-        """The served leases wait no more; what nobody waits for any more goes back."""
+        """The served leases wait no more; what was granted to withdrawn ones goes back."""
         gone = {id(ticket) for ticket, _ in served}
         with self._wake:
             present = {id(ticket) for ticket in self._waiting}
             self._waiting = [t for t in self._waiting if id(t) not in gone]
-            for ticket, grants in served:
-                if id(ticket) not in present or ticket.future.done():
-                    for grant in grants:
-                        release = Release(grant.task.seq, grant.task.token)
-                        self._inbox.append(Ticket(release, None))
+        for ticket, grants in served:
+            if id(ticket) not in present:
+                self._give_back(grants)
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
+
+    def _give_back(self, answer: Any) -> None:
+        """Release what was granted to a caller who is not there to take it."""
+        if not isinstance(answer, list):
+            return
+        releases = [Release(g.task.seq, g.task.token) for g in answer if isinstance(g, Grant)]
+        with self._wake:
+            self._inbox.extend(Ticket(release, None) for release in releases)
+            self._wake.notify()
 
     def _answer_late_leases(self) -> None:
         now = self.engine.clock.monotonic()
@@ -226,25 +247,30 @@ def _is_late(request: Lease, now: float) -> bool:
     return request.until is not None and request.until <= now
 
 
-def _answer(answers: Iterable[tuple[Ticket, Any]]) -> None:
+def _answer(
+    answers: Iterable[tuple[Ticket, Any]], lost: Callable[[Any], None] = lambda _: None
+) -> None:
+    """Hand out the answers; `lost` gets those that nobody is there to take."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for ticket, answer in answers:
         if ticket.loop is None:
-            _settle([(ticket.future, answer)])
+            _settle([(ticket.future, answer)], lost)
         else:
             by_loop.setdefault(ticket.loop, []).append((ticket.future, answer))
     for loop, pairs in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle, pairs)
+            loop.call_soon_threadsafe(_settle, pairs, lost)
         except RuntimeError:  # the caller's loop has been closed: nobody waits any more
             log.debug("%d answers came too late for their event loop", len(pairs))
+            for _, answer in pairs:
+                lost(answer)
 
 
-def _settle(pairs: list[tuple[Any, Any]]) -> None:
+def _settle(pairs: list[tuple[Any, Any]], lost: Callable[[Any], None]) -> None:
     for future, answer in pairs:
         if future.done():
-            continue
-        if isinstance(answer, BaseException):
+            lost(answer)
+        elif isinstance(answer, BaseException):
             future.set_exception(answer)
         else:
             future.set_result(answer)

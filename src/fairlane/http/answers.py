@@ -67,6 +67,8 @@ class Request:
             if name not in known:
                 hint = nearest(name, known)
                 raise InvalidRequest(f"unknown query parameter '{name[:40]}'{hint}")
+            if any("\0" in value for value in values[name]):
+                raise InvalidRequest(f"query parameter '{name}' must not hold the character U+0000")
         return {name: found[0] for name, found in values.items()}
 
     async def body(self) -> bytes:
@@ -78,6 +80,9 @@ class Request:
         size = 0
         while True:
             message = await self._receive()
+            if message["type"] == "http.disconnect":
+                # What came may look complete, but is not what the caller wanted to say.
+                raise InvalidRequest("the connection ended in the middle of the body")
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
             if size > wire.BODY_BYTES_MAX:
@@ -118,7 +123,7 @@ def whole_number(
     text = query.get(name)
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and low <= int(text[:20]) <= high):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
         raise InvalidRequest(
             f"query parameter '{name}' must be a whole number from {low} to {high}"
         )

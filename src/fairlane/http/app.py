@@ -24,6 +24,7 @@ from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
 
+_READS: Final = ("GET", "HEAD")
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
@@ -43,7 +44,7 @@ class HttpApp:
             "/health/ready": {"GET": self._ready},
         }
         self._patterns = [
-            (re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path)), methods)
+            (re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path)), methods)
             for path, methods in self.routes.items()
             if "{" in path
         ]
@@ -71,7 +72,7 @@ class HttpApp:
         path = scope["path"]
         exact = self.routes.get(path)
         # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
-        if exact is not None and (scope["method"] in exact or path != "/tasks/batch"):
+        if exact is not None and (path != "/tasks/batch" or scope["method"] not in _READS):
             return exact
         for pattern, methods in self._patterns:
             found = pattern.fullmatch(path)

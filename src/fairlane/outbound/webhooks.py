@@ -203,6 +203,9 @@ class Deliverer:
                 self._begin(session, delivery)
             if not deliveries:
                 await self._source.wait_for_deliveries()
+        except FairlaneError as error:
+            _log.warning("webhook deliveries could not be claimed: %s", error)
+            await asyncio.sleep(self._pause_seconds)
         except Exception:  # noqa: BLE001 - whatever it is, deliveries are owed: go on in a while
             _log.exception("webhook deliveries could not be claimed")
             await asyncio.sleep(self._pause_seconds)

@@ -25,6 +25,12 @@ _WRITER: Final = (
     "-c idle_in_transaction_session_timeout=5000 -c synchronous_commit=on"
 )
 _READER: Final = "-c statement_timeout=30000 -c default_transaction_read_only=on"
+_TRANSACTION_MS: Final = 15_000  # PostgreSQL 17 and newer: a bound for whole transactions too
+_LOSSES: Final = (
+    psycopg.OperationalError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+)
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
 _NETWORK: Final = {
@@ -81,7 +87,7 @@ class PostgresConnection:
     def commit(self) -> None:
         try:
             self._pipe.sync()
-        except psycopg.OperationalError as error:
+        except _LOSSES as error:
             raise ConnectionLost(_first_line(error)) from error
         for name, cursor, count in self._guarded:
             if cursor.rowcount != count:
@@ -123,13 +129,17 @@ class PostgresConnection:
     def _execute(self, text: str, values: Any) -> psycopg.Cursor[Row]:
         try:
             return self._connection.execute(text, values)
-        except psycopg.OperationalError as error:
+        except _LOSSES as error:
             raise ConnectionLost(_first_line(error)) from error
 
     def _fetch(self, cursor: psycopg.Cursor[Row]) -> list[Row]:
         try:
+            # A flush, which psycopg would send, leaves the server waiting for more without a limit.
+            # After a sync its time-out for idle transactions runs, should this process freeze.
+            if self._pipeline is not None and cursor.pgresult is None:
+                self._pipe.sync()
             return cursor.fetchall()
-        except psycopg.OperationalError as error:
+        except _LOSSES as error:
             raise ConnectionLost(_first_line(error)) from error
 
     def _execute_rows(
@@ -185,7 +195,10 @@ class PostgresStore:
             self._bell.ring()
 
     def writer(self) -> Connection:
-        return PostgresConnection(self.connect(_WRITER, autocommit=True))
+        connection = self.connect(_WRITER, autocommit=True)
+        if connection.info.server_version >= 170000:
+            connection.execute(f"SET transaction_timeout = {_TRANSACTION_MS}")
+        return PostgresConnection(connection)
 
     def reader(self) -> Connection:
         return PostgresConnection(self.connect(_READER, autocommit=True))

@@ -239,16 +239,16 @@ WHERE lease_expires_at IS NOT NULL AND worker = :worker
   AND state IN ('cancelled', 'failed')
 
 -- name: task_leased
-SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL ORDER BY seq
+SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at, seq
 
 -- name: task_old
-SELECT seq, agent FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
+SELECT seq, lane, agent FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
 ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_rejected
-SELECT seq, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
+SELECT seq, lane, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
 ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_delete
@@ -264,8 +264,8 @@ DELETE FROM result WHERE seq IN (SELECT rows.seq FROM rows)
 -- rows: seq int
 DELETE FROM delivery WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: line_forget
--- rows: agent text
-DELETE FROM line WHERE agent IN (SELECT rows.agent FROM rows)
+-- rows: lane text, agent text
+DELETE FROM line WHERE (lane, agent) IN (SELECT rows.lane, rows.agent FROM rows)
   AND queued = 0 AND slots = 0 AND parked = 0
   AND NOT EXISTS (SELECT 1 FROM task WHERE task.agent = line.agent AND task.lane = line.lane)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fairlane.core import counts
@@ -120,22 +118,6 @@ def test_a_line_counts_as_its_lane_does() -> None:
     counts.apply(line, Change(None, rows.queued(), "submit"))
     assert (line.submitted, line.queued, line.ready) == (1, 1, 1)
     assert (line.agent, line.share, line.served) == ("ada", 0.0, 0)
-
-
-@pytest.mark.parametrize(
-    ("counters", "idle"),
-    [
-        ({}, True),
-        ({"submitted": 3, "completed": 3}, True),
-        ({"queued": 1}, False),
-        ({"slots": 1}, False),
-        ({"parked": 1}, False),
-    ],
-)
-def test_a_line_is_idle_when_it_holds_nothing_that_can_go_on(
-    counters: dict[str, Any], *, idle: bool
-) -> None:
-    assert Tally(**counters).idle == idle
 
 
 def test_everything_admitted_is_somewhere_exactly_once() -> None:

@@ -1,0 +1,212 @@
+"""Hot reload: a changed policy file acts at once, in parts, and a wrong one changes nothing.
+
+Facts of specs/pinchtab.md section 17: 42-49; weakness 5 of section 18; section 21: a partial document
+changes only what it names and takes effect at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.http.api import eventually
+from tests.http.stage import HANG, HELD, ONE, Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fakes.tab_instance import TabInstance
+    from tests.http.conftest import Serve
+    from tests.http.hooks import Hooks
+    from tests.http.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LIMITS = ("maxQueueSize", "maxPerAgent", "maxInflight", "maxPerAgentFlight", "resultTTL")
+
+
+async def limits(server: Server) -> dict[str, Any]:
+    config = (await server.api.stats())["config"]
+    return {name: config[name] for name in LIMITS}
+
+
+async def reload(server: Server, document: dict[str, Any] | str, **expected: Any) -> None:
+    """Write the file and wait until exactly the expected limits have changed."""
+    want = {**await limits(server), **expected}
+    server.write_policy(document)
+
+    async def look() -> bool | None:
+        return await limits(server) == want or None
+
+    await eventually(look)
+
+
+async def mark(server: Server, value: int) -> dict[str, Any]:
+    """Change one limit, so that the end of a look at the file can be seen. The others then."""
+    server.write_policy({"scheduler": {"maxQueueSize": value}})
+    await server.api.until_stats(lambda stats: stats["config"]["maxQueueSize"] == value)
+    return await limits(server)
+
+
+async def test_a_changed_file_changes_what_it_names_and_nothing_else(serve: Serve) -> None:
+    server = await serve(policy={"scheduler": {"maxInflight": 4, "resultTTLSec": 300}})
+    assert await limits(server) == {
+        "maxQueueSize": 1000,
+        "maxPerAgent": 100,
+        "maxInflight": 4,
+        "maxPerAgentFlight": 10,
+        "resultTTL": "5m0s",
+    }
+    # One by one, PinchTab's keys in both spellings and our own.
+    await reload(server, {"scheduler": {"maxPerAgent": 7}}, maxPerAgent=7)
+    await reload(server, {"scheduler": {"maxQueueSize": 50}}, maxQueueSize=50)
+    await reload(server, {"scheduler": {"maxInflight": 30}}, maxInflight=30)
+    await reload(server, {"scheduler": {"maxPerAgentInflight": 15}}, maxPerAgentFlight=15)
+    await reload(server, {"scheduler": {"maxPerAgentFlight": 16}}, maxPerAgentFlight=16)
+    await reload(server, {"scheduler": {"resultTTLSec": 7325}}, resultTTL="2h2m5s")
+    lanes = {"browser": {"maxInflight": 3, "maxPerAgentInflight": 2}}
+    await reload(server, {"lanes": lanes}, maxInflight=3, maxPerAgentFlight=2)
+
+
+async def test_zeros_and_nulls_keep_what_was(serve: Serve) -> None:
+    server = await serve(policy={"scheduler": {"maxInflight": 4, "maxPerAgentInflight": 3}})
+    before = await limits(server)
+    names = ("maxPerAgent", "maxInflight", "maxPerAgentInflight", "resultTTLSec", "workerCount")
+    server.write_policy({"scheduler": {"maxQueueSize": 500, **dict.fromkeys(names, 0)}})
+    await server.api.until_stats(lambda stats: stats["config"]["maxQueueSize"] == 500)
+    assert await limits(server) == {**before, "maxQueueSize": 500}
+    server.write_policy({"scheduler": {"maxQueueSize": 501, **dict.fromkeys(names)}})
+    await server.api.until_stats(lambda stats: stats["config"]["maxQueueSize"] == 501)
+    assert await limits(server) == {**before, "maxQueueSize": 501}
+    assert (await mark(server, 502)) == {**before, "maxQueueSize": 502}
+    # And dispatch goes on: a zero for one agent's limit does not mean none.
+    task_id = await server.api.submit(agentId="a", action="click")
+    assert (await server.api.end_of(task_id))["error"] == "tabId is required for task execution"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "not json",
+        '{"scheduler": {"maxInflight": 9',
+        "[]",
+        "null",
+        '{"scheduler": {"maxInflight": 9, "maxPerAgent": -1}}',
+        '{"scheduler": {"maxInflight": 9, "maxPerAgent": "many"}}',
+        '{"scheduler": {"maxInflight": 9, "maxPerAgent": 1.5}}',
+        '{"scheduler": {"maxInflight": 9, "maxInflght": 3}}',
+        '{"scheduler": {"maxInflight": 9, "strategy": "nonsense"}}',
+        '{"scheduler": {"maxInflight": 9, "resultTTLSec": true}}',
+        '{"maxInflght": 9, "scheduler": {"maxInflight": 9}}',
+        '{"scheduler": [], "lanes": {"browser": {"maxInflight": 9}}}',
+        '{"lanes": {"browser": {"maxInflight": 9, "paused": "yes"}}}',
+        '{"lanes": {"browser": {"maxInflight": 9}}, "kinds": {"action": {"lane": "nowhere"}}}',
+    ],
+    ids=range(14),
+)
+async def test_a_wrong_file_is_refused_as_a_whole(reloaded: Server, wrong: str) -> None:
+    before = await mark(reloaded, 600)
+    said = len(reloaded.log)
+    reloaded.write_policy(wrong)
+
+    async def complained() -> bool | None:
+        return "policy" in reloaded.log[said:] or "configuration" in reloaded.log[said:] or None
+
+    await eventually(complained)
+    assert await limits(reloaded) == before
+    assert "Traceback" not in reloaded.log
+    # The next good one is taken again.
+    assert await mark(reloaded, 601) == {**before, "maxQueueSize": 601}
+
+
+async def test_a_file_that_is_gone_changes_nothing(reloaded: Server) -> None:
+    before = await mark(reloaded, 700)
+    reloaded.policy_file.unlink()
+    assert (await reloaded.api.get("/health/ready")).status == 200
+    assert await mark(reloaded, 701) == {**before, "maxQueueSize": 701}
+
+
+async def test_a_higher_limit_starts_waiting_work_at_once(
+    serve: Serve, instance: TabInstance, hooks: Hooks
+) -> None:
+    server = await serve(policy={"scheduler": {"maxInflight": 1, "maxPerAgentInflight": 1}})
+    stage = Stage(server.api, instance, hooks)
+    for _ in range(6):
+        await stage.submit(fake=HANG)
+    await stage.arrived(1)
+    assert (await server.api.stats())["queue"]["totalInflight"] == 1
+    server.write_policy({"scheduler": {"maxInflight": 5, "maxPerAgentInflight": 3}})
+    await stage.arrived(3)
+    # A lower limit stops nothing that runs, and nothing more begins.
+    await reload(server, {"scheduler": {"maxPerAgentInflight": 2}}, maxPerAgentFlight=2)
+    assert (await server.api.stats())["queue"]["agents"][stage.agent] == {
+        "queued": 3,
+        "inflight": 3,
+    }
+    stage.instance.release()
+    await stage.arrived(5)
+    assert (await server.api.stats())["queue"]["agents"][stage.agent]["inflight"] == 2
+    await stage.clear()
+
+
+async def test_a_pause_holds_and_its_end_lets_go(
+    serve: Serve, instance: TabInstance, hooks: Hooks
+) -> None:
+    server = await serve(policy={"lanes": {ONE: {"paused": True}}})
+    stage = Stage(server.api, instance, hooks)
+    task_id = await stage.submit(lane=ONE)
+    assert (await stage.run())["state"] == "done"
+    assert (await server.api.show(task_id))["state"] == "queued"
+    server.write_policy({"lanes": {ONE: {"paused": False}}})
+    assert (await server.api.end_of(task_id))["state"] == "done"
+
+
+async def test_new_limits_of_the_queue_hold_for_the_next_submission(serve: Serve) -> None:
+    server = await serve(
+        policy={"scheduler": {"maxQueueSize": 2, "maxPerAgent": 1}, "lanes": {"browser": {"paused": True}}}
+    )
+
+    async def post() -> int:
+        return (await server.api.post("/tasks", {"agentId": "a", "action": "click"})).status
+
+    assert [await post() for _ in range(2)] == [202, 429]
+    # As the documentation of the original has it: 20 and 10, ten get in, the eleventh does not.
+    server.write_policy({"scheduler": {"maxQueueSize": 20, "maxPerAgent": 10}})
+    await server.api.until_stats(lambda stats: stats["config"]["maxPerAgent"] == 10)
+    assert [await post() for _ in range(10)] == [202] * 9 + [429]
+    answer = await server.api.post("/tasks", {"agentId": "a", "action": "click"})
+    assert answer.json["details"]["maxQueue"] == 20
+    assert answer.json["details"]["maxPerAgent"] == 10
+    # Lower limits throw nobody out.
+    server.write_policy({"scheduler": {"maxQueueSize": 1, "maxPerAgent": 1}})
+    await server.api.until_stats(lambda stats: stats["config"]["maxQueueSize"] == 1)
+    assert (await server.api.stats())["queue"]["totalQueued"] == 10
+    assert await post() == 429
+
+
+async def test_a_wrong_file_at_the_start_is_refused_with_one_line(tmp_path: Path) -> None:
+    from tests.http.server import Server
+
+    server = Server(tmp_path, f"sqlite:///{tmp_path / 'f.db'}", policy={"maxInflght": 1})
+    try:
+        with pytest.raises(AssertionError, match="maxInflight"):
+            await server.start()
+        assert "Traceback" not in server.log
+    finally:
+        server.kill()
+
+
+async def test_a_reload_reaches_tasks_that_wait_in_other_lanes(
+    serve: Serve, instance: TabInstance, hooks: Hooks
+) -> None:
+    """A lane made by the file exists from then on; before, its name meant `main`."""
+    server = await serve(policy={"scheduler": {"maxInflight": 2}})
+    stage = Stage(server.api, instance, hooks)
+    assert (await stage.run(lane="new"))["lane"] == "main"
+    server.write_policy({"lanes": {"new": {"maxInflight": 1}, HELD: {"paused": True}}})
+
+    async def taken() -> bool | None:
+        return (await stage.run(lane="new"))["lane"] == "new" or None
+
+    await eventually(taken)

@@ -1,0 +1,158 @@
+"""Query plans: what runs all the time finds its rows by index, however long the backlog is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import apsw.ext
+import pytest
+
+from fairlane.store import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.store.base import Store
+    from fairlane.store.queries import Statement
+
+# Tables that stay small whatever happens: one row per lane, node, or change of the policy.
+SMALL = {"lane", "policy", "scheduler", "writer", "found", "rows"}
+
+# Statements that may read a whole table, and why.
+MAY_SCAN = {
+    "task_reline": "rewrites every task of a lane, when an operator changes its strategy",
+    "line_agents": "looks for agents over all lanes, when an operator changes their weight",
+    "task_list": "goes from the newest task downwards until it has a page; people ask for it",
+    "agent_view": "adds up every agent for a person who looks at them",
+    "recount": "is the doctor's, who trusts no index",
+    "line_all": "is the doctor's, who trusts no index",
+    "session_all": "is the doctor's, who trusts no index",
+    "session_recount": "is the doctor's, who trusts no index",
+}
+
+SQLITE = queries.load(queries.SQLITE)
+POSTGRES = queries.load(queries.POSTGRES)
+POSTGRES_ONLY = {"moment"}
+
+
+def spellings(connection: Any, statement: Statement) -> Iterator[str]:
+    """A statement as it is sent: with each optional line alone, with all and with none."""
+    if statement.columns:
+        for rows in (1, 4):
+            yield connection._rows_text(statement.name, rows)[0]
+        return
+    lists = dict.fromkeys(re.findall(r"\(:(\w+)\.\.\.\)", statement.text), 2)
+    optional = re.findall(r"--\? (\w+):", statement.text)
+    for given in [[], *([name] for name in optional), optional]:
+        yield connection._scalar_text(statement.name, dict.fromkeys(given, 1), lists)
+
+
+def plan(connection: apsw.Connection, text: str) -> list[str]:
+    info = apsw.ext.query_info(connection, text)
+    values: Any = [None] * info.bindings_count
+    if any(name and not name.isdigit() for name in info.bindings_names):
+        values = dict.fromkeys(filter(None, info.bindings_names))
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", values)]
+
+
+def scanned(details: list[str]) -> set[str]:
+    """The tables that a plan reads from one end to the other."""
+    found = (re.match(r"SCAN (?!\d|CONSTANT)(\w+)", detail) for detail in details)
+    return {match[1] for match in found if match}
+
+
+@pytest.mark.parametrize("name", sorted(SQLITE.keys() - MAY_SCAN.keys() - POSTGRES_ONLY))
+def test_sqlite_never_scans_a_table_that_grows(sqlite_plans: Any, name: str) -> None:
+    for text in spellings(sqlite_plans, SQLITE[name]):
+        details = plan(sqlite_plans._connection, text)
+        assert details or text.startswith("INSERT"), text
+        assert scanned(details) <= SMALL, details
+
+
+@pytest.mark.parametrize("name", sorted(MAY_SCAN))
+def test_what_may_scan_does(sqlite_plans: Any, name: str) -> None:
+    """An exception that is no longer needed has to go."""
+    plans = [plan(sqlite_plans._connection, text) for text in spellings(sqlite_plans, SQLITE[name])]
+    assert any(scanned(details) - SMALL for details in plans)
+
+
+@pytest.fixture(scope="module")
+def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from fairlane.app import open_store
+
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'fairlane.db'}")
+    store.migrate()
+    connection = store.writer()
+    yield connection
+    connection.close()
+
+
+# -------------------------------------------------------------------- PostgreSQL
+
+# The index that each statement of the hot path is meant to use.
+INTENDED = {
+    "task_by_id": {"task_id_key"},
+    "task_by_seq": {"task_pkey"},
+    "task_update": {"task_pkey"},
+    "task_renew": {"task_pkey"},
+    "idempotency_find": {"idempotency_pkey"},
+    "line_find": {"line_pkey"},
+    "line_order": {"line_order"},
+    "line_urgent": {"line_urgent"},
+    "task_next": {"task_ready", "request_pkey"},
+    "session_find": {"session_pkey"},
+    "session_next": {"task_session"},
+    "session_ready": {"task_session"},
+    "task_overdue": {"task_deadline"},
+    "task_abandoned": {"task_lease"},
+    "task_leased": {"task_lease"},
+    "task_stopped": {"task_lease"},
+    "task_due": {"task_delay"},
+    "next_due": {"task_deadline", "task_lease", "task_delay"},
+    "task_old": {"task_ended"},
+    "task_rejected": {"task_rejected"},
+    "delivery_due": {"delivery_due"},
+    "delivery_next": {"delivery_due"},
+    "task_view": {"task_id_key"},
+}
+SAMPLES = {"int": 1, "text": "x", "real": 1.0}
+INTEGERS = {"now", "limit", "before", "last_seq", "last_token", "commit_id", "version", "by_agent"}
+
+
+@pytest.fixture
+def postgres_plans(postgres_store: Store) -> Iterator[Any]:
+    connection: Any = postgres_store.writer()
+    connection._connection.execute("SET enable_seqscan = off")
+    yield connection
+    connection.close()
+
+
+def postgres_plan(connection: Any, statement: Statement) -> str:
+    names = queries.value_names(statement.text)
+    values: dict[str, Any] = {name: 1 if name in INTEGERS else "x" for name in names}
+    if statement.columns:
+        text = connection._rows_text(statement.name)
+        values |= {f"rows_{name}": [SAMPLES[kind]] for name, kind in statement.columns}
+    else:
+        text = connection._scalar_text(statement.name, {}, {})
+    rows = connection._connection.execute(f"EXPLAIN {text}", values).fetchall()
+    return "\n".join(line for (line,) in rows)
+
+
+def test_postgres_uses_the_intended_indexes(postgres_plans: Any) -> None:
+    for name, intended in INTENDED.items():
+        found = postgres_plan(postgres_plans, POSTGRES[name])
+        used = set(re.findall(r"Index (?:Only )?Scan (?:using|on) (\w+)", found))
+        assert intended <= used, f"{name}:\n{found}"
+        assert "Seq Scan on" not in found, f"{name}:\n{found}"
+
+
+def test_every_statement_is_understood_by_its_database(
+    sqlite_plans: Any, postgres_plans: Any
+) -> None:
+    for statement in POSTGRES.values():
+        if "..." not in statement.text:
+            postgres_plan(postgres_plans, statement)
+    assert POSTGRES.keys() - SQLITE.keys() <= POSTGRES_ONLY
+    assert SQLITE.keys() <= POSTGRES.keys()

@@ -1,0 +1,437 @@
+"""The write thread: group commit, leases that wait, and an answer for everybody in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.clock import ManualClock, SystemClock
+from fairlane.core.errors import LeaseLost, StoreUnavailable
+from fairlane.core.model import Task
+from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
+from fairlane.engine.writer import Writer
+from fairlane.store.base import ConnectionLost
+from tests.fakes.waiting import eventually
+from tests.store.faults import BEGIN, COMMIT, COMMITTED, WatchedConnection, WatchedStore
+from tests.store.invariants import assert_sound
+from tests.store.scheduler import Scheduler, lease_request, submission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.clock import Clock
+    from fairlane.store.base import Store
+
+WAIT_SECONDS = 10
+
+
+class Gate:
+    """Holds the write thread at one moment, so that others can come meanwhile."""
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+        self.reached = threading.Event()
+        self.passed = 0
+        self._open = threading.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        self.reached.clear()
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def __call__(self, moment: str, _connection: WatchedConnection) -> None:
+        if moment == self.moment:
+            self.passed += 1
+            self.reached.set()
+            assert self._open.wait(WAIT_SECONDS)
+
+
+class Desk:
+    """A writer on a store, and what its commits were."""
+
+    def __init__(self, store: Any, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.outcomes: list[Outcome] = []
+        self.writer = Writer(Engine(store, clock, name="node"), self.outcomes.append)
+        self.writer.start()
+
+    def ask(self, request: Any) -> asyncio.Task[Any]:
+        """Post the request now; the answer is awaited later."""
+        return asyncio.ensure_future(self.writer.ask(request))
+
+    async def submit(self, *names: str, **fields: Any) -> list[Task]:
+        request = Submit([submission(name, **fields) for name in names])
+        tasks: list[Task] = await self.writer.ask(request)
+        return tasks
+
+    async def lease(self, limit: int = 1, **fields: Any) -> asyncio.Task[list[Grant]]:
+        """A lease that has been looked at once and waits now, if there was nothing for it."""
+        asked = self.ask(lease_request(limit, **fields))
+        await eventually(lambda: asked.done() or self.waits(asked))
+        return asked
+
+    def waits(self, _asked: object) -> bool:
+        writer = self.writer
+        return bool(writer._waiting) and not writer._inbox and not writer._nudged
+
+    async def set_lane(self, **settings: Any) -> None:
+        await self.writer.ask(SetPolicy({"lanes": {"main": settings}}, "test"))
+
+    def states(self, *names: str) -> list[str]:
+        scheduler = Scheduler(self.store)
+        found = scheduler.states(*names)
+        scheduler.close()
+        return found
+
+    async def wait_for_state(self, name: str, state: str) -> None:
+        await eventually(lambda: self.states(name) == [state])
+
+
+@pytest.fixture
+def open_desk(store: Store) -> Iterator[Callable[..., Desk]]:
+    desks: list[Desk] = []
+
+    def open_one(
+        at: Callable[[str, WatchedConnection], None] = lambda *_: None, clock: Clock | None = None
+    ) -> Desk:
+        desks.append(Desk(WatchedStore(store, at), clock or SystemClock()))
+        return desks[-1]
+
+    try:
+        yield open_one
+    finally:
+        for desk in desks:
+            desk.writer.stop()
+    reader = store.reader()
+    assert_sound(reader, desks[-1].writer.engine.policy)
+    reader.close()
+
+
+@pytest.fixture
+def desk(open_desk: Callable[..., Desk]) -> Desk:
+    return open_desk()
+
+
+def names(grants: list[Grant]) -> list[str]:
+    return [grant.task.id for grant in grants]
+
+
+# -------------------------------------------------------------------- group commit
+
+
+async def test_what_comes_during_a_commit_is_the_next_batch(
+    open_desk: Callable[..., Desk],
+) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    await desk.submit("zero")
+    before = gate.passed
+    gate.shut()
+    first = desk.ask(Submit([submission("first")]))
+    await asyncio.to_thread(gate.reached.wait)
+    rest = [desk.ask(Submit([submission(f"t{number}")])) for number in range(50)]
+    cancel, unknown = desk.ask(Cancel("zero")), desk.ask(Cancel("nobody"))
+    await asyncio.sleep(0)
+    gate.open()
+    answers = await asyncio.gather(first, *rest)
+    assert [answer[0].id for answer in answers] == ["first", *(f"t{n}" for n in range(50))]
+    assert (await cancel).state == "cancelled"
+    with pytest.raises(Exception, match='task "nobody" not found'):
+        await unknown
+    assert gate.passed == before + 2
+
+
+async def test_callers_in_threads_and_in_event_loops_are_served_alike(desk: Desk) -> None:
+    def in_a_thread(number: int) -> Any:
+        return desk.writer.ask_and_wait(Submit([submission(f"thread{number}")]))
+
+    def in_another_loop(number: int) -> Any:
+        return asyncio.run(desk.writer.ask(Submit([submission(f"loop{number}")])))
+
+    here = [desk.submit(f"here{number}") for number in range(5)]
+    others = [asyncio.to_thread(in_a_thread, number) for number in range(5)]
+    loops = [asyncio.to_thread(in_another_loop, number) for number in range(5)]
+    answers = await asyncio.gather(*here, *others, *loops)
+    assert sorted(answer[0].seq for answer in answers) == list(range(1, 16))
+
+
+async def test_several_requests_may_be_asked_in_one_go(desk: Desk) -> None:
+    requests = [Submit([submission("first")]), Cancel("nobody"), Submit([submission("second")])]
+    answers = await asyncio.to_thread(desk.writer.ask_all_and_wait, requests)
+    assert [answers[0][0].id, answers[2][0].id] == ["first", "second"]
+    assert answers[1].code == "not_found"
+
+
+async def test_an_error_is_raised_where_it_was_asked(desk: Desk) -> None:
+    await desk.submit("first")
+    (grant,) = await desk.writer.ask(lease_request())
+    await desk.writer.ask(Complete(grant.task.seq, grant.task.token))
+    with pytest.raises(LeaseLost):
+        await desk.writer.ask(Fail(grant.task.seq, grant.task.token, "late"))
+
+
+async def test_a_bad_request_does_not_spoil_its_batch(open_desk: Callable[..., Desk]) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    await desk.submit("taken")
+    gate.shut()
+    first = desk.ask(Submit([submission("first")]))
+    await asyncio.to_thread(gate.reached.wait)
+    good = [desk.ask(Submit([submission(f"t{number}")])) for number in range(3)]
+    bad = desk.ask(Submit([submission("new"), submission("taken")]))
+    good += [desk.ask(Cancel("taken")), desk.ask(lease_request(5))]
+    await asyncio.sleep(0)
+    gate.open()
+    *tasks, cancelled, leased = await asyncio.gather(*good)
+    assert [task[0].id for task in tasks] == ["t0", "t1", "t2"]
+    assert cancelled.state == "cancelled"
+    assert "first" in names(leased)
+    await first
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        await bad
+    await desk.submit("new", "after")
+
+
+async def test_a_batch_that_could_not_be_stored_is_answered(
+    open_desk: Callable[..., Desk],
+) -> None:
+    broken = threading.Event()
+
+    def at(moment: str, _: WatchedConnection) -> None:
+        if moment == BEGIN and broken.is_set():
+            raise ConnectionLost("the store is away")
+
+    desk = open_desk(at, ManualClock())
+    waiting = await desk.lease()
+    broken.set()
+    with pytest.raises(StoreUnavailable):
+        await desk.submit("first")
+    assert not waiting.done()
+    broken.clear()
+    await desk.submit("second")
+    assert names(await waiting) == ["second"]
+
+
+async def test_callers_are_answered_although_somebody_who_listens_fails(store: Store) -> None:
+    def fail(_: Outcome) -> None:
+        raise ValueError("not prepared for this")
+
+    writer = Writer(Engine(store, SystemClock(), name="node"), fail)
+    writer.start()
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            answer = await writer.ask(Submit([submission("first")]))
+        assert answer[0].id == "first"
+    finally:
+        writer.stop()
+
+
+# -------------------------------------------------------------------- leases that wait
+
+
+async def test_a_waiting_lease_gets_what_is_submitted(desk: Desk) -> None:
+    waiting = await desk.lease(5)
+    await desk.submit("first", "second")
+    assert names(await waiting) == ["first", "second"]
+
+
+async def test_a_waiting_lease_gets_what_a_report_sets_free(desk: Desk) -> None:
+    await desk.set_lane(maxInflight=1)
+    await desk.submit("first", "second")
+    (held,) = await desk.writer.ask(lease_request())
+    waiting = await desk.lease()
+    await desk.writer.ask(Complete(held.task.seq, held.task.token))
+    assert names(await waiting) == ["second"]
+
+
+async def test_a_waiting_lease_gets_what_a_policy_allows(desk: Desk) -> None:
+    await desk.set_lane(paused=True)
+    await desk.submit("first")
+    waiting = await desk.lease()
+    await desk.set_lane(paused=False)
+    assert names(await waiting) == ["first"]
+
+
+async def test_a_waiting_lease_gets_what_time_makes_ready(open_desk: Callable[..., Desk]) -> None:
+    clock = ManualClock()
+    desk = open_desk(clock=clock)
+    await desk.submit("first")
+    (held,) = await desk.writer.ask(lease_request())
+    await desk.writer.ask(Fail(held.task.seq, held.task.token, "no luck"))
+    waiting = await desk.lease()
+    clock.advance(1000)
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert names(await waiting) == ["first"]
+
+
+@pytest.mark.slow
+async def test_a_waiting_lease_gets_what_another_process_submits(desk: Desk, store: Store) -> None:
+    waiting = await desk.lease()
+    other = Scheduler(store, SystemClock(), "other")  # type: ignore[arg-type]  # a clock is a clock
+    other.submit("first")
+    other.close()
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert names(await waiting) == ["first"]
+
+
+async def test_waiting_leases_are_served_in_the_order_they_came(desk: Desk) -> None:
+    first = await desk.lease()
+    second = await desk.lease()
+    await desk.submit("one")
+    assert names(await first) == ["one"]
+    await desk.submit("two")
+    assert names(await second) == ["two"]
+
+
+async def test_a_lease_waits_no_longer_than_it_said(open_desk: Callable[..., Desk]) -> None:
+    clock = ManualClock()
+    desk = open_desk(clock=clock)
+    waiting = await desk.lease(until=clock.monotonic() + 5)
+    patient = await desk.lease()
+    clock.advance(5000)
+    desk.writer.nudge()
+    assert await waiting == []
+    await desk.submit("first")
+    assert names(await patient) == ["first"]
+
+
+async def test_a_lease_that_does_not_wait_gets_what_is_there(desk: Desk) -> None:
+    assert await desk.writer.ask(lease_request(until=0.0)) == []
+    await desk.submit("first")
+    assert names(await desk.writer.ask(lease_request(until=0.0))) == ["first"]
+
+
+async def test_time_passes_although_nobody_asks(desk: Desk) -> None:
+    (task,) = await desk.submit("first", deadline_at=desk.clock.now() + 30)
+    await desk.wait_for_state(task.id, "failed")
+
+
+# -------------------------------------------------------------------- callers that go away
+
+
+async def test_a_withdrawn_worker_is_answered_with_nothing(desk: Desk) -> None:
+    mine, theirs = await desk.lease(worker="mine"), await desk.lease(worker="theirs")
+    desk.writer.withdraw("mine")
+    assert await mine == []
+    await desk.submit("first")
+    assert names(await theirs) == ["first"]
+
+
+async def test_a_lease_can_be_withdrawn_before_it_was_looked_at(
+    open_desk: Callable[..., Desk],
+) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    await desk.submit("first")
+    gate.shut()
+    busy = desk.ask(Submit([submission("second")]))
+    await asyncio.to_thread(gate.reached.wait)
+    mine = desk.ask(lease_request(worker="mine"))
+    await asyncio.sleep(0)
+    desk.writer.withdraw("mine")
+    gate.open()
+    assert await mine == []
+    await busy
+    assert desk.states("first", "second") == ["queued", "queued"]
+
+
+@pytest.mark.parametrize("moment", [COMMIT, COMMITTED])
+async def test_what_was_granted_to_a_withdrawn_worker_goes_back(
+    open_desk: Callable[..., Desk], moment: str
+) -> None:
+    gate = Gate(moment)
+    desk = open_desk(gate)
+    mine = await desk.lease(worker="mine")
+    gate.shut()
+    submitted = desk.ask(Submit([submission("first")]))
+    await asyncio.to_thread(gate.reached.wait)
+    desk.writer.withdraw("mine")
+    assert await mine == []
+    gate.open()
+    await submitted
+    assert names(await desk.writer.ask(lease_request(worker="theirs"))) == ["first"]
+
+
+async def test_a_caller_that_has_left_gets_nothing(desk: Desk) -> None:
+    gone, here = await desk.lease(), await desk.lease()
+    gone.cancel()
+    await asyncio.sleep(0)
+    await desk.submit("first")
+    assert names(await here) == ["first"]
+
+
+async def test_what_was_granted_to_a_caller_that_left_meanwhile_goes_back(
+    open_desk: Callable[..., Desk],
+) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    gone = await desk.lease()
+    gate.shut()
+    submitted = desk.ask(Submit([submission("first")]))
+    await asyncio.to_thread(gate.reached.wait)
+    gone.cancel()
+    await asyncio.sleep(0)
+    gate.open()
+    await submitted
+    await desk.wait_for_state("first", "queued")
+
+
+async def test_what_was_granted_to_a_caller_that_left_at_the_last_moment_goes_back(
+    desk: Desk,
+) -> None:
+    """The answer is on its way to the caller's event loop when the caller goes."""
+    gone = await desk.lease()
+    desk.writer.ask_and_wait(Submit([submission("first")]))  # blocks this loop on purpose
+    gone.cancel()
+    await desk.wait_for_state("first", "queued")
+
+
+async def test_what_was_granted_to_a_caller_that_left_with_it_goes_back(desk: Desk) -> None:
+    """The answer is there, but the caller is stopped before it can look at it."""
+    gone = await desk.lease()
+    desk.writer.ask_and_wait(Submit([submission("first")]))
+    desk.writer.ask_and_wait(SetPolicy({}, "the first is answered when this is"))
+    asyncio.get_running_loop().call_soon(gone.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await desk.wait_for_state("first", "queued")
+
+
+# -------------------------------------------------------------------- the end
+
+
+async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    waiting = [await desk.lease(worker=f"w{number}") for number in range(3)]
+    gate.shut()
+    busy = desk.ask(Submit([submission("first", route="handler/other")]))
+    await asyncio.to_thread(gate.reached.wait)
+    late = desk.ask(Submit([submission("second", route="handler/other")]))
+    later = desk.ask(lease_request(worker="later"))
+    await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(asyncio.to_thread(desk.writer.stop))
+    await eventually(lambda: desk.writer._stopping)
+    gate.open()
+    assert [task.id for task in [*await busy, *await late]] == ["first", "second"]
+    assert [await lease for lease in (*waiting, later)] == [[], [], [], []]
+    await stopping
+    assert desk.states("first", "second") == ["queued", "queued"]
+
+
+async def test_nothing_is_taken_in_after_the_end(desk: Desk) -> None:
+    await desk.submit("first")
+    desk.writer.stop()
+    desk.writer.stop()
+    with pytest.raises(StoreUnavailable, match="the scheduler has stopped"):
+        await desk.submit("second")
+    with pytest.raises(StoreUnavailable):
+        desk.writer.ask_and_wait(Lease("w", None, frozenset(), 1, 1000))

@@ -1,0 +1,102 @@
+"""Whatever a user meets has to be documented: routes, codes, states, settings, policy, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlane import config
+from fairlane.app import Fairlane
+from fairlane.core import errors, lifecycle
+from fairlane.core.policy import Policy, to_document
+from fairlane.http.answers import STATUS
+from fairlane.http.app import HttpApp
+from fairlane.store import queries
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+def error_codes() -> set[str]:
+    found: set[str] = set()
+    pending: list[type[errors.FairlaneError]] = [errors.FairlaneError]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        found.add(kind.code)
+    return found - {"error"}
+
+
+async def test_every_route_is_documented() -> None:
+    app = Fairlane("sqlite://:memory:")
+    routes = HttpApp(app.node, app.guard.check).routes
+    app.node.views.close()
+    text = read("http.md")
+    missing = [
+        f"{method} {path}"
+        for path, methods in routes.items()
+        for method in methods
+        if f"`{method} {path}`" not in text
+    ]
+    assert missing == []
+
+
+def test_every_error_code_is_documented() -> None:
+    text = read("http.md")
+    assert [code for code in sorted(error_codes() | set(STATUS)) if f"`{code}`" not in text] == []
+
+
+def test_every_code_that_http_can_answer_has_a_status() -> None:
+    only_elsewhere = {
+        "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_mismatch",
+        "unreachable",
+    }  # fmt: skip
+    assert error_codes() - only_elsewhere - set(STATUS) == set()
+
+
+def test_every_state_is_documented() -> None:
+    text = read("http.md")
+    assert [state for state in lifecycle.STATES if f"| `{state}` |" not in text] == []
+
+
+def test_every_setting_is_documented_with_its_variable() -> None:
+    text = read("settings.md")
+    names = config.Settings.__struct_fields__
+    assert [name for name in names if f"`{name}`" not in text] == []
+    assert [name for name in names if f"`FAIRLANE_{name.upper()}`" not in text] == []
+
+
+def keys_of(value: Any) -> set[str]:
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys_of(inner) for inner in value.values()))
+
+
+def test_every_key_of_the_policy_is_documented() -> None:
+    text = read("policy.md")
+    assert [key for key in sorted(keys_of(to_document(Policy()))) if key not in text] == []
+
+
+def test_every_statement_of_queries_sql_is_used() -> None:
+    source = "".join(file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
+    deleted_in_a_loop = {f"{name}_delete" for name in ("task", "request", "result", "delivery")}
+    unused = {
+        name
+        for dialect in (queries.SQLITE, queries.POSTGRES)
+        for name in queries.load(dialect)
+        if f'"{name}"' not in source
+    }
+    assert unused == deleted_in_a_loop
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_links_between_documents_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
