@@ -9,17 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 from benchmarks.servers import WIDE_OPEN, fairlane_server, stub_instance
-from fairlane.app import Fairlane, open_store
+from fairlane.app import Fairlane
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
 from fairlane.engine.engine import Engine, one
 from fairlane.engine.requests import Complete, Lease, SetPolicy, Submit
+from fairlane.store.opening import open_store
 
 Row = dict[str, Any]
 SWITCH_SECONDS = 0.0005
@@ -52,13 +53,13 @@ async def _lifecycle(store: str, tasks: int, callers: int) -> Row:
             for _ in range(tasks // callers):
                 await app.submit(handler="noop", agent=f"agent-{number % 10}", params={"n": number})
 
-        before = (await app.stats())["metrics"]["tasksCompleted"]
+        before = await _completed(app)
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(callers):
                 group.create_task(caller(number))
         submitted = time.perf_counter()
-        while (await app.stats())["metrics"]["tasksCompleted"] - before < tasks:
+        while await _completed(app) - before < tasks:  # noqa: ASYNC110 - the store is asked
             await asyncio.sleep(0.002)
         ended = time.perf_counter()
     assert ran == tasks, f"{ran} of {tasks} ran"
@@ -66,6 +67,11 @@ async def _lifecycle(store: str, tasks: int, callers: int) -> Row:
         "submit_per_s": round(tasks / (submitted - began)),
         "lifecycle_per_s": round(tasks / (ended - began)),
     }
+
+
+async def _completed(app: Fairlane) -> int:
+    count: int = (await app.stats())["metrics"]["tasksCompleted"]
+    return count
 
 
 def lifecycle_on_nodes(store: str, tasks: int, callers: int, nodes: int) -> Row:
@@ -77,7 +83,7 @@ def lifecycle_on_nodes(store: str, tasks: int, callers: int, nodes: int) -> Row:
         for _ in range(nodes)
     ]
     for process in processes:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
         process.stdout.readline()  # imported and ready
     began = time.perf_counter()
     for process in processes:
@@ -114,8 +120,8 @@ async def _latency(store: str, samples: int) -> Row:
 
 def _percentiles(values: list[float]) -> Row:
     ordered = sorted(values)
-    pick: Callable[[float], float] = lambda q: round(ordered[int(len(ordered) * q)], 2)  # noqa: E731
-    return {"p50_ms": pick(0.5), "p95_ms": pick(0.95), "p99_ms": pick(0.99)}
+    ranks = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
+    return {name: round(ordered[int(len(ordered) * rank)], 2) for name, rank in ranks.items()}
 
 
 # -------------------------------------------------------------------- over HTTP
@@ -145,9 +151,11 @@ def http_echo(store: str, requests: int) -> Row:
 
 def http_actions(store: str, requests: int) -> Row:
     """Submitted over HTTP and executed through an HTTP tab instance, until all are done."""
-    with stub_instance() as port:
-        with fairlane_server(store, "--instance", f"http://127.0.0.1:{port}") as server:
-            return _executed(server, "action", requests)
+    with (
+        stub_instance() as port,
+        fairlane_server(store, "--instance", f"http://127.0.0.1:{port}") as server,
+    ):
+        return _executed(server, "action", requests)
 
 
 def _executed(server: Any, kind: str, requests: int) -> Row:

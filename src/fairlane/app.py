@@ -1,6 +1,6 @@
 """The composition root: puts stores, engine, worker, webhooks and HTTP together.
 
-The only file that names a database driver. `Fairlane` is the embedded API: the same node that
+`Fairlane` is the embedded API: the same node that
 `fairlane serve` runs, without HTTP. `serve` adds HTTP, signals and the watched policy file.
 """
 
@@ -18,12 +18,11 @@ import msgspec
 from fairlane import wire
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
+from fairlane.core import lifecycle
 from fairlane.core.errors import (
     FairlaneError,
     InvalidRequest,
     InvalidSettings,
-    OperatorError,
-    StoreMismatch,
     StoreUnavailable,
     TaskFailed,
 )
@@ -41,8 +40,8 @@ from fairlane.engine.requests import (
 from fairlane.engine.views import TaskView
 from fairlane.outbound.guard import Guard, Sender, parse_target
 from fairlane.outbound.webhooks import Deliverer, Delivery, new_secret
-from fairlane.store.base import ConnectionLost, Store
-from fairlane.store.sqlite import MEMORY, SqliteStore
+from fairlane.store.base import ConnectionLost
+from fairlane.store.opening import open_store
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
@@ -53,32 +52,6 @@ from fairlane.worker.source import EngineSource
 log = logging.getLogger("fairlane")
 
 _DELIVERY_LOOK_SECONDS: Final = 30.0
-
-
-def open_store(url: str) -> Store:
-    """`sqlite:///path`, `sqlite://:memory:` or `postgresql://…`."""
-    scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite" and rest == MEMORY:
-        return SqliteStore(MEMORY, url)
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        # Three slashes and a relative path, or four and an absolute one, as is the custom.
-        return SqliteStore(rest[1:], url)
-    if scheme in ("postgresql", "postgres"):
-        return _postgres_store(url)
-    shown = url if not separator else f"{scheme}://…"
-    raise OperatorError(
-        f"{shown!r} is not the address of a store; use sqlite:///PATH or postgresql://HOST/NAME"
-    )
-
-
-def _postgres_store(url: str) -> Store:
-    try:
-        from fairlane.store.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
-    except ImportError:
-        raise StoreMismatch(
-            "PostgreSQL needs its driver: pip install 'fairlane[postgres]'"
-        ) from None
-    return PostgresStore(url)
 
 
 class Fairlane:
@@ -279,7 +252,7 @@ class TaskHandle:
     async def result(self, timeout: float | None = None) -> Any:
         """The result when it is done. Raises `TaskFailed`, or `TimeoutError` when time is up."""
         view = await self._app.node.wait(self.id, timeout)
-        if not view.task.terminal:
+        if not view.task.terminal and view.task.state != lifecycle.PARKED:
             raise TimeoutError(f"task {self.id} is {view.task.state} after {timeout} s")
         if view.task.state != "done":
             raise TaskFailed(self.id, view.task.state, view.error)

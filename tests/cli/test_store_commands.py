@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from fairlane.app import open_store
+from fairlane.store.opening import open_store
 from tests.cli.processes import running_server
 
 if TYPE_CHECKING:

@@ -49,8 +49,8 @@ class Asker:
     async def sleep(self, ms: int, **body: Any) -> str:
         return await self.submit(handler="sleep", params={"ms": ms}, **body)
 
-    async def task(self, id: str) -> dict[str, Any]:
-        answer = await self.get(f"/tasks/{id}")
+    async def task(self, task_id: str) -> dict[str, Any]:
+        answer = await self.get(f"/tasks/{task_id}")
         assert answer.status == 200, answer
         return answer.body
 
@@ -62,7 +62,7 @@ class Asker:
         found: list[dict[str, Any]] = []
 
         async def have() -> bool:
-            found[:] = [await self.task(id) for id in ids]
+            found[:] = [await self.task(one) for one in ids]
             return all(task[name] == value for task in found for name, value in wanted.items())
 
         await until(have, seconds, lambda: f"not all are {wanted}: {found}")

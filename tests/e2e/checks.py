@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fairlane.app import open_store
 from fairlane.engine.views import Filter, Views
+from fairlane.store.opening import open_store
 from tests.e2e.history import CANCEL_OK, INVOKE, MISSING, OK, SEEN, UNKNOWN, History
 
 if TYPE_CHECKING:
@@ -83,6 +83,16 @@ def _final(view: Any) -> Final:
     )
 
 
+def leases(url: str) -> set[tuple[str, int]]:
+    """The open leases: task and fencing token."""
+    connection = open_store(url).reader()
+    try:
+        tasks = [Task(*row) for row in connection.run("task_leased")]
+    finally:
+        connection.close()
+    return {(task.id, task.token) for task in tasks}
+
+
 def disagreements(url: str) -> list[str]:
     """Counters that differ from what they count."""
     views = Views(open_store(url))
@@ -97,9 +107,10 @@ def disagreements(url: str) -> list[str]:
 
 def lost(history: History, tasks: Sequence[Final]) -> Iterator[str]:
     there = {task.id: task.key for task in tasks}
-    for key, id in history.acknowledged:
-        if there.get(id) != key:
-            yield f"lost: {key} was acknowledged as {id}, which is {there.get(id, 'nowhere')}"
+    for key, task_id in history.acknowledged:
+        if there.get(task_id) != key:
+            found = there.get(task_id, "nowhere")
+            yield f"lost: {key} was acknowledged as {task_id}, which is {found}"
     for entries in history.by_key(MISSING).values():
         yield f"lost for a while: {entries[0].key} as {entries[0].id}: {entries[0].note}"
 
@@ -215,12 +226,12 @@ def wrongly_told(tasks: Sequence[Final], webhooks: Sequence[Webhook]) -> Iterato
             yield f"webhook: {webhook.message_id} is about {webhook.task_id}, which owed none"
         elif webhook.state != task.state:
             yield f"webhook: {task.key} is {task.state}, the webhook said {webhook.state}"
-    for id, found in names.items():
+    for task_id, found in names.items():
         if len(found) > 1:
-            yield f"webhook: {id} was told about under several ids: {sorted(found)}"
-    for id, count in Counter(name for found in names.values() for name in found).items():
+            yield f"webhook: {task_id} was told about under several ids: {sorted(found)}"
+    for name, count in Counter(name for found in names.values() for name in found).items():
         if count > 1:
-            yield f"webhook: the id {id} was used for {count} tasks"
+            yield f"webhook: the id {name} was used for {count} tasks"
     yield from (f"webhook: {task.key} owes one" for task in untold(tasks, webhooks))
 
 

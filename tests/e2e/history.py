@@ -1,4 +1,4 @@
-"""One append-only history of a run: what was asked, what was answered, what was done to the servers.
+"""One append-only history of a run: what was asked, answered, and done to the servers.
 
 The rule: it is written while things happen and only read afterwards. An answer that never came is
 `unknown`: the request may have been carried out or not. `refused` is certain: it was not.

@@ -118,7 +118,7 @@ class Load:
     async def _place(self, session: aiohttp.ClientSession, name: str, order: Order) -> None:
         for key in order.items:
             self.history.add(name, INVOKE, key=key, group=order.group)
-        while not await self._asked(session, name, order) and order.careful:
+        while not await self._asked(session, name, order) and order.careful:  # noqa: ASYNC110 - polls
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _asked(self, session: aiohttp.ClientSession, name: str, order: Order) -> bool:
@@ -148,8 +148,8 @@ class Load:
             self._note(name, what, order, str(found))
             return False
         ids = [item["taskId"] for item in found.get("tasks", [found])]
-        for key, id in zip(order.items, ids, strict=True):
-            self.history.add(name, OK, key=key, id=id, group=order.group, note=url)
+        for key, task_id in zip(order.items, ids, strict=True):
+            self.history.add(name, OK, key=key, id=task_id, group=order.group, note=url)
         return True
 
     def _note(self, name: str, what: str, order: Order, note: str) -> None:
@@ -169,26 +169,28 @@ class Load:
                 url = self._url()
                 if url is not None and self.history.acknowledged:
                     recent = self.history.acknowledged[-2000:]
-                    key, id = self.rng.choice(recent[-20:] if self.rng.random() < 0.5 else recent)
-                    await self._look(session, name, url, key, id)
+                    one = self.rng.choice(recent[-20:] if self.rng.random() < 0.5 else recent)
+                    await self._look(session, name, url, *one)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _look(
-        self, session: aiohttp.ClientSession, name: str, url: str, key: str, id: str
+        self, session: aiohttp.ClientSession, name: str, url: str, key: str, task_id: str
     ) -> None:
         try:
             if self.rng.random() < 0.1:
-                async with session.post(f"{url}/tasks/{id}/cancel", json={}) as answer:
+                async with session.post(f"{url}/tasks/{task_id}/cancel", json={}) as answer:
                     await answer.read()
                     if answer.status == 200:
-                        self.history.add(name, CANCEL_OK, key=key, id=id)
+                        self.history.add(name, CANCEL_OK, key=key, id=task_id)
                 return
-            async with session.get(f"{url}/tasks/{id}") as answer:
+            async with session.get(f"{url}/tasks/{task_id}") as answer:
                 found = await answer.json()
                 if answer.status == 200:
-                    self.history.add(name, SEEN, key=key, id=id, note=found["state"])
+                    self.history.add(name, SEEN, key=key, id=task_id, note=found["state"])
                 elif answer.status != 503:
-                    self.history.add(name, MISSING, key=key, id=id, note=f"{answer.status} {found}")
+                    self.history.add(
+                        name, MISSING, key=key, id=task_id, note=f"{answer.status} {found}"
+                    )
         except LOST:
             return
 

@@ -1,9 +1,8 @@
-"""A whole set-up: servers under test, a tab instance, a receiver of webhooks, clients, a history."""
+"""A whole set-up: servers to kill, a tab instance, a receiver of webhooks, clients, a history."""
 
 from __future__ import annotations
 
 import json
-import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,10 @@ import aiohttp
 import msgspec
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from fairlane.app import open_store
+from fairlane.store.opening import open_store
 from tests.e2e import checks
-from tests.e2e.checks import Executed, Final, Webhook
 from tests.e2e.asking import Asker
+from tests.e2e.checks import Executed, Final, Webhook
 from tests.e2e.history import INVOKE, OK, History
 from tests.e2e.load import TABS, Load
 from tests.e2e.processes import Program, Programs, show, until
@@ -83,27 +82,31 @@ class Stage:
         params = {"key": key, "fake": {"delayMs": ms}}
         async with Asker(self.servers[0]) as asker:
             self.history.add("stage", INVOKE, key=key, group=key)
-            id = await asker.submit(action="click", tabId=TABS[0], params=params)
-            self.history.add("stage", OK, key=key, id=id, group=key)
-            await asker.until_tasks([id], state="running")
+            task_id = await asker.submit(action="click", tabId=TABS[0], params=params)
+            self.history.add("stage", OK, key=key, id=task_id, group=key)
+            await asker.until_tasks([task_id], state="running")
 
     # ------------------------------------------------------------ the end
 
-    async def settle(self) -> float:
-        """Wait until everything has come to its end and everybody has been told.
+    async def until_free(self, seconds: float) -> None:
+        """Wait until every lease that is open now is over, in whatever way."""
+        before = checks.leases(self.store)
 
-        How many seconds it took until the last task had ended."""
-        began = time.monotonic()
+        def left() -> set[tuple[str, int]]:
+            return before & checks.leases(self.store)
+
+        await until(lambda: not left(), seconds, lambda: f"still leased: {left()}")
+
+    async def settle(self) -> None:
+        """Wait until everything has come to its end and everybody has been told."""
         async with aiohttp.ClientSession() as session:
             await until(lambda: self._idle(session), SETTLE_SECONDS_MAX, self._still_open)
-        seconds = time.monotonic() - began
         ended = checks.finals(self.store)
         await until(
             lambda: not checks.untold(ended, self.webhooks()),
             SETTLE_SECONDS_MAX,
             lambda: f"webhooks are owed: {checks.untold(ended, self.webhooks())[:20]}",
         )
-        return seconds
 
     def _still_open(self) -> str:
         return f"not settled: {list(checks.unfinished(checks.finals(self.store)))[:20]}"

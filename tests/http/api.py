@@ -135,15 +135,17 @@ class Api:
         return await eventually(look)
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
+async def eventually(
+    look: Callable[[], Awaitable[T | None]], *, seconds: float = WAIT_SECONDS
+) -> T:
     """What `look` finds, as soon as it finds something."""
     try:
-        async with asyncio.timeout(WAIT_SECONDS):
-            while (found := await look()) is None:
+        async with asyncio.timeout(seconds):
+            while (found := await look()) is None:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.01)
             return found
     except TimeoutError:
-        raise AssertionError(f"not within {WAIT_SECONDS} s") from None
+        raise AssertionError(f"not within {seconds} s") from None
 
 
 def balance(stats: Mapping[str, Any]) -> int:

@@ -16,6 +16,8 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.tab_instance import TabInstance
+from tests.http.early import POLICY as early_policy
+from tests.http.early import Early
 from tests.http.hooks import Hooks
 from tests.http.server import Server, serving
 from tests.http.stage import POLICY, Stage
@@ -60,6 +62,25 @@ async def server(
         allow_outbound=[hooks.address],
     ) as server:
         yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)
+async def early(
+    instance: TabInstance, hooks: Hooks, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Early]:
+    """Started with the first test, whichever that is; the last ones look at it."""
+    folder = tmp_path_factory.mktemp("early")
+    instance.tabs.append("early")
+    async with serving(
+        folder,
+        f"sqlite:///{folder / 'f.db'}",
+        policy=early_policy,
+        instances=[instance.url],
+        allow_outbound=[hooks.address],
+    ) as server:
+        early = Early(server, hooks)
+        await early.begin()
+        yield early
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -17,6 +18,7 @@ from tests.http.server import WEBHOOK_SECRET
 class Delivery(NamedTuple):
     headers: dict[str, str]  # names in lower case
     raw: bytes
+    arrived_at: float
 
     @property
     def task(self) -> Any:
@@ -96,5 +98,5 @@ class Hooks:
     async def _receive(self, request: web.Request) -> web.Response:
         hook = self._hooks.get(request.path)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        delivery = Delivery(headers, await request.read())
+        delivery = Delivery(headers, await request.read(), time.monotonic())
         return web.Response(status=404) if hook is None else await hook.receive(delivery)

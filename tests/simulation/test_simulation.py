@@ -47,7 +47,10 @@ def test_every_rule_holds_under_faults(seed: int) -> None:
     # A world in which nothing happens would hold too.
     assert report.granted > 500
     assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 50
-    assert min(report.happened[what] for what in ("restarts", "clock jumps", "neighbours")) > 10
+    assert report.happened["restarts"] > 10
+    assert report.happened["clock jumps"] > 5
+    assert report.happened["lost connections"] > 20
+    assert report.happened["neighbours"] > 3
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.app import open_store
+from fairlane.store.opening import open_store
 from tests.postgres import new_database
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler

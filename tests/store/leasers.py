@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.clock import SystemClock
 from fairlane.engine.engine import Engine
 from fairlane.engine.requests import Complete
-from fairlane.store.postgres import PostgresStore
+from fairlane.store.opening import open_store
 from tests.store.scheduler import lease_request
 
 if TYPE_CHECKING:
@@ -102,4 +102,4 @@ if __name__ == "__main__":
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    json.dump(take_all_in_threads(PostgresStore(_url), _name, int(_count)), sys.stdout)
+    json.dump(take_all_in_threads(open_store(_url), _name, int(_count)), sys.stdout)

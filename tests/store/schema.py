@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import psycopg
 
-from fairlane.app import open_store
+from fairlane.store.opening import open_store
 from tests.postgres import running_postgres
 from tests.store.stores import SQLITE
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import psycopg
 
-from fairlane.app import open_store
+from fairlane.store.opening import open_store
 
 if TYPE_CHECKING:
     from fairlane.store.base import Row, Store

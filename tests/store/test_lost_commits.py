@@ -10,10 +10,10 @@ import msgspec
 import psycopg
 import pytest
 
-from fairlane.app import open_store
 from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
 from fairlane.store.base import ConnectionLost
+from fairlane.store.opening import open_store
 from tests.store.faults import (
     BEGIN,
     BEGUN,
@@ -28,11 +28,13 @@ from tests.store.faults import (
 )
 from tests.store.histories import play
 from tests.store.invariants import assert_sound
+from tests.store.proxy import CommitCutter
 from tests.store.scheduler import Scheduler
 from tests.store.stores import SQLITE, contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fairlane.store.base import Store
 
@@ -224,6 +226,19 @@ def test_a_killed_backend_changes_nothing_in_the_end(
     assert (outcomes, contents(scheduler.store)) == undisturbed
 
 
+def test_answers_lost_on_the_way_change_nothing_in_the_end(
+    postgres_store: Store,
+    tmp_path: Path,
+    undisturbed: tuple[list[Any], dict[str, Any]],
+) -> None:
+    with CommitCutter(postgres_store.url, tmp_path) as proxy:
+        scheduler = Scheduler(open_store(proxy.url), PatientClock())
+        outcomes = plain(play(scheduler, before_each=proxy.arm))
+        scheduler.close()
+    assert proxy.cuts >= 10
+    assert (outcomes, contents(postgres_store)) == undisturbed
+
+
 def test_a_holder_of_the_lock_that_freezes_loses_it(
     watched_postgres: Callable[..., Scheduler], administrator: psycopg.Connection[Any]
 ) -> None:
@@ -253,12 +268,12 @@ def test_nothing_acknowledged_is_lost_while_connections_are_killed_at_random(
     watched_postgres: Callable[..., Scheduler],
 ) -> None:
     scheduler = watched_postgres(lambda *_: None)
-    done = threading.Event()
-    killer = threading.Thread(target=kill_writers_until, args=(scheduler.store.url, done))
+    done, kills = threading.Event(), list[int]()
+    killer = threading.Thread(target=kill_writers_until, args=(scheduler.store.url, done, kills))
     killer.start()
     acknowledged, unknown = [], []
     try:
-        for number in range(80):
+        for number in range(40):
             try:
                 scheduler.submit(f"t{number}")
                 acknowledged.append(f"t{number}")
@@ -268,16 +283,18 @@ def test_nothing_acknowledged_is_lost_while_connections_are_killed_at_random(
         done.set()
         killer.join()
     assert acknowledged
+    assert kills
     stored = {row[1] for row in contents(scheduler.store)["task"]}
     assert set(acknowledged) <= stored <= {*acknowledged, *unknown}
 
 
-def kill_writers_until(url: str, done: threading.Event) -> None:
+def kill_writers_until(url: str, done: threading.Event, kills: list[int]) -> None:
     """Readers are read-only, so they are told apart by what they have last said."""
     kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database()"
         " AND application_name = 'fairlane' AND query <> '' AND query NOT LIKE '%task_view%'"
     )
     with psycopg.connect(url, autocommit=True) as administrator:
-        while not done.wait(0.02):
-            administrator.execute(kill)
+        while not done.wait(0.01):
+            kills += [pid for pid, _ in administrator.execute(kill)]

@@ -12,9 +12,9 @@ import apsw
 import psycopg
 import pytest
 
-from fairlane.app import open_store
 from fairlane.core.errors import StoreMismatch
 from fairlane.store import migrate
+from fairlane.store.opening import open_store
 from fairlane.store.postgres import PostgresSchema
 from tests.store.scheduler import Scheduler
 from tests.store.schema import describe, kept
@@ -80,11 +80,8 @@ def test_a_kill_in_the_middle_leaves_the_old_schema(store_url: str) -> None:
 
 MIGRATE = """
 import sys
-from fairlane.store.postgres import PostgresStore
-from fairlane.store.sqlite import SqliteStore
-url = sys.argv[1]
-file = url.removeprefix("sqlite:///")
-store = PostgresStore(url) if file == url else SqliteStore(file, url)
+from fairlane.store.opening import open_store
+store = open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 store.migrate()

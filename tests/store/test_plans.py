@@ -79,7 +79,7 @@ def test_what_may_scan_does(sqlite_plans: Any, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from fairlane.app import open_store
+    from fairlane.store.opening import open_store
 
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'fairlane.db'}")
     store.migrate()

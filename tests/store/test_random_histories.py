@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlane.app import open_store
 from fairlane.clock import ManualClock
 from fairlane.core import lifecycle
 from fairlane.core.model import Task
@@ -30,6 +29,7 @@ from fairlane.engine.requests import (
     Start,
     Submit,
 )
+from fairlane.store.opening import open_store
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler, lease_request, submission
 from tests.store.stores import SQLITE, ReusedPostgres, contents
@@ -225,7 +225,7 @@ def new_pair(
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a failing history is made as short as it can be, which takes a while
 @settings(
-    max_examples=20,
+    max_examples=15,
     report_multiple_bugs=False,
     deadline=None,
     derandomize=True,

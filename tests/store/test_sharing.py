@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.app import open_store
 from fairlane.core.errors import OperatorError, StoreInUse
 from fairlane.store.base import GuardFailed
+from fairlane.store.opening import open_store
 from tests.store.scheduler import Scheduler
 from tests.store.stores import SQLITE
 
@@ -172,16 +172,17 @@ def test_a_guarded_write_that_misses_its_row_is_an_error(store: Store) -> None:
 
 
 def test_a_change_by_another_connection_is_noticed(sqlite_store: Store) -> None:
-    one, other = Scheduler(sqlite_store), Scheduler(sqlite_store, name="other")
-    one.submit("first")
-    one.engine.changed_outside()
-    assert not one.engine.changed_outside()
-    one.submit("second")
-    assert not one.engine.changed_outside()
-    other.submit("third")
-    assert one.engine.changed_outside()
-    assert not one.engine.changed_outside()
-    one.close()
+    """A file may be written by a command beside the server, which has to look at it then."""
+    mine, other = sqlite_store.writer(), Scheduler(sqlite_store)
+    assert not mine.changed_outside()
+    mine.begin()
+    mine.run("secret_set", secret="mine")
+    mine.commit()
+    assert not mine.changed_outside()
+    other.submit("first")
+    assert mine.changed_outside()
+    assert not mine.changed_outside()
+    mine.close()
     other.close()
 
 

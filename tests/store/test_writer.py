@@ -268,6 +268,7 @@ async def test_a_waiting_lease_gets_what_time_makes_ready(open_desk: Callable[..
     await desk.writer.ask(Fail(held.task.seq, held.task.token, "no luck"))
     waiting = await desk.lease()
     clock.advance(1000)
+    desk.writer.nudge()
     async with asyncio.timeout(WAIT_SECONDS):
         assert names(await waiting) == ["first"]
 

@@ -10,6 +10,7 @@ import pytest
 
 from fairlane import config
 from fairlane.app import Fairlane
+from fairlane.cli import parser
 from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
 from fairlane.http.answers import STATUS
@@ -100,3 +101,10 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     links = re.findall(r"\]\(([^)#]+)\)", text)
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+
+
+def test_every_command_is_documented() -> None:
+    text = read("cli.md")
+    commands = re.findall(r"^    (\w+) ", parser.build()[0].format_help(), re.MULTILINE)
+    assert len(commands) >= 9
+    assert [name for name in commands if f"`fairlane {name}" not in text] == []

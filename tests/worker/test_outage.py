@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.app import open_store
 from fairlane.clock import ManualClock
 from fairlane.core.model import Submission
 from fairlane.core.policy import Policy
@@ -16,6 +15,7 @@ from fairlane.engine.requests import Cancel, Submit
 from fairlane.engine.views import Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import ConnectionLost
+from fairlane.store.opening import open_store
 from fairlane.worker.loop import Worker
 from fairlane.worker.source import EngineSource
 from tests.fakes.waiting import eventually

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from fairlane import app, config, wire
+from fairlane import config, wire
 from fairlane.cli.output import Deliveries
 from fairlane.client import Answer, Client, Request
 from fairlane.clock import SystemClock
@@ -29,6 +29,7 @@ from fairlane.outbound.guard import Guard
 from fairlane.outbound.webhooks import new_secret
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
+from fairlane.store.opening import open_store
 
 _SQLITE_FILE: Final = "sqlite:///"
 
@@ -137,7 +138,7 @@ def existing_store(url: str, *, create: bool = False) -> Store:
     file = url.removeprefix(_SQLITE_FILE)
     if url.startswith(_SQLITE_FILE) and file and not create and not Path(file).exists():
         raise OperatorError(f"there is no store at {file}; fairlane serve makes one")
-    return app.open_store(url)
+    return open_store(url)
 
 
 def _version(store: Store) -> int:

@@ -116,8 +116,9 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
-        # uvicorn's `serve` would put its own signal handlers in place of these.
-        listening = asyncio.create_task(self._uvicorn._serve([self._listener]))  # noqa: SLF001
+        # The public `serve` would put uvicorn's own signal handlers in place of these.
+        serving = self._uvicorn._serve([self._listener])  # noqa: SLF001 - for the reason above
+        listening = asyncio.create_task(serving)
         print(f"fairlane is listening on {address}", flush=True)  # noqa: T201 - for people and scripts
         await asyncio.wait(
             {listening, asyncio.create_task(self._told.wait())},

@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct):
     stopped: list[Key]  # runs of this node whose tasks have ended without them
     owes: bool
     elsewhere: bool  # other nodes have something to do or to know
+    others: bool  # another process has written, whatever that was
 
 
 class Engine:
@@ -71,11 +72,13 @@ class Engine:
         self._policy_version = 0
         self._commit_id = 0
         self._prune_at = 0
+        self._others_wrote = False
         self._connection: Connection | None = None
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
         """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
         self._commit_id += 1
+        self.others_wrote()
         unknown: tuple[Transaction, Outcome] | None = None  # a commit whose answer got lost
         for attempt in range(1, TRIES + 1):
             try:
@@ -110,9 +113,12 @@ class Engine:
             )
         raise StoreUnavailable("the store does not answer; the request was not carried out")
 
-    def changed_outside(self) -> bool:
-        """Whether somebody else may have written since the last batch."""
-        return self._connection is None or self._connection.changed_outside()
+    def others_wrote(self) -> bool:
+        """Whether another process has written to a private store: then look at everything."""
+        if self._connection is not None and self._connection.changed_outside():
+            self._others_wrote = True
+            self.due_at = 0
+        return self._others_wrote
 
     def close(self) -> None:
         self._disconnect()
@@ -139,6 +145,7 @@ class Engine:
             self._stopped_here(tx),
             tx.owes,
             elsewhere=self._concerns_others(tx),
+            others=self._others_wrote,
         )
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
@@ -187,6 +194,7 @@ class Engine:
         self.policy = tx.policy
         self._policy_version = tx.policy_version
         self.due_at = tx.due_at
+        self._others_wrote = False
 
     def _committed(self, connection: Connection) -> bool:
         rows = connection.run("writer_commit", name=self.name)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fairlane.clock import Clock
+from fairlane.core import lifecycle
 from fairlane.core.errors import Draining, NotFound
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
@@ -92,7 +93,7 @@ class Node:
         return view
 
     async def wait(self, task_id: str, seconds: float | None) -> TaskView:
-        """The task when it has ended, or as it is when the time is up or the node stops."""
+        """The task when it has ended or parked, or as it is when time is up or the node stops."""
         waiter = _Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
@@ -106,7 +107,8 @@ class Node:
         while True:
             view = await self.show(task_id)
             left = None if end is None else end - self.clock.monotonic()
-            if view.task.terminal or self._drained or (left is not None and left <= 0):
+            over = view.task.terminal or view.task.state == lifecycle.PARKED
+            if over or self._drained or (left is not None and left <= 0):
                 return view
             if self.store.shared:
                 left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
@@ -115,10 +117,7 @@ class Node:
     def let_waiters_go(self) -> None:
         """Nothing more will end here: whoever waits is answered with what there is."""
         self._drained = True
-        with self._waiters_lock:
-            found = [waiter for waiting in self._waiters.values() for waiter in waiting]
-        for waiter in found:
-            waiter.tell()
+        self._tell_waiters(None)
 
     def _forget(self, task_id: str, waiter: _Waiter) -> None:
         with self._waiters_lock:
@@ -136,13 +135,15 @@ class Node:
             for owed in self.on_owed:
                 owed()
         if self._waiters:
-            self._tell_waiters(outcome.ended)
+            self._tell_waiters(None if outcome.others else outcome.ended)
         if outcome.elsewhere:
             self.store.ring()
 
-    def _tell_waiters(self, ended: Sequence[Task]) -> None:
+    def _tell_waiters(self, ended: Sequence[Task] | None) -> None:
+        """Those of the ended tasks, or all when it is not known what has ended."""
         with self._waiters_lock:
-            found = [waiter for task in ended for waiter in self._waiters.get(task.id, ())]
+            ids = list(self._waiters) if ended is None else [task.id for task in ended]
+            found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]
         for waiter in found:
             waiter.tell()
 
@@ -160,6 +161,7 @@ class _Waiter:
                 await self._told.wait()
         except TimeoutError:
             return
+        self._told.clear()
 
     def tell(self) -> None:
         if not self._loop.is_closed():

@@ -10,6 +10,7 @@ from fairlane.core import gates, leases
 from fairlane.store.transaction import Transaction
 
 STEP = 500
+_WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to ask about its last commit
 _REJECTED_KEPT_MS = 3_600_000
 
 
@@ -52,6 +53,7 @@ def prune(tx: Transaction, now: int) -> int:
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
     tx.connection.run_rows("line_forget", list(dict.fromkeys(row[1:] for row in rows)))
     tx.connection.run("idempotency_delete", before=before)
+    tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     return len(seqs)
 
 

@@ -179,7 +179,8 @@ class Writer:
         """Somebody asked, something is due, or another process has written to the store."""
         due_at = self.engine.due_at
         is_due = due_at is not None and due_at <= self.engine.clock.now()
-        return self._nudged or is_due or self.engine.changed_outside()
+        shared = self.engine.store.shared
+        return self._nudged or is_due or shared or self.engine.others_wrote()
 
     def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
         """One bad request must not spoil the others of its batch."""

@@ -110,7 +110,7 @@ class PostgresConnection:
             self.rollback()
 
     def changed_outside(self) -> bool:
-        return True
+        return False  # not known here; whoever shares a store looks again and again
 
     def close(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -167,7 +167,7 @@ class PostgresConnection:
                 f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns
             )
             text = queries.spell_values(statement.text, "%({})s")
-            rows = f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - ours
+            rows = f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - our own text
             self._spelled[(name,)] = f"{rows} {text}"
         return self._spelled[(name,)]
 
@@ -197,7 +197,11 @@ class PostgresStore:
     def writer(self) -> Connection:
         connection = self.connect(_WRITER, autocommit=True)
         if connection.info.server_version >= 170000:
-            connection.execute(f"SET transaction_timeout = {_TRANSACTION_MS}")
+            try:
+                connection.execute(f"SET transaction_timeout = {_TRANSACTION_MS}")
+            except psycopg.OperationalError as error:
+                connection.close()
+                raise ConnectionLost(_first_line(error)) from None
         return PostgresConnection(connection)
 
     def reader(self) -> Connection:

@@ -27,6 +27,9 @@ ON CONFLICT (name) DO UPDATE SET commit_id = excluded.commit_id, seen_at = exclu
 -- name: writer_commit
 SELECT commit_id FROM writer WHERE name = :name
 
+-- name: writer_forget
+DELETE FROM writer WHERE seen_at <= :before
+
 -- name: policy_newest
 SELECT version, document FROM policy ORDER BY version DESC LIMIT 1
 

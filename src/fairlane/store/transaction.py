@@ -243,6 +243,8 @@ class Transaction:
             self._results[after.seq] = (after.seq, change.result, change.error)
         elif change.verb == lifecycle.COMPLETE and after.attempts > 1:
             self._results[after.seq] = (after.seq, None, None)
+        if after.state == lifecycle.PARKED:
+            self.ended.append(after)
         if after.terminal and not (change.before and change.before.terminal):
             self.ended.append(after)
             if after.callback_url:
