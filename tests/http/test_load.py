@@ -32,22 +32,18 @@ async def test_the_books_balance_at_every_moment_under_load(stage: Stage) -> Non
     async def submit(agent: str) -> None:
         tabs = [stage.tab() for _ in range(3)]
         for n in range(TASKS_EACH):
-            fields = {
-                "agentId": agent,
-                "lane": SHARED,
-                "tabId": chance.choice(tabs) if n % 2 else None,
-                "priority": chance.randrange(3),
-                "fake": chance.choice([{}, {}, {"delayMs": 3}, {"status": 500}, {"drop": True}]),
-                "callbackUrl": hook.url,
-            }
-            if n % 10 == 0:
-                soon = datetime.now(UTC) + timedelta(seconds=0.1)
-                fields["deadline"] = soon.isoformat()
-            if n % 2:
-                ids.append(await stage.submit(**fields))
-            else:
-                fields["tabId"] = stage.tab()
-                ids.append(await stage.submit(**fields))
+            soon = datetime.now(UTC) + timedelta(seconds=0.6)
+            ids.append(
+                await stage.submit(
+                    agentId=agent,
+                    lane=SHARED,
+                    tabId=chance.choice([*tabs, stage.tab()]),
+                    priority=chance.randrange(3),
+                    fake=chance.choice([{}, {}, {"delayMs": 3}, {"status": 500}, {"drop": True}]),
+                    callbackUrl=hook.url,
+                    deadline=soon.isoformat() if n % 10 == 0 else None,
+                )
+            )
 
     async def cancel() -> None:
         while busy:

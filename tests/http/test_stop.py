@@ -41,7 +41,7 @@ async def draining(api: Api) -> None:
 
 
 async def test_a_stopping_server_refuses_new_work_finishes_what_runs_and_keeps_the_rest(
-    serve: Serve, store_url: str, instance: TabInstance, hooks: Hooks
+    store_url: str, serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:
     server = await serve(store_url, policy=POLICY, drain_seconds=20)
     stage, hook = Stage(server.api, instance, hooks), hooks.new()

@@ -92,7 +92,6 @@ class Invariants:
         self._ids: dict[str, int] = {}
         self._open: dict[int, Task] = {}  # not ended, or ended and still leased
         self._over: set[int] = set()
-        self._foreign: set[int] = set()  # last changed by a neighbour
         self._owed: dict[str, tuple[int, str]] = {}
         self._delivery_states: dict[str, str] = {}
         self._keys: dict[tuple[str, str], Key] = {}
@@ -206,8 +205,6 @@ class Invariants:
             self._open.pop(after.seq, None)
         else:
             self._open[after.seq] = after
-        if step.neighbour:
-            self._foreign.add(after.seq)
 
     def _judge_admission(self, task: Task) -> None:
         limit = self.policy.lanes[task.lane].max_queue_size
@@ -248,7 +245,6 @@ class Invariants:
             del self._owed[message_id]
         self.books.move(task, None)
         self._open.pop(task.seq, None)
-        self._foreign.discard(task.seq)
 
     # ------------------------------------------------------------ who got what
 
@@ -463,9 +459,8 @@ class Invariants:
             if due > step.now:
                 continue
             idle = False
-            if not (due == step.now and seq in fresh) and seq not in self._foreign:
+            if due < step.now or seq not in fresh:
                 raise Violation("time", f"task {seq} ({task.state}) is overdue since {due}")
-        self._foreign -= fresh
         if idle and not fresh and step.due_at is not None and step.due_at <= step.now:
             raise Violation("spin", f"nothing to do, and called again for {step.due_at}")
 

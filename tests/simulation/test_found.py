@@ -13,7 +13,7 @@ from fairlane.core.model import Submission
 from fairlane.engine.engine import Engine
 from fairlane.engine.requests import Fail, Grant, Lease, Release, SetPolicy, Submit
 from fairlane.store.sqlite import SqliteStore
-from tests.simulation.faults import AFTER_COMMIT, OPEN, Fault, FaultyStore
+from tests.simulation.faults import AFTER_COMMIT, BEFORE_COMMIT, OPEN, Fault, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,6 +82,23 @@ def test_a_lease_that_nobody_was_told_of_runs_out_in_time(bench: Bench) -> None:
     with pytest.raises(StoreUnavailable):
         bench.lease()
     bench.store.prepare([])
+    bench.clock.advance(LEASE_MS)
+    bench.engine.apply([])
+    assert bench.leased() == 0
+
+
+def test_what_a_neighbour_left_while_the_store_was_away_is_seen_in_time(bench: Bench) -> None:
+    """A new connection cannot tell that somebody wrote before it was opened."""
+    bench.ask(bench.submit())
+    bench.store.prepare([Fault(BEFORE_COMMIT), *[Fault(OPEN)] * 6])
+    with pytest.raises(StoreUnavailable):
+        bench.lease()
+    bench.store.prepare([])
+    neighbour = Engine(bench.store, bench.clock, name="cli_1")
+    wish = Lease("outside", None, frozenset({ROUTE}), 1, LEASE_MS)
+    assert len(neighbour.apply([], [wish]).grants[0]) == 1
+    neighbour.close()
+    bench.engine.apply([])
     bench.clock.advance(LEASE_MS)
     bench.engine.apply([])
     assert bench.leased() == 0

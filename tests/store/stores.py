@@ -29,7 +29,8 @@ def _sqlite_contents(store: Store) -> dict[str, list[Row]]:
         tables = connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table'"
         ).fetchall()
-        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables}
+        names = [str(name) for (name,) in tables]
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
     finally:
         connection.close()
 
@@ -45,7 +46,7 @@ def _postgres_tables(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def _all(connection: psycopg.Connection[Any], table: str) -> list[Row]:
-    return connection.execute(f"SELECT * FROM {table}").fetchall()  # type: ignore[call-overload, no-any-return]  # psycopg wants literal text
+    return connection.execute(f"SELECT * FROM {table}").fetchall()
 
 
 class ReusedPostgres:
@@ -65,10 +66,10 @@ class ReusedPostgres:
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             for table, rows in self._seeds.items():
-                self._connection.execute(f"DELETE FROM {table}")  # type: ignore[call-overload]  # as above
+                self._connection.execute(f"DELETE FROM {table}")
                 for row in rows:
                     marks = ", ".join(["%s"] * len(row))
-                    self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)  # type: ignore[call-overload]  # as above
+                    self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
 
     def close(self) -> None:
         self._connection.close()

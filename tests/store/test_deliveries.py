@@ -135,10 +135,9 @@ def test_what_a_dead_sender_had_claimed_is_due_at_once_and_nothing_else(
     for name in ("sent", "tried", "tried_twice"):
         scheduler.cancel(name)
     scheduler.ask(ClaimDeliveries(3))
-    wait = {"delivered": False, "error": "500"}
     scheduler.apply(
-        SettleDelivery("msg_tried", **wait, retry_after_ms=5000),
-        SettleDelivery("msg_tried_twice", **wait, retry_after_ms=0),
+        SettleDelivery("msg_tried", delivered=False, error="500", retry_after_ms=5000),
+        SettleDelivery("msg_tried_twice", delivered=False, error="500", retry_after_ms=0),
     )
     assert [owed.id for owed in scheduler.ask(ClaimDeliveries(3))] == ["msg_tried_twice"]
     scheduler.apply(ReclaimDeliveries())

@@ -63,7 +63,7 @@ def watch(store: Store) -> Iterator[Callable[..., Scheduler]]:
     opened: list[Scheduler] = []
 
     def open_one(at: Callable[[str, WatchedConnection], None], name: str = "node") -> Scheduler:
-        opened.append(Scheduler(WatchedStore(store, at), PatientClock(), name))  # type: ignore[arg-type]  # delegates
+        opened.append(Scheduler(WatchedStore(store, at), PatientClock(), name))
         return opened[-1]
 
     try:

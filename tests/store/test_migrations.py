@@ -112,7 +112,7 @@ def test_nodes_wait_while_another_one_migrates(fresh_postgres: str) -> None:
     command = [sys.executable, "-c", MIGRATE, fresh_postgres]
     with psycopg.connect(fresh_postgres, autocommit=True) as administrator:
         administrator.execute("SELECT pg_advisory_lock(%s)", [PostgresSchema._LOCK])
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         nodes = [subprocess.Popen(command, cwd=ROOT, **quiet) for _ in "12"]
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         while administrator.execute(waiting).fetchone() != (2,):

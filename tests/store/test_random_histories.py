@@ -133,10 +133,10 @@ class Run:
             self._check(outcome)
             for grant in outcome.grants[0]:
                 self.scheduler.apply(Complete(grant.task.seq, grant.task.token))
-            left = [self.scheduler.tally(lane) for lane in ("main", "queue")]
-            if not any(tally.queued or tally.slots for tally in left):
+            tallies = [self.scheduler.tally(lane) for lane in ("main", "queue")]
+            if not any(tally.queued or tally.slots for tally in tallies):
                 return
-        raise AssertionError(f"stuck: {left}")
+        raise AssertionError("something is stuck")
 
     def _request(self, verb: str, what: Any) -> Any:
         if verb == "submit":

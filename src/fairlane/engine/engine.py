@@ -107,7 +107,6 @@ class Engine:
                 self._rollback()
                 raise
         if unknown is not None:
-            self.due_at = 0  # nor is it known what it has left to do: look at everything again
             raise StoreUnavailable(
                 "the store does not answer; whether the request was carried out is not known"
             )
@@ -203,6 +202,7 @@ class Engine:
     def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = self.store.writer()
+            self.due_at = 0  # whatever was written meanwhile: look at everything
         return self._connection
 
     def _rollback(self) -> None:

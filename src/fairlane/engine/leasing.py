@@ -7,7 +7,7 @@ their lines, never at the backlog. Workers that ask for the same are served toge
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from fairlane.core import fairness, leases
@@ -92,11 +92,28 @@ def _free(tx: Transaction, lane: str) -> int:
 
 
 def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[Ready]:
+    new = tx.unwritten_ready(lane)
+    if new is not None:
+        runnable = [ready for ready in new if ready[0].route in routes]
+        return _from_new(tx, lane, routes, runnable, limit)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         lines = [(lane, "", route) for route in sorted(routes)]
         return _first(tx.next_tasks(lines, limit), limit)
     order = _agents(tx, lane, routes, limit)
     return _heads(tx, lane, routes, order)
+
+
+def _from_new(
+    tx: Transaction, lane: str, routes: frozenset[str], ready: list[Ready], limit: int
+) -> list[Ready]:
+    """From a lane without a backlog: what is ready is at hand, and is written once, as leased."""
+    if tx.policy.lanes[lane].strategy == BY_PRIORITY:
+        return _first(ready, limit)
+    found: dict[str, list[Ready]] = {}
+    for pair in ready:
+        found.setdefault(pair[0].agent, []).append(pair)
+    contenders = _contenders(tx, lane, routes, found)
+    return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
 
 def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
@@ -165,7 +182,11 @@ def _heads(tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[s
     for depth, rows in by_depth.items():
         for task, body in tx.next_tasks(rows, depth):
             found[task.agent].append((task, body))
-    heads = {agent: iter(_first(ready, turns[agent])) for agent, ready in found.items()}
+    return _in_turn(found, order)
+
+
+def _in_turn(found: Mapping[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
+    heads = {agent: iter(_first(ready, len(ready))) for agent, ready in found.items()}
     return [next(heads[agent]) for agent in order]
 
 

@@ -48,11 +48,10 @@ def prune(tx: Transaction, now: int) -> int:
     rows = tx.connection.run("task_old", before=before, limit=STEP)
     rows += tx.connection.run("task_rejected", before=now - _REJECTED_KEPT_MS, limit=STEP)
     seqs = [(seq,) for seq in dict.fromkeys(row[0] for row in rows)]
-    for table in ("task", "request", "result", "delivery"):
+    for table in ("task", "request", "result", "delivery", "idempotency"):
         tx.connection.run_rows(f"{table}_delete", seqs)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
     tx.connection.run_rows("line_forget", list(dict.fromkeys(row[1:] for row in rows)))
-    tx.connection.run("idempotency_delete", before=before)
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     return len(seqs)
 

@@ -84,11 +84,12 @@ def _submit_one(
         return _again(tx, memory, key.digest)
     answers = [_admit(tx, submission, now) for submission in request.submissions]
     # A refused submission is to be tried again with the same key, so it is not remembered.
-    if any(isinstance(answer, Task) for answer in answers):
+    seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
+    if seqs:
         memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
         remembered[key.agent, key.key] = memory
         text = msgspec.json.encode(memory.outcomes).decode()
-        row = (key.agent, key.key, key.digest, text, now)
+        row = (key.agent, key.key, key.digest, text, max(seqs), now)
         tx.connection.run_rows("idempotency_insert", [row])
     return answers
 

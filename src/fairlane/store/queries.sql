@@ -56,8 +56,8 @@ SELECT i.agent, i.key, i.digest, i.answer
 FROM rows JOIN idempotency AS i ON i.agent = rows.agent AND i.key = rows.key
 
 -- name: idempotency_insert
--- rows: agent text, key text, digest text, answer text, created_at int
-INSERT INTO idempotency (agent, key, digest, answer, created_at) SELECT * FROM rows
+-- rows: agent text, key text, digest text, answer text, seq int, created_at int
+INSERT INTO idempotency (agent, key, digest, answer, seq, created_at) SELECT * FROM rows
 
 -- ------------------------------------------------------------------ transitions
 
@@ -266,14 +266,14 @@ DELETE FROM result WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: delivery_delete
 -- rows: seq int
 DELETE FROM delivery WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: idempotency_delete
+-- rows: seq int
+DELETE FROM idempotency WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: line_forget
 -- rows: lane text, agent text
 DELETE FROM line WHERE (lane, agent) IN (SELECT rows.lane, rows.agent FROM rows)
   AND queued = 0 AND slots = 0 AND parked = 0
   AND NOT EXISTS (SELECT 1 FROM task WHERE task.agent = line.agent AND task.lane = line.lane)
-
--- name: idempotency_delete
-DELETE FROM idempotency WHERE created_at <= :before
 
 -- ------------------------------------------------------------------ webhooks owed
 

@@ -48,7 +48,7 @@ class Transaction:
         self.open_sessions: set[str] = set()
         self._tasks: dict[int, Task] = {}
         self._inserts: dict[int, Task] = {}
-        self._bodies: list[Row] = []
+        self._bodies: dict[int, str] = {}
         self._updates: dict[int, Task] = {}
         self._guards: dict[int, tuple[str, int]] = {}
         self._results: dict[int, Row] = {}
@@ -130,6 +130,17 @@ class Transaction:
     def session(self, key: str) -> Session:
         return self._sessions[key]
 
+    def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
+        """The ready tasks of a lane, with their requests, when all of them are new in this
+        transaction and none has been written yet; else None.
+        """
+        found = [
+            (task, self._bodies[task.seq])
+            for task in self._inserts.values()
+            if task.lane == lane and task.ready
+        ]
+        return found if len(found) == self.lane(lane).ready else None
+
     def next_tasks(
         self, lines: Sequence[tuple[str, str, str]], limit: int
     ) -> list[tuple[Task, str]]:
@@ -166,7 +177,7 @@ class Transaction:
         if change.before is None:
             assert body is not None
             self._inserts[after.seq] = after
-            self._bodies.append((after.seq, body))
+            self._bodies[after.seq] = body
         elif after.seq in self._inserts:
             self._inserts[after.seq] = after
         else:
@@ -194,8 +205,8 @@ class Transaction:
         run = self.connection.run_rows
         if self._inserts:
             run("task_insert", [astuple(task) for task in self._inserts.values()])
-            run("request_insert", self._bodies)
-            self._inserts, self._bodies = {}, []
+            run("request_insert", list(self._bodies.items()))
+            self._inserts, self._bodies = {}, {}
         if self._updates:
             rows = [(seq, *self._guards[seq], *_moving(t)) for seq, t in self._updates.items()]
             self.connection.change_rows("task_update", rows)

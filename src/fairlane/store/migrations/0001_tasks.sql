@@ -114,11 +114,12 @@ CREATE TABLE idempotency (
   key {text} NOT NULL,
   digest {text} NOT NULL,
   answer {text} NOT NULL,
+  seq {int} NOT NULL, -- the newest task it stands for: both are forgotten together
   created_at {int} NOT NULL,
   PRIMARY KEY (agent, key)
 ) {by_key};
 
-CREATE INDEX idempotency_age ON idempotency (created_at);
+CREATE INDEX idempotency_task ON idempotency (seq);
 
 -- Webhooks owed. The body is made from the task when it is sent: a terminal task never changes.
 CREATE TABLE delivery (
