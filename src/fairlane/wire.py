@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -273,14 +274,19 @@ def _short(field: str, text: str | None, limit: int) -> None:
 
 
 def _shallow(field: str, value: Any) -> None:
-    """Level by level, because a deep value is just what a recursive look could not stand."""
+    if too_deep(value):
+        raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a caller may be unable to read it. Level by level, as recursion would break first."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEPTH_MAX):
         inner = [one.values() if isinstance(one, dict) else one for one in level]
         level = [item for items in inner for item in items if isinstance(item, dict | list)]
         if not level:
-            return
-    raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
+            return False
+    return True
 
 
 def _camel(field: str) -> str:
@@ -339,8 +345,13 @@ def parse_states(text: str) -> list[str] | None:
 def moment(at: int) -> str:
     """RFC 3339 UTC with milliseconds."""
     seconds, millis = divmod(at, 1000)
-    stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{stamp}.{millis:03d}Z"
+    return f"{_second(seconds)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=256)
+def _second(seconds: int) -> str:
+    """Answers of one second share all but the milliseconds, and formatting is slow."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def accepted(task: Task) -> dict[str, Any]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 15.0
 SETTLE_SECONDS_MAX = 60.0
+SLACK_SECONDS = 5.0
 
 # Wide lanes, because the slots of a killed node stay taken until its leases run out, and no
 # deadlines, because nothing but a kill is to end a task badly.
@@ -101,6 +102,8 @@ class Stage:
         """Wait until everything has come to its end and everybody has been told."""
         async with aiohttp.ClientSession() as session:
             await until(lambda: self._idle(session), SETTLE_SECONDS_MAX, self._still_open)
+        # A run that was cancelled holds its lease until it has really stopped and said so.
+        await self.until_free(LEASE_SECONDS + SLACK_SECONDS)
         ended = checks.finals(self.store)
         await until(
             lambda: not checks.untold(ended, self.webhooks()),

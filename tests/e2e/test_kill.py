@@ -18,7 +18,7 @@ import pytest
 from tests.e2e import checks
 from tests.e2e.history import KILL, OK, READY
 from tests.e2e.processes import show, until
-from tests.e2e.stage import LEASE_SECONDS, Stage, staged
+from tests.e2e.stage import LEASE_SECONDS, SLACK_SECONDS, Stage, staged
 from tests.postgres import mortal_postgres
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ LIFE_MEAN_SECONDS = sum(LIFE_SECONDS) / 2
 BIRTH_SECONDS = (0.0, 0.7)  # when one dies that is killed while it starts
 DIES_YOUNG = 0.15  # so many of the kills
 FROZEN_SECONDS_MAX = 15.0  # mostly five: how long a lock is left to somebody who does nothing
-SLACK_SECONDS = 5.0
 
 
 class Plan(NamedTuple):

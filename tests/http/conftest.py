@@ -7,6 +7,7 @@ server gets one of its own from `serve`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.tab_instance import TabInstance
-from tests.http.early import POLICY as early_policy
+from tests.http import early as beginning
 from tests.http.early import Early
 from tests.http.hooks import Hooks
 from tests.http.server import Server, serving
@@ -74,7 +75,7 @@ async def early(
     async with serving(
         folder,
         f"sqlite:///{folder / 'f.db'}",
-        policy=early_policy,
+        policy=beginning.POLICY,
         instances=[instance.url],
         allow_outbound=[hooks.address],
     ) as server:
@@ -93,10 +94,11 @@ async def stage(server: Server, instance: TabInstance, hooks: Hooks) -> AsyncIte
 @pytest_asyncio.fixture(loop_scope="session")
 async def serve(tmp_path: Path, instance: TabInstance, hooks: Hooks) -> AsyncIterator[Serve]:
     """Starts servers that are a test's own and ends with it; on SQLite unless told otherwise."""
+    numbers = itertools.count(1)
     async with AsyncExitStack() as stack:
 
         async def start(store: str | None = None, **options: Any) -> Server:
-            folder = tmp_path / f"server-{len(list(tmp_path.iterdir()))}"
+            folder = tmp_path / f"server-{next(numbers)}"
             given = {"instances": [instance.url], "allow_outbound": [hooks.address], **options}
             where = store or f"sqlite:///{tmp_path / 'own.db'}"
             return await stack.enter_async_context(serving(folder, where, **given))

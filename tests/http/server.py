@@ -41,6 +41,7 @@ class Server:
         drain_seconds: float = 5.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.url = ""
         self.log_file = folder / "log"
@@ -82,15 +83,7 @@ class Server:
         new.replace(self.policy_file)
 
     async def start(self) -> Self:
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [COMMAND, "serve", *self._flags],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=self.folder,
-                env=self._environment,
-            )
+        self._process = self._begin()
         assert self._process.stdout
         async with asyncio.timeout(START_SECONDS_MAX):
             line = await asyncio.to_thread(self._process.stdout.readline)
@@ -98,6 +91,17 @@ class Server:
         self.url = line.removeprefix(READY).strip()
         self._api = Api(self.url)
         return self
+
+    def _begin(self) -> subprocess.Popen[str]:
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(
+                [COMMAND, "serve", *self._flags],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self.folder,
+                env=self._environment,
+            )
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         assert self._process is not None
@@ -129,7 +133,6 @@ class Server:
 
 @asynccontextmanager
 async def serving(folder: Path, store: str, **options: Any) -> AsyncIterator[Server]:
-    folder.mkdir(parents=True, exist_ok=True)
     server = Server(folder, store, **options)
     try:
         yield await server.start()

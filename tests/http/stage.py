@@ -10,6 +10,8 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.http.api import LIVE, Answer, Api, balance
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ POLICY: dict[str, Any] = {
 }
 
 HANG = {"hang": True}
+
+# For what happens before or beside the store, and so is the same on every database.
+on_sqlite = pytest.mark.parametrize("shared_store", ["sqlite"], indirect=True, scope="session")
 
 _numbers = itertools.count(1)
 

@@ -16,8 +16,8 @@ from tests.http.stage import HANG, TINY, Stage
 
 if TYPE_CHECKING:
     from tests.fakes.tab_instance import TabInstance
-    from tests.http.hooks import Hooks
     from tests.http.conftest import Serve
+    from tests.http.hooks import Hooks
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,7 +1,7 @@
 """Deadlines: of tasks that wait, of tasks that run, and what they are counted as.
 
-Facts of specs/pinchtab.md section 17: 29, 40, 116; weakness 7 of section 18 (expiry within a second,
-one text, never dispatched afterwards).
+Facts of specs/pinchtab.md section 17: 29, 40, 116; weakness 7 of section 18 (expiry within a
+second, one text, never dispatched afterwards).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def test_a_running_task_is_stopped_at_its_deadline(stage: Stage) -> None:
     assert task["latencyMs"] > 0
     await asyncio.wait_for(stage.instance.until(lambda: entry.outcome == "gone"), 1)
     assert (await stage.run(lane=ONE))["state"] == "done"
-    assert len((await hook.until(1))) == 1
+    assert len(await hook.until(1)) == 1
 
 
 async def test_a_deadline_while_running_is_a_failure_but_no_expiry(stage: Stage) -> None:

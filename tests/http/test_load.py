@@ -1,4 +1,4 @@
-"""Under load, with cancels and failures: the books balance at every moment, limits hold, one webhook.
+"""Under load, with cancels and failures: the books balance at every moment, and limits hold.
 
 Section 21 of specs/pinchtab.md, first list; weaknesses 2, 3, 15, 16, 17 of section 18.
 """

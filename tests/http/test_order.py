@@ -84,10 +84,11 @@ async def test_two_agents_with_a_backlog_take_strict_turns(
 async def test_three_agents_take_turns_whatever_their_backlog(stage: Stage) -> None:
     await stage.block(ONE)
     many, some, few = (stage.new_agent(name) for name in ("many", "some", "few"))
-    ids = []
-    for agent, count in ((many, 9), (some, 3), (few, 1)):
-        for n in range(count):
-            ids.append(await stage.submit(lane=ONE, agentId=agent, params={"n": n}))
+    ids = [
+        await stage.submit(lane=ONE, agentId=agent, params={"n": n})
+        for agent, count in ((many, 9), (some, 3), (few, 1))
+        for n in range(count)
+    ]
     stage.instance.release()
     await stage.api.ended(*ids)
     order = stage.agents()

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from tests.http.api import Answer
-from tests.http.stage import HELD, Stage
+from tests.http.stage import HELD, Stage, on_sqlite
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), on_sqlite]
 
 MIB = 1_048_576
 
@@ -222,7 +222,7 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_has_submitted_noth
         b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
         b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
         b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
-        b"POST /tasks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        b"POST /tasks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
         b"GET /tasks HTTP/1.1\r\nHost: x\r\nBad Header\x00: x\r\n\r\n",
         b"GET /ta sks HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

@@ -1,7 +1,7 @@
 """Hot reload: a changed policy file acts at once, in parts, and a wrong one changes nothing.
 
-Facts of specs/pinchtab.md section 17: 42-49; weakness 5 of section 18; section 21: a partial document
-changes only what it names and takes effect at once.
+Facts of specs/pinchtab.md section 17: 42-49; weakness 5 of section 18; section 21: a partial
+document changes only what it names and takes effect at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ async def test_zeros_and_nulls_keep_what_was(serve: Serve) -> None:
     names = ("maxPerAgent", "maxInflight", "maxPerAgentInflight", "resultTTLSec", "workerCount")
     document = {"scheduler": {"maxQueueSize": 500, **dict.fromkeys(names, 0)}}
     await reload(server, document, maxQueueSize=500)
-    await reload(server, {"scheduler": {"maxQueueSize": 501, **dict.fromkeys(names)}}, maxQueueSize=501)
+    await reload(
+        server, {"scheduler": {"maxQueueSize": 501, **dict.fromkeys(names)}}, maxQueueSize=501
+    )
     # And dispatch goes on: a zero for one agent's limit does not mean none.
     task_id = await server.api.submit(agentId="a", action="click")
     assert (await server.api.end_of(task_id))["error"] == "tabId is required for task execution"
@@ -145,7 +147,10 @@ async def test_a_pause_holds_and_its_end_lets_go(
 
 async def test_new_limits_of_the_queue_hold_for_the_next_submission(serve: Serve) -> None:
     server = await serve(
-        policy={"scheduler": {"maxQueueSize": 2, "maxPerAgent": 1}, "lanes": {"browser": {"paused": True}}}
+        policy={
+            "scheduler": {"maxQueueSize": 2, "maxPerAgent": 1},
+            "lanes": {"browser": {"paused": True}},
+        }
     )
 
     async def post() -> int:

@@ -1,7 +1,7 @@
 """Stopping: nothing new, what runs may finish, what waits is kept and runs after the next start.
 
-Fact 70 of specs/pinchtab.md section 17 as our documents have it (queued tasks survive); weakness 4 of
-section 18; section 21: submissions are refused with 503 while the server stops.
+Fact 70 of specs/pinchtab.md section 17 as our documents have it (queued tasks survive); weakness 4
+of section 18; section 21: submissions are refused with 503 while the server stops.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import asyncio
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from tests.http.stage import HANG, HELD, Stage
+from tests.http.stage import HANG, HELD, Stage, on_sqlite
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,8 +48,8 @@ async def test_an_independent_library_finds_the_signature_right(stage: Stage) ->
     delivery = await hook.one()
     assert delivery.verified() == delivery.task
     for change in ("webhook-id", "webhook-timestamp"):
+        forged = {**delivery.headers, change: delivery.headers[change] + "1"}
         with pytest.raises(WebhookVerificationError):
-            forged = {**delivery.headers, change: delivery.headers[change] + "1"}
             delivery._replace(headers=forged).verified()
     with pytest.raises(WebhookVerificationError):
         delivery._replace(raw=delivery.raw + b" ").verified()
@@ -176,6 +176,7 @@ REFUSED = [
 ]
 
 
+@on_sqlite
 @pytest.mark.parametrize("url", REFUSED, ids=lambda url: url[:40])
 async def test_a_callback_to_an_address_that_is_not_allowed_is_refused(
     stage: Stage, url: str

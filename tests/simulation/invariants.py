@@ -73,7 +73,7 @@ class Key(msgspec.Struct):
 
     digest: str
     ids: list[str | None]
-    created_at: int
+    newest: int  # the task that it is forgotten with
 
 
 class Invariants:
@@ -415,14 +415,14 @@ class Invariants:
             demand("cancel", isinstance(answer, NotFound) and not there, f"{answer!r}")
 
     def _judge_keys(self, step: Step, gone: Sequence[Task]) -> None:
-        """The same key and body give the same tasks, for as long as keys are kept."""
-        oldest = step.now - self.policy.retention.ttl_ms
-        self._keys = {k: key for k, key in self._keys.items() if key.created_at > oldest}
+        """The same key and body give the same tasks, until the newest of them is forgotten."""
         answers = step.outcome.answers if step.outcome else [None] * len(step.batch)
         lately = {task.id for task in gone}
         for request, answer in zip(step.batch, answers, strict=True):
             if isinstance(request, Submit) and request.idempotency is not None:
                 self._judge_key(request, answer, step, lately)
+        kept = self.reader.tasks
+        self._keys = {place: key for place, key in self._keys.items() if key.newest in kept}
 
     def _judge_key(self, request: Submit, answer: Any, step: Step, lately: set[str]) -> None:
         assert request.idempotency is not None
@@ -432,7 +432,8 @@ class Invariants:
         known = self._keys.get(place)
         if known is None:
             if any(ids):
-                self._keys[place] = Key(digest, ids, step.now)
+                newest = max(self._ids[id_] for id_ in ids if id_)
+                self._keys[place] = Key(digest, ids, newest)
             return
         demand("idempotency", not any(ids), f"{place} made {ids} again")
         if step.outcome is None or isinstance(answer, Disabled):

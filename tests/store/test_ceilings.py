@@ -79,11 +79,11 @@ def check(store: Store, history: list[Held], sampler: Sampler) -> None:
     )
     assert len({held.token for held in history}) == len(history)
     assert len({held.leaser for held in history}) >= len(history) / QUOTA
+    assert sampler.samples
     (most,) = most_at_once(history).values()
     assert max(most, sampler.most) == CEILING, "more, or the ceiling was never put to the test"
-    assert max(most_at_once(history, lambda held: held.agent).values()) <= PER_AGENT
-    assert sampler.most_of_an_agent == PER_AGENT
-    assert sampler.samples > 10
+    most = max(most_at_once(history, lambda held: held.agent).values())
+    assert max(most, sampler.most_of_an_agent) == PER_AGENT
     assert set(most_at_once(history, lambda held: held.session).values()) == {1}
     for agent in AGENTS:
         turns = sorted(

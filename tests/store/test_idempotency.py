@@ -63,3 +63,26 @@ def test_a_refused_request_may_be_repeated_with_its_key(scheduler: Scheduler) ->
     assert isinstance(scheduler.try_submit("one", key=KEY)[0], QueueFull)
     scheduler.cancel("blocker")
     assert [task.id for task in scheduler.try_submit("two", key=KEY)] == ["two"]
+
+
+def test_a_repeat_of_a_partly_refused_request_is_answered_alike(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxQueueSize=2)
+    scheduler.submit("blocker")
+    first = scheduler.try_submit("one", "two", key=KEY)
+    scheduler.cancel("blocker")
+    again = scheduler.try_submit("three", "four", key=KEY)
+    assert again[0].id == first[0].id == "one"
+    assert isinstance(again[1], QueueFull)
+    assert (again[1].message, again[1].details) == (first[1].message, first[1].details)
+    assert scheduler.find("four") is None
+
+
+def test_a_key_lives_as_long_as_its_tasks(scheduler: Scheduler) -> None:
+    scheduler.set_policy(retention={"resultTTLSec": 60})
+    scheduler.try_submit("one", key=KEY)
+    scheduler.pass_time(3_600_000)
+    assert [task.id for task in scheduler.try_submit("two", key=KEY)] == ["one"]
+    scheduler.cancel("one")
+    scheduler.pass_time(3_600_000)
+    assert scheduler.find("one") is None
+    assert [task.id for task in scheduler.try_submit("three", key=KEY)] == ["three"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -265,36 +266,26 @@ def test_a_holder_of_the_lock_that_freezes_loses_it(
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_while_connections_are_killed_at_random(
-    watched_postgres: Callable[..., Scheduler],
+    watched_postgres: Callable[..., Scheduler], administrator: psycopg.Connection[Any]
 ) -> None:
-    scheduler = watched_postgres(lambda *_: None)
-    done, kills = threading.Event(), list[int]()
-    killer = threading.Thread(target=kill_writers_until, args=(scheduler.store.url, done, kills))
-    killer.start()
+    """The signal is sent and not waited for, so the end comes at some moment after that."""
+    chance, kills = random.Random(1), 0
+
+    def at(_: str, connection: WatchedConnection) -> None:
+        nonlocal kills
+        if chance.random() < 0.06:
+            kills += 1
+            administrator.execute("SELECT pg_terminate_backend(%s)", [pid_of(connection)])
+
+    scheduler = watched_postgres(at)
     acknowledged, unknown = [], []
-    try:
-        for number in range(40):
-            try:
-                scheduler.submit(f"t{number}")
-                acknowledged.append(f"t{number}")
-            except StoreUnavailable:
-                unknown.append(f"t{number}")
-    finally:
-        done.set()
-        killer.join()
-    assert acknowledged
-    assert kills
+    for number in range(80):
+        try:
+            scheduler.submit(f"t{number}")
+            acknowledged.append(f"t{number}")
+        except StoreUnavailable:
+            unknown.append(f"t{number}")
+    assert kills > 5
+    assert len(acknowledged) > 40
     stored = {row[1] for row in contents(scheduler.store)["task"]}
     assert set(acknowledged) <= stored <= {*acknowledged, *unknown}
-
-
-def kill_writers_until(url: str, done: threading.Event, kills: list[int]) -> None:
-    """Readers are read-only, so they are told apart by what they have last said."""
-    kill = (
-        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database()"
-        " AND application_name = 'fairlane' AND query <> '' AND query NOT LIKE '%task_view%'"
-    )
-    with psycopg.connect(url, autocommit=True) as administrator:
-        while not done.wait(0.01):
-            kills += [pid for pid, _ in administrator.execute(kill)]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
-from tests.store.scheduler import WORK, lease_request
-
-if TYPE_CHECKING:
-    from tests.store.scheduler import Scheduler
-
+from fairlane.engine.requests import Cancel, Complete, Fail, Release, SetPolicy, Submit
+from fairlane.store.opening import open_store
+from tests.store.scheduler import WORK, Scheduler, lease_request, submission
 
 # -------------------------------------------------------------------- inside an agent
 
@@ -137,8 +136,6 @@ def test_requests_of_one_batch_share_one_ceiling(scheduler: Scheduler) -> None:
 
 
 def test_what_a_batch_frees_it_also_gives_away(scheduler: Scheduler) -> None:
-    from fairlane.engine.requests import Cancel, Complete, Fail, Release
-
     scheduler.set_lane(maxInflight=3)
     scheduler.submit(*(f"t{number}" for number in range(9)))
     done, failed, released = [grant.task for grant in scheduler.lease(3)]
@@ -199,8 +196,6 @@ def test_a_lowered_ceiling_stops_new_leases_until_there_is_room(scheduler: Sched
 
 
 def test_a_raised_ceiling_counts_in_the_batch_that_raises_it(scheduler: Scheduler) -> None:
-    from fairlane.engine.requests import SetPolicy
-
     scheduler.set_lane(maxInflight=1)
     scheduler.submit("a", "b", "c")
     scheduler.lease(5)
@@ -262,3 +257,55 @@ def test_work_that_waited_out_a_change_of_strategy_can_still_run(scheduler: Sche
     scheduler.set_lane("team", strategy="priority")
     scheduler.pass_time(1000)
     assert scheduler.names(1, lanes=("team",)) == ["retried"]
+
+
+# -------------------------------------------------------------------- submitted and leased at once
+
+
+def draw(seed: int) -> tuple[list[Any], list[Any]]:
+    """A backlog and what comes in on top of it; some seeds have no backlog, some no sessions."""
+    chance = random.Random(seed)
+    sessions = [None, None, "s", "t"] if seed % 4 >= 2 else [None]
+
+    def tasks(prefix: str, count: int) -> list[Any]:
+        return [
+            submission(
+                f"{prefix}{number}",
+                chance.choice("abc"),
+                lane=chance.choice(["main", "main", "queue"]),
+                route=chance.choice(["handler/one", "handler/two", "handler/three"]),
+                priority=chance.choice([0, 0, 0, 5, -5, -20]),
+                session=chance.choice(sessions),
+            )
+            for number in range(count)
+        ]
+
+    return tasks("old", 5 * (seed % 2)), tasks("new", 12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leasing_in_the_batch_that_submits_gives_the_same_as_leasing_afterwards(
+    scheduler: Scheduler, seed: int
+) -> None:
+    backlog, new = draw(seed)
+    memory = open_store("sqlite://:memory:")
+    memory.migrate()
+    afterwards = Scheduler(memory)
+    waiting = [
+        lease_request(3, worker=worker, routes=frozenset({"handler/one", "handler/two"}))
+        for worker in ("w1", "w2")
+    ]
+    for each in (scheduler, afterwards):
+        each.set_policy(
+            lanes={"main": {"maxInflight": 4, "maxPerAgentInflight": 2}},
+            agents={"a": {"weight": 2}},
+        )
+        each.apply(Submit(backlog))
+    at_once = scheduler.apply(Submit(new), waiting=waiting)
+    afterwards.apply(Submit(new))
+    assert at_once.grants == afterwards.apply(waiting=waiting).grants
+    assert any(at_once.grants)
+    for grant in at_once.grants[0]:
+        assert scheduler.view(grant.task.id).task == grant.task
+    afterwards.close()
+    memory.close()

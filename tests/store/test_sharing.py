@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +185,37 @@ def test_a_change_by_another_connection_is_noticed(sqlite_store: Store) -> None:
     assert not mine.changed_outside()
     mine.close()
     other.close()
+
+
+# -------------------------------------------------------------------- bells
+
+
+def test_nodes_hear_each_other_and_not_themselves(postgres_store: Store) -> None:
+    other = open_store(postgres_store.url)
+    here, there = threading.Event(), threading.Event()
+    postgres_store.listen(here.set)
+    other.listen(there.set)
+    try:
+        ring_until(other.ring, here)
+        there.clear()
+        ring_until(postgres_store.ring, there)
+        while here.wait(0.1):  # an old ring may still be on its way
+            here.clear()
+        for _ in range(5):
+            there.clear()
+            ring_until(postgres_store.ring, there)
+        assert not here.is_set()
+    finally:
+        postgres_store.close()
+        other.close()
+
+
+def ring_until(ring: Callable[[], None], heard: threading.Event) -> None:
+    """Rings may get lost, above all while a listener is not there yet."""
+    give_up_at = time.monotonic() + 10
+    while not heard.wait(0.05):
+        ring()
+        assert time.monotonic() < give_up_at
 
 
 # -------------------------------------------------------------------- the files

@@ -1,4 +1,7 @@
-"""The worker while the store is away: what runs goes on, and what has not begun is not lost."""
+"""The worker when things come at a bad moment: the store is away, a stop comes early or twice.
+
+The rule: what runs goes on, what has not begun is not lost, and no lease is left behind.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ from tests.fakes.waiting import eventually
 from tests.store.faults import WatchedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlane.worker.executors.base import Run
+    from fairlane.worker.source import Assignment
     from tests.store.faults import WatchedConnection
 
 
@@ -56,6 +60,11 @@ class Scene:
         assert view is not None
         return view.task.state, view.task.attempts
 
+    def leased(self) -> bool:
+        view = self.views.task("one")
+        assert view is not None
+        return view.task.leased
+
     def close(self) -> None:
         self.away = False
         self.writer.stop()
@@ -80,6 +89,72 @@ async def test_a_renewal_that_fails_stops_no_work(scene: Scene) -> None:
     assert scene.source.renew([assignment]) == []
     scene.writer.ask_and_wait(Cancel("one"))
     assert scene.source.renew([assignment]) == [assignment]
+
+
+class Forever:
+    """An executor whose work ends only when it is cancelled."""
+
+    starts_itself = False
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    async def execute(self, run: Run) -> Any:  # noqa: ARG002 - the work is the same for all
+        self.begun += 1
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.mark.slow
+async def test_a_second_stop_does_not_cut_off_the_report_of_the_first(scene: Scene) -> None:
+    """Nodes tell their workers what to stop again and again, until it has stopped."""
+    scene.submit()
+    forever = Forever()
+    worker = Worker(scene.source, lambda: {"action": forever}, lambda: 1)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: forever.begun == 1)
+    task = scene.writer.ask_and_wait(Cancel("one"))
+    scene.away = True
+    worker.stop_runs([(task.seq, task.token)])
+    await eventually(lambda: scene.tries >= 5)
+    worker.stop_runs([(task.seq, task.token)])
+    await asyncio.sleep(0)  # lets the second stop arrive
+    scene.away = False
+    await eventually(lambda: not scene.leased() and worker.active == 0)
+    await worker.drain(1)
+    running.cancel()
+
+
+class Hasty(EngineSource):
+    """Has the first task stopped before its run can take the first step."""
+
+    def __init__(self, writer: Writer, worker: str) -> None:
+        super().__init__(writer, worker, Policy)
+        self.stop: Callable[[list[tuple[int, int]]], None] | None = None
+        self.stopped = False
+
+    async def lease(self, *wanted: Any) -> list[Assignment]:
+        found = await super().lease(*wanted)
+        if self.stop is not None:
+            asyncio.get_running_loop().call_soon(self.stop, [(a.seq, a.token) for a in found])
+            self.stop, self.stopped = None, True
+        return found
+
+
+async def test_a_run_that_is_stopped_before_it_begins_is_given_back(scene: Scene) -> None:
+    scene.submit()
+    source, forever = Hasty(scene.writer, "node_a"), Forever()
+    worker = Worker(source, lambda: {"action": forever}, lambda: 1)
+    source.stop = worker._stop_here
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: forever.begun == 1)
+    assert scene.state() == ("running", 1)
+    assert source.stopped
+    await worker.drain(0)
+    assert worker.active == 0
+    running.cancel()
 
 
 class Once:

@@ -114,7 +114,12 @@ class Engine:
 
     def others_wrote(self) -> bool:
         """Whether another process has written to a private store: then look at everything."""
-        if self._connection is not None and self._connection.changed_outside():
+        try:
+            changed = self._connection is not None and self._connection.changed_outside()
+        except ConnectionLost:
+            self._disconnect()
+            changed = True
+        if changed:
             self._others_wrote = True
             self.due_at = 0
         return self._others_wrote

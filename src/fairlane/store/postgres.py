@@ -257,6 +257,7 @@ class _Bell:
         self._heard = heard
         self._rung = threading.Event()
         self._closed = threading.Event()
+        self._sender_pid = 0
         for task in (self._send, self._hear):
             threading.Thread(target=self._keep, args=(task,), daemon=True).start()
 
@@ -276,6 +277,7 @@ class _Bell:
                 self._closed.wait(_BELL_PAUSE_SECONDS)
 
     def _send(self, connection: psycopg.Connection[Row]) -> None:
+        self._sender_pid = connection.info.backend_pid
         while not self._closed.is_set():
             self._rung.wait()
             self._rung.clear()
@@ -285,9 +287,8 @@ class _Bell:
     def _hear(self, connection: psycopg.Connection[Row]) -> None:
         connection.execute("LISTEN fairlane")
         while not self._closed.is_set():
-            mine = connection.info.backend_pid
             for notice in connection.notifies(timeout=_BELL_PAUSE_SECONDS, stop_after=1):
-                if notice.pid != mine:
+                if notice.pid != self._sender_pid:
                     self._heard()
 
 

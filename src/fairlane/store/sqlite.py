@@ -79,8 +79,9 @@ class SqliteConnection:
             self.rollback()
 
     def changed_outside(self) -> bool:
-        before, self._data_version = self._data_version, self._connection.pragma("data_version")
-        return bool(self._data_version != before)
+        version = self._execute("PRAGMA data_version", ())[0][0]
+        before, self._data_version = self._data_version, version
+        return bool(version != before)
 
     def close(self) -> None:
         self._connection.close()

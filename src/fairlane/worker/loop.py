@@ -31,9 +31,10 @@ class _Run:
         self.assignment = assignment
         self.work: Work = assignment.work
         self.started = assignment.started
-        self.stopped = False
+        self.ended = False  # told to stop or interrupted
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
+        self._working = False
         self._source = source
 
     async def start(self) -> None:
@@ -41,14 +42,25 @@ class _Run:
             await _repeated(lambda: self._source.start(self.assignment))
             self.started = True
 
-    def stop(self) -> None:
-        self.stopped = True
-        if self.task is not None:
-            self.task.cancel()
+    async def work_on(self, work: Awaitable[Any]) -> Any:
+        self._working = True
+        try:
+            return await work
+        finally:
+            self._working = False
 
     def interrupt(self) -> None:
         self.interrupted = True
-        if self.task is not None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the work, at most once; never the report about it. One that has not begun will not.
+
+        A task that is cancelled before its first step does not even get to its `finally`.
+        """
+        self.ended = True
+        if self._working and self.task is not None:
+            self._working = False
             self.task.cancel()
 
 
@@ -101,6 +113,8 @@ class Worker:
             run = _Run(assignment, self._source)
             self._runs[assignment.seq, assignment.token] = run
             run.task = asyncio.create_task(self._execute(run, executors[assignment.route]))
+            if self._draining:  # it came too late to be begun
+                run.interrupt()
 
     def poke(self) -> None:
         """What this worker can run has changed: ask again."""
@@ -167,11 +181,13 @@ class Worker:
             await _repeated(lambda: self._source.complete(run.assignment, result))
 
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
+        if run.ended:
+            raise asyncio.CancelledError
         if run.work.timeout_ms is None:
-            return await executor.execute(run)
+            return await run.work_on(executor.execute(run))
         try:
             async with asyncio.timeout(run.work.timeout_ms / 1000):
-                return await executor.execute(run)
+                return await run.work_on(executor.execute(run))
         except TimeoutError:
             raise ExecutionFailed(f"timed out after {run.work.timeout_ms} ms") from None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
+from fairlane.wire import too_deep
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Response, Run, Sender, Work
 from fairlane.worker.executors.tabs import Instance, TabResolver
@@ -172,10 +173,11 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _decoded(body: bytes) -> Any:
-    """JSON when it is JSON, else the text; None when there is none."""
+    """JSON when it is JSON that everybody can read, else the text; None when there is none."""
     if not body.strip():
         return None
     try:
-        return msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body.decode("utf-8", "replace")
+    return body.decode("utf-8", "replace") if too_deep(document) else document
