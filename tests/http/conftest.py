@@ -107,8 +107,11 @@ async def serve(tmp_path: Path, instance: TabInstance, hooks: Hooks) -> AsyncIte
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def reloaded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+async def reloaded(
+    instance: TabInstance, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Server]:
     """A server whose policy file the tests of a module may change as they like."""
     folder = tmp_path_factory.mktemp("reloaded")
-    async with serving(folder, f"sqlite:///{folder / 'f.db'}", policy={}) as server:
+    store = f"sqlite:///{folder / 'f.db'}"
+    async with serving(folder, store, policy={}, instances=[instance.url]) as server:
         yield server

@@ -111,6 +111,20 @@ async def test_an_urgent_number_does_not_overtake_another_agent(stage: Stage) ->
     assert stage.numbers() == [-6, 8, -5, 9]
 
 
+async def test_a_critical_task_goes_before_fairness(stage: Stage) -> None:
+    await stage.block(ONE)
+    a, b = stage.new_agent("a"), stage.new_agent("b")
+    tasks = [(a, 0), (a, 0), (b, 0), (b, -20), (b, -21)]
+    ids = [
+        await stage.submit(lane=ONE, agentId=agent, priority=priority, params={"n": priority})
+        for agent, priority in tasks
+    ]
+    stage.instance.release()
+    await stage.api.ended(*ids)
+    assert stage.numbers() == [-21, -20, 0, 0, 0]
+    assert stage.agents()[:3] == [b, b, a]
+
+
 async def test_the_agent_with_fewer_in_flight_goes_first(stage: Stage) -> None:
     """One agent came first with everything; still the two slots go to one task of each."""
     blockers = [await stage.block(TWO) for _ in range(2)]
@@ -142,10 +156,14 @@ async def test_a_flood_does_not_delay_a_quiet_agent(stage: Stage) -> None:
 
 
 async def test_never_more_run_at_once_than_the_lane_allows(stage: Stage) -> None:
+    for _ in range(2):
+        await stage.block(TWO)
     ids = [
         await stage.submit(lane=TWO, agentId=f"{stage.agent}-{n}", fake={"delayMs": 5})
-        for n in range(30)
+        for n in range(20)
     ]
+    assert len(stage.actions()) == 2
+    stage.instance.release()
     await stage.api.ended(*ids)
     assert stage.most_at_once() == 2
 

@@ -140,6 +140,12 @@ async def test_an_id_is_percent_decoded(stage: Stage) -> None:
     writer.close()
 
 
+async def test_the_root_names_the_program_and_its_routes(stage: Stage) -> None:
+    about = (await stage.api.get("/")).json
+    assert about["name"] == "fairlane"
+    assert set(about["routes"]["/tasks"]) == {"GET", "POST"}
+
+
 async def test_health_is_told(stage: Stage) -> None:
     assert (await stage.api.get("/health/live")).status == 200
     assert (await stage.api.get("/health/ready")).status == 200

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.http.api import eventually
-from tests.http.stage import HANG, HELD, ONE, Stage
+from tests.http.stage import HANG, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +60,8 @@ async def test_a_changed_file_changes_what_it_names_and_nothing_else(serve: Serv
     await reload(server, document, maxQueueSize=3, maxPerAgentFlight=2)
 
 
-async def test_zeros_and_nulls_keep_what_was(serve: Serve) -> None:
-    server = await serve(policy={"scheduler": {"maxInflight": 4, "maxPerAgentInflight": 3}})
+async def test_zeros_and_nulls_keep_what_was(reloaded: Server) -> None:
+    server = reloaded
     names = ("maxPerAgent", "maxInflight", "maxPerAgentInflight", "resultTTLSec", "workerCount")
     document = {"scheduler": {"maxQueueSize": 500, **dict.fromkeys(names, 0)}}
     await reload(server, document, maxQueueSize=500)
@@ -133,16 +133,23 @@ async def test_a_higher_limit_starts_waiting_work_at_once(
     await stage.clear()
 
 
-async def test_a_pause_holds_and_its_end_lets_go(
-    serve: Serve, instance: TabInstance, hooks: Hooks
+async def test_a_new_lane_can_be_made_paused_and_let_go(
+    reloaded: Server, instance: TabInstance, hooks: Hooks
 ) -> None:
-    server = await serve(policy={"lanes": {ONE: {"paused": True}}})
-    stage = Stage(server.api, instance, hooks)
-    task_id = await stage.submit(lane=ONE)
+    """Before the file names it, its name means `main`."""
+    stage = Stage(reloaded.api, instance, hooks)
+    assert (await stage.run(lane="new"))["lane"] == "main"
+    reloaded.write_policy({"lanes": {"new": {"maxInflight": 1, "paused": True}}})
+
+    async def held() -> str | None:
+        task_id = await stage.submit(lane="new")
+        return task_id if (await stage.api.show(task_id))["lane"] == "new" else None
+
+    task_id = await eventually(held)
     assert (await stage.run())["state"] == "done"
-    assert (await server.api.show(task_id))["state"] == "queued"
-    server.write_policy({"lanes": {ONE: {"paused": False}}})
-    assert (await server.api.end_of(task_id))["state"] == "done"
+    assert (await stage.api.show(task_id))["state"] == "queued"
+    reloaded.write_policy({"lanes": {"new": {"paused": False}}})
+    assert (await stage.api.end_of(task_id))["state"] == "done"
 
 
 async def test_new_limits_of_the_queue_hold_for_the_next_submission(serve: Serve) -> None:
@@ -181,18 +188,3 @@ async def test_a_wrong_file_at_the_start_is_refused_with_one_line(tmp_path: Path
         assert "Traceback" not in server.log
     finally:
         server.kill()
-
-
-async def test_a_reload_reaches_tasks_that_wait_in_other_lanes(
-    serve: Serve, instance: TabInstance, hooks: Hooks
-) -> None:
-    """A lane made by the file exists from then on; before, its name meant `main`."""
-    server = await serve(policy={"scheduler": {"maxInflight": 2}})
-    stage = Stage(server.api, instance, hooks)
-    assert (await stage.run(lane="new"))["lane"] == "main"
-    server.write_policy({"lanes": {"new": {"maxInflight": 1}, HELD: {"paused": True}}})
-
-    async def taken() -> bool | None:
-        return (await stage.run(lane="new"))["lane"] == "new" or None
-
-    await eventually(taken)

@@ -91,6 +91,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], di
     return outcomes, contents(store)
 
 
+@pytest.mark.slow
 @every_moment
 def test_a_connection_lost_at_any_moment_changes_nothing_in_the_end(
     watched: Callable[..., Scheduler],
@@ -199,6 +200,7 @@ def wait_until_gone(administrator: psycopg.Connection[Any], pid: int) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 @every_moment
 def test_a_killed_backend_changes_nothing_in_the_end(
     watched_postgres: Callable[..., Scheduler],
@@ -227,6 +229,7 @@ def test_a_killed_backend_changes_nothing_in_the_end(
     assert (outcomes, contents(scheduler.store)) == undisturbed
 
 
+@pytest.mark.slow
 def test_answers_lost_on_the_way_change_nothing_in_the_end(
     postgres_store: Store,
     tmp_path: Path,

@@ -107,6 +107,7 @@ def test_processes_that_migrate_at_once_do_not_disturb_each_other(store_url: str
     assert [row[0] for row in contents(store)["scheduler"]] == [1]
 
 
+@pytest.mark.slow
 def test_nodes_wait_while_another_one_migrates(fresh_postgres: str) -> None:
     """Both are held up at the same moment, so that they really meet."""
     command = [sys.executable, "-c", MIGRATE, fresh_postgres]

@@ -48,6 +48,7 @@ _BY_CLASS: Final[tuple[tuple[type[errors.FairlaneError], int], ...]] = (
     (errors.InvalidSettings, USAGE),
     (errors.OperatorError, SET_UP),
     (errors.TargetRefused, REFUSED),
+    (errors.TaskFailed, NOT_WELL),
 )
 
 

@@ -344,5 +344,6 @@ def _shown(key: str) -> str:
 
 def nearest(word: str, known: Any) -> str:
     """`; did you mean x?` for the nearest known word, or nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1)
+    # Compared only so far: a caller may send a million characters, and none of ours is that long.
+    found = difflib.get_close_matches(word[:100], list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""

@@ -226,6 +226,8 @@ class Deliverer:
                 error=outcome.error,
                 retry_after_ms=outcome.retry_after_ms,
             )
+        except FairlaneError as error:
+            _log.warning("webhook %s could not be settled: %s", delivery.id, error)
         except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
             _log.exception("webhook %s could not be settled", delivery.id)
 
