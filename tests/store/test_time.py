@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.core.leases import QUEUED_TOO_LONG, RAN_TOO_LONG
 from fairlane.engine import ticks
+from fairlane.engine.engine import SHARED_LOOK_MS
 from fairlane.engine.requests import ClaimDeliveries, IdempotencyKey, SettleDelivery, Submit
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 from tests.store.stores import contents
@@ -123,17 +124,23 @@ def test_more_than_one_step_of_work_is_done_in_several(scheduler: Scheduler) -> 
 # -------------------------------------------------------------------- when to look again
 
 
+def looks_at(scheduler: Scheduler, moment: int) -> int:
+    """Where nodes share a store, each looks for what another may have left every half second."""
+    soon = scheduler.clock.now() + SHARED_LOOK_MS
+    return min(moment, soon) if scheduler.engine.store.shared else moment
+
+
 def test_the_next_moment_is_the_earliest_of_all_that_wait(scheduler: Scheduler) -> None:
     now = scheduler.clock.now()
     scheduler.submit("late", deadline_at=now + 9000)
-    assert scheduler.engine.due_at == now + 9000
+    assert scheduler.engine.due_at == looks_at(scheduler, now + 9000)
     task = scheduler.lease_one(ttl_ms=8000)
-    assert scheduler.engine.due_at == now + 8000
+    assert scheduler.engine.due_at == looks_at(scheduler, now + 8000)
     scheduler.fail(task)
-    assert scheduler.engine.due_at == now + 1000
+    assert scheduler.engine.due_at == looks_at(scheduler, now + 1000)
     scheduler.clock.advance(500)
     scheduler.submit("other", kind="action", deadline_at=now + 600)
-    assert scheduler.engine.due_at == now + 600
+    assert scheduler.engine.due_at == looks_at(scheduler, now + 600)
 
 
 def test_a_new_node_finds_what_is_due_by_itself(new_scheduler: Callable[..., Scheduler]) -> None:

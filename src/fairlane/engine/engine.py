@@ -46,6 +46,7 @@ VERBS: Final[Mapping[type, Verb]] = {
 }
 
 PRUNE_EVERY_MS: Final = 10_000
+SHARED_LOOK_MS: Final = 500
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.025
 
@@ -198,6 +199,8 @@ class Engine:
         self.policy = tx.policy
         self._policy_version = tx.policy_version
         self.due_at = tx.due_at
+        if self.store.shared:  # other nodes have their own deadlines, and may be gone
+            self.due_at = min(tx.now + SHARED_LOOK_MS, tx.due_at or tx.now + SHARED_LOOK_MS)
         self._others_wrote = False
 
     def _committed(self, connection: Connection) -> bool:

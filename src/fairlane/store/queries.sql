@@ -132,14 +132,14 @@ SELECT line.route, line.agent FROM rows
 CROSS JOIN line ON line.lane = rows.lane AND line.route = rows.route AND line.agent IN (
   SELECT l.agent FROM line AS l
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.urgent > 0
-  ORDER BY l.share, l.served LIMIT :limit)
+  ORDER BY l.share, l.served, l.agent LIMIT :limit)
 -- name: line_urgent @postgres
 -- rows: lane text, route text
 SELECT line.route, line.agent FROM rows
 CROSS JOIN LATERAL (
   SELECT l.route, l.agent FROM line AS l
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.urgent > 0
-  ORDER BY l.share, l.served LIMIT :limit) AS line
+  ORDER BY l.share, l.served, l.agent LIMIT :limit) AS line
 
 -- name: line_order @sqlite
 -- rows: lane text, route text
@@ -147,14 +147,14 @@ SELECT line.route, line.agent FROM rows
 CROSS JOIN line ON line.lane = rows.lane AND line.route = rows.route AND line.agent IN (
   SELECT l.agent FROM line AS l
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
-  ORDER BY l.share, l.served LIMIT :limit)
+  ORDER BY l.share, l.served, l.agent LIMIT :limit)
 -- name: line_order @postgres
 -- rows: lane text, route text
 SELECT line.route, line.agent FROM rows
 CROSS JOIN LATERAL (
   SELECT l.route, l.agent FROM line AS l
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
-  ORDER BY l.share, l.served LIMIT :limit) AS line
+  ORDER BY l.share, l.served, l.agent LIMIT :limit) AS line
 
 -- name: task_next @sqlite
 -- rows: lane text, line text, route text

@@ -99,8 +99,8 @@ CREATE TABLE line (
   PRIMARY KEY (lane, agent, route)
 ) {hot_by_key};
 
-CREATE INDEX line_order ON line (lane, route, share, served) WHERE ready > 0;
-CREATE INDEX line_urgent ON line (lane, route, share, served) WHERE urgent > 0;
+CREATE INDEX line_order ON line (lane, route, share, served, agent) WHERE ready > 0;
+CREATE INDEX line_urgent ON line (lane, route, share, served, agent) WHERE urgent > 0;
 
 CREATE TABLE session (
   key {text} NOT NULL PRIMARY KEY,
