@@ -20,6 +20,7 @@ from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
 from fairlane.core.errors import (
+    BusyError,
     FairlaneError,
     InvalidRequest,
     InvalidSettings,
@@ -287,9 +288,16 @@ class ConfigWatcher:
     async def look(self) -> None:
         """Read once. Raises what is wrong with it."""
         document = await asyncio.to_thread(self._load)
-        if document != self._seen:
-            self._seen = document
+        if document == self._seen:
+            return
+        try:
             await self._app.set_policy(document, "config")
+        except BusyError:
+            raise  # the store was away: the same document is worth another try
+        except FairlaneError:
+            self._seen = document
+            raise
+        self._seen = document
 
     async def _run(self) -> None:
         while True:

@@ -273,7 +273,7 @@ ODD = [
     Case("another charset", task(""), headers={"Content-Type": "application/json; charset=utf-16"}),
     *(
         Case(f"params nested {depth} deep", task(f'"params":{{"x":{nested(depth)}}}'))
-        for depth in (30, 60, 100, 500, 900, *range(930, 1010, 4))
+        for depth in (30, 60, 100, 900, 950, 980, 1000)
     ),
     *(
         Case(f"objects nested {depth} deep", task(f'"params":{objects(depth)}'))

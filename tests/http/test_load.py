@@ -18,7 +18,7 @@ from tests.http.stage import SHARED, Stage
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 AGENTS = 6
-TASKS_EACH = 40
+TASKS_EACH = 25
 
 
 @pytest.mark.slow

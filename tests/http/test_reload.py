@@ -79,14 +79,11 @@ async def test_zeros_and_nulls_keep_what_was(reloaded: Server) -> None:
         '{"scheduler": {"maxInflight": 9',
         "[]",
         '{"scheduler": {"maxInflight": 9, "maxPerAgent": -1}}',
-        '{"scheduler": {"maxInflight": 9, "maxPerAgent": "many"}}',
         '{"scheduler": {"maxInflight": 9, "maxInflght": 3}}',
-        '{"scheduler": {"maxInflight": 9, "strategy": "nonsense"}}',
-        '{"maxInflght": 9, "scheduler": {"maxInflight": 9}}',
         '{"lanes": {"browser": {"maxInflight": 9, "paused": "yes"}}}',
         '{"lanes": {"browser": {"maxInflight": 9}}, "kinds": {"action": {"lane": "nowhere"}}}',
     ],
-    ids=range(9),
+    ids=range(6),
 )
 async def test_a_wrong_file_is_refused_as_a_whole(reloaded: Server, wrong: str) -> None:
     before, said = await limits(reloaded), len(reloaded.log)
