@@ -119,7 +119,9 @@ class Load:
     async def _place(self, session: aiohttp.ClientSession, name: str, order: Order) -> None:
         for key in order.items:
             self.history.add(name, INVOKE, key=key, group=order.group)
-        while not await self._asked(session, name, order) and order.careful:  # noqa: ASYNC110 - polls
+        while True:
+            if await self._asked(session, name, order) or not order.careful:
+                return
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _asked(self, session: aiohttp.ClientSession, name: str, order: Order) -> bool:

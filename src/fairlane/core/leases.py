@@ -23,7 +23,7 @@ RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease ran out"
 
 
-class Decision(msgspec.Struct):
+class Decision(msgspec.Struct, gc=False):
     """What to save, if anything, and what to answer: the task after it, or an error."""
 
     change: Change | None

@@ -2,7 +2,8 @@
 
 Moments are integer milliseconds since the epoch and end in `_at`; spans end in `_ms`.
 A `Task` is the small row that changes; the request that it was made from never changes and is
-kept apart. Both databases store the fields of `Task` in this order.
+kept apart. Both databases store the fields of `Task` in this order. There are many of these and
+none can be part of a cycle, so the garbage collector is spared them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DELAY_GATE: Final = "delay"
 SESSION_GATE: Final = "session"
 
 
-class Submission(msgspec.Struct, frozen=True):
+class Submission(msgspec.Struct, frozen=True, gc=False):
     """One piece of work asked for, checked for form; policy has not been applied yet.
 
     `body` is the request as JSON text: what an executor gets and `GET /tasks/{id}` shows.
@@ -43,7 +44,7 @@ class Submission(msgspec.Struct, frozen=True):
     batch: str | None = None
 
 
-class Task(msgspec.Struct):
+class Task(msgspec.Struct, gc=False):
     """The scheduling row. `token` is the fencing token of the newest lease, 0 before the first.
 
     A lease is open while `lease_expires_at` is set. It outlives a cancelled or expired task until
@@ -89,7 +90,7 @@ class Task(msgspec.Struct):
         return self.state in lifecycle.TERMINAL
 
 
-class Change(msgspec.Struct):
+class Change(msgspec.Struct, gc=False):
     """One decided transition: the row before (None for a new task) and after, and why.
 
     `result` and `error` are kept with the task when it ends. `result` is JSON text.

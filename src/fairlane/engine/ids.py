@@ -6,10 +6,17 @@ The first twelve digits are the moment, so new rows land at the end of an index;
 from __future__ import annotations
 
 import os
+import random
+
+# Seeded by the system, and anew in a forked process. Asking the system each time would give up
+# Python's lock each time; these are names, not secrets.
+_chance = random.Random()  # noqa: S311 - see above
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)
 
 
 def new_id(prefix: str, now: int) -> str:
-    return f"{prefix}_{now:012x}{os.urandom(8).hex()}"
+    return f"{prefix}_{now:012x}{_chance.getrandbits(64):016x}"
 
 
 def new_node_name() -> str:

@@ -19,7 +19,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Submit(msgspec.Struct, frozen=True):
+class Submit(msgspec.Struct, frozen=True, gc=False):
     """Answer: a list with a `Task` or an error per submission."""
 
     submissions: list[Submission]
@@ -43,19 +43,19 @@ class Lease(msgspec.Struct, frozen=True):
     until: float | None = None
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, gc=False):
     task: Task
     body: str
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`."""
 
     seq: int
     token: int
 
 
-class Renew(msgspec.Struct, frozen=True):
+class Renew(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`; a terminal state means that the worker should stop."""
 
     seq: int
@@ -63,7 +63,7 @@ class Renew(msgspec.Struct, frozen=True):
     ttl_ms: int
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`. `result` is JSON text."""
 
     seq: int
@@ -71,7 +71,7 @@ class Complete(msgspec.Struct, frozen=True):
     result: str | None = None
 
 
-class Fail(msgspec.Struct, frozen=True):
+class Fail(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`."""
 
     seq: int
@@ -81,14 +81,14 @@ class Fail(msgspec.Struct, frozen=True):
     retry_after_ms: int | None = None
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`, queued again with its attempt given back."""
 
     seq: int
     token: int
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancel(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`."""
 
     id: str

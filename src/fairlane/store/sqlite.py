@@ -111,10 +111,11 @@ class SqliteConnection:
         for number, value in enumerate(names, 1):
             text = text.replace(f":{value}", f"?{number}")
         columns = ", ".join(column for column, _ in statement.columns)
-        row = "(" + ", ".join("?" * len(statement.columns)) + ")"
+        row = "(" + ",".join("?" * len(statement.columns)) + ")"
         # The named values come first, so the rows' own begin after them.
         first = ", ".join(f"?{len(names) + i + 1}" for i in range(len(statement.columns)))
-        table = ", ".join([f"({first})"] + [row] * (count - 1))
+        # No blanks: apsw keeps no prepared statement for texts of more than 16 KiB.
+        table = ",".join([f"({first})"] + [row] * (count - 1))
         return f"WITH rows ({columns}) AS (VALUES {table}) {text}", names
 
 

@@ -20,6 +20,9 @@ from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
 log = logging.getLogger("fairlane.worker")
 
 UNLIMITED: Final = 10_000
+# While what the one ask has brought is being started, the other is waiting for the next commit.
+ASKS: Final = 2
+ASK_MAX: Final = 1000
 INTERRUPTED: Final = "interrupted: the server stopped before the work had finished"
 REPORT_TRIES: Final = 5
 
@@ -76,6 +79,7 @@ class Worker:
         self._executors = executors
         self._limit = limit
         self._runs: dict[tuple[int, int], _Run] = {}
+        self._asked = 0
         self._changed = asyncio.Event()
         self._draining = False
         self._ended = threading.Event()
@@ -90,15 +94,26 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._renew, name="fairlane-renew", daemon=True).start()
         try:
-            while not self._draining:
-                free = (self._limit() or UNLIMITED) - len(self._runs)
-                if free <= 0:
-                    self._changed.clear()
-                    await self._changed.wait()
-                    continue
-                await self._lease(free)
+            async with asyncio.TaskGroup() as asking:
+                for _ in range(ASKS):
+                    asking.create_task(self._keep_asking())
         finally:
             self._ended.set()
+
+    async def _keep_asking(self) -> None:
+        while not self._draining:
+            free = (self._limit() or UNLIMITED) - len(self._runs) - self._asked
+            if free <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            wanted = min(free, ASK_MAX)
+            self._asked += wanted
+            try:
+                await self._lease(wanted)
+            finally:
+                self._asked -= wanted
+                self._changed.set()
 
     async def _lease(self, free: int) -> None:
         executors = self._executors()

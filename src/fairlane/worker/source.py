@@ -22,7 +22,7 @@ LEASE_MS: Final = 15_000
 RENEW_SECONDS: Final = 5.0
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """One leased task. `started` says that it is already marked as running."""
 
     seq: int
