@@ -1,7 +1,7 @@
 """The composition root: puts stores, engine, worker, webhooks and HTTP together.
 
 `Fairlane` is the embedded API: the same node that
-`fairlane serve` runs, without HTTP. `serve` adds HTTP, signals and the watched policy file.
+`fairlane serve` runs, without HTTP; `cli/serve.py` adds HTTP, signals and a watched policy file.
 """
 
 from __future__ import annotations
@@ -99,6 +99,13 @@ class Fairlane:
         await self.stop()
 
     async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         try:
             await asyncio.to_thread(self.node.start)
         except ConnectionLost as error:
@@ -215,7 +222,8 @@ class Fairlane:
             raise InvalidRequest(f"invalid callbackUrl: {error.message}") from None
 
     async def show(self, task_id: str) -> dict[str, Any]:
-        return shape(await self.node.show(task_id))
+        task: dict[str, Any] = wire.decode(wire.encode(shape(await self.node.show(task_id))))
+        return task
 
     async def cancel(self, task_id: str) -> None:
         await self.node.cancel(task_id)
@@ -322,13 +330,17 @@ class _Outbox:
 
     async def claim_deliveries(self, limit: int) -> list[Delivery]:
         self._owed.clear()
-        next_at = await self._node.views.read(self._node.views.next_delivery_at)
-        if next_at is None or next_at > self._node.clock.now():
+        wait_ms = await self._wait_ms()
+        if wait_ms is None or wait_ms > 0:
             return []
         owed: list[OwedDelivery] = await self._node.writer.ask(ClaimDeliveries(limit))
         views = self._node.views
         tasks = await views.read(views.tasks_by_seq, [delivery.seq for delivery in owed])
         return [_delivery(item, tasks[item.seq]) for item in owed if item.seq in tasks]
+
+    async def _wait_ms(self) -> int | None:
+        views, now = self._node.views, self._node.clock.now()
+        return await views.read(views.next_delivery_ms, now)
 
     async def settle_delivery(
         self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
@@ -337,10 +349,10 @@ class _Outbox:
         await self._node.writer.ask(request)
 
     async def wait_for_deliveries(self) -> None:
-        next_at = await self._node.views.read(self._node.views.next_delivery_at)
+        wait_ms = await self._wait_ms()
         seconds = _DELIVERY_LOOK_SECONDS
-        if next_at is not None:
-            seconds = min(seconds, max(0.05, (next_at - self._node.clock.now()) / 1000))
+        if wait_ms is not None:
+            seconds = min(seconds, max(0.05, wait_ms / 1000))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._owed.wait()

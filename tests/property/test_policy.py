@@ -55,7 +55,6 @@ documents = _some(
     lanes=_named(st.sampled_from(["browser", "main", "queue", *NEW_LANES]), lane_settings),
     kinds=_named(st.sampled_from(["action", "handler"]), kind_settings),
     agents=_named(st.sampled_from(["a", "crawler-01", "bot@example.com"]), agent_settings),
-    leases=_some(ttlMs=st.integers(1000, DAY_MS)),
     retention=_some(
         days=st.integers(1, 3650), resultTTLSec=st.integers(1, 3650 * 86_400) | st.none()
     ),
@@ -207,7 +206,6 @@ WRONG: dict[str, Any] = {
     "kinds/handler/lane": "nowhere",
     "agents/a/weight": 0,
     "agents/a b": {},
-    "leases/ttlMs": 0,
     "retention/day": 3,
     "scheduler/workers": 4,
 }

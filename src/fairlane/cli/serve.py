@@ -54,10 +54,11 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         allow_outbound=settings.allow_outbound,
         webhook_secret=settings.webhook_secret,
         drain_seconds=settings.drain_seconds,
+        policy=read_policy(Path(settings.policy)) if settings.policy else None,
     )
     await app.start()
     _spare_the_collector()
-    watcher = await _watch_policy(settings, app)
+    watcher = _watch_policy(settings, app)
     server = _Server(app, listener)
     try:
         await server.run(_address(settings.host, listener))
@@ -67,17 +68,11 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         await app.stop()
 
 
-async def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
-    """The first reading must succeed; later ones that fail change nothing."""
+def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
     if settings.policy is None:
         return None
     file = Path(settings.policy)
     watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: read_policy(file), app)
-    try:
-        await watcher.look()
-    except BaseException:
-        await app.stop()
-        raise
     watcher.start()
     return watcher
 

@@ -2,7 +2,7 @@
 
 The agent with the fewest open leases in the lane, divided by its weight, goes first; ties go to
 the one served longest ago. Agents with critical work come before all others. This is decided
-here and nowhere else: `sched plan` and the leasing transaction call the same function.
+here and nowhere else.
 
 It follows for agents that always have work: with equal weights they never hold slots that differ
 by more than one, and take turns when there is one slot; with weights, what is handed out at once,

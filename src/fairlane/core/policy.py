@@ -52,10 +52,6 @@ class AgentPolicy(msgspec.Struct, frozen=True, rename="camel"):
     max_inflight: int | None = None
 
 
-class LeasePolicy(msgspec.Struct, frozen=True, rename="camel"):
-    ttl_ms: int = 300_000
-
-
 class RetentionPolicy(msgspec.Struct, frozen=True, rename={"result_ttl_sec": "resultTTLSec"}):
     days: int = 30
     result_ttl_sec: int | None = None
@@ -93,7 +89,6 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     lanes: dict[str, LanePolicy] = msgspec.field(default_factory=_default_lanes)
     kinds: dict[str, KindPolicy] = msgspec.field(default_factory=_default_kinds)
     agents: dict[str, AgentPolicy] = msgspec.field(default_factory=dict)
-    leases: LeasePolicy = LeasePolicy()
     retention: RetentionPolicy = RetentionPolicy()
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
@@ -260,7 +255,6 @@ _POLICY: Final[Mapping[str, _Field | _Map | Mapping[str, _Field]]] = {
     "lanes": _Map(_LANE, _LANE_NAME),
     "kinds": _Map(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
     "agents": _Map(_AGENT, _AGENT_NAME),
-    "leases": {"ttlMs": _Field(_whole(1000, _DAY_MS))},
     "retention": {
         "days": _Field(_whole(1, 3650)),
         "resultTTLSec": _Field(_whole(1, 3650 * 86_400, optional=True), zero_keeps=True),

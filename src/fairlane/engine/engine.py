@@ -17,7 +17,7 @@ import msgspec
 from fairlane.clock import Clock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Task
-from fairlane.core.policy import Policy, from_document
+from fairlane.core.policy import Policy
 from fairlane.engine import leasing, requests, ticks, verbs
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
@@ -70,6 +70,7 @@ class Engine:
         self.name = name
         self.policy = Policy()
         self.due_at: int | None = 0  # the first batch looks at everything
+        self.look_at: float | None = None  # the same on the monotonic clock
         self._policy_version = 0
         self._commit_id = 0
         self._prune_at = 0
@@ -154,12 +155,14 @@ class Engine:
         )
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
-        if self.store.shared:  # another node may have stopped what runs here
+        if self.store.shared or self._others_wrote:  # somebody else may have stopped what runs here
             return [(row[0], row[1]) for row in tx.connection.run("task_stopped", worker=self.name)]
         return [(task.seq, task.token) for task in tx.stopped if task.worker == self.name]
 
     def _concerns_others(self, tx: Transaction) -> bool:
         """Work that this node has not taken although it could start, or a stop of others' work."""
+        if not self.store.shared:
+            return False
         if any(task.worker != self.name for task in tx.stopped):
             return True
         return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.lanes())
@@ -191,7 +194,8 @@ class Engine:
 
     def _load_policy(self, connection: Connection) -> None:
         version, document = connection.run("policy_newest")[0]
-        self.policy = from_document(msgspec.json.decode(document))
+        # As it is: a newer node may have kept keys here that this one does not know.
+        self.policy = msgspec.json.decode(document, type=Policy)
         self._policy_version = version
 
     def _remember(self, tx: Transaction) -> None:
@@ -201,6 +205,9 @@ class Engine:
         self.due_at = tx.due_at
         if self.store.shared:  # other nodes have their own deadlines, and may be gone
             self.due_at = min(tx.now + SHARED_LOOK_MS, tx.due_at or tx.now + SHARED_LOOK_MS)
+        # The batch's clock may be the database's; how long to wait is measured on our own.
+        left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
+        self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
 
     def _committed(self, connection: Connection) -> bool:

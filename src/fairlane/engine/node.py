@@ -55,9 +55,8 @@ class Node:
         self.store.migrate()
         self.writer.start()
         # Only one process serves from a private store, so whatever a node holds there is orphaned.
-        prefix = "" if self.store.shared else ids.NODE_PREFIX
-        if prefix:
-            count = self.writer.ask_and_wait(Reclaim(prefix))
+        if not self.store.shared:
+            count = self.writer.ask_and_wait(Reclaim(ids.NODE_PREFIX))
             if count:
                 log.info("took back %d leases of a node that is gone", count)
             self.writer.ask_and_wait(ReclaimDeliveries())

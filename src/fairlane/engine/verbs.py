@@ -90,7 +90,7 @@ def _submit_one(
         remembered[key.agent, key.key] = memory
         text = msgspec.json.encode(memory.outcomes).decode()
         row = (key.agent, key.key, key.digest, text, max(seqs), now)
-        tx.connection.run_rows("idempotency_insert", [row])
+        tx.remember_key(row)
     return answers
 
 

@@ -84,9 +84,10 @@ class Views:
         rows = self._ask(lambda connection: connection.run_rows("task_view_many", wanted))
         return {row[0]: _view(row) for row in rows}
 
-    def next_delivery_at(self) -> int | None:
-        at: int | None = self._run("delivery_next")[0][0]
-        return at
+    def next_delivery_ms(self, now: int) -> int | None:
+        """How long until a webhook is due, by the clock that judges; None when none is owed."""
+        left: int | None = self._run("delivery_next", now=now)[0][0]
+        return left
 
     def deliveries(self, task_id: str) -> list[Row]:
         return self._run("delivery_view", id=task_id)

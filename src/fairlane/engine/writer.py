@@ -18,13 +18,14 @@ from typing import Any, Final
 
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.requests import Grant, Lease, Release
+from fairlane.engine.requests import Grant, Lease, Release, Submit
 
 log = logging.getLogger("fairlane.writer")
 
 BATCH_MAX: Final = 1000
 INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
+DEFECT_PAUSE_SECONDS: Final = 1.0
 CLOCK_JUMP_SECONDS: Final = 1.0  # how late a jump of the wall clock may be noticed
 
 
@@ -107,7 +108,7 @@ class Writer:
         with self._wake:
             if self._stopping:
                 raise StoreUnavailable("the scheduler has stopped")
-            if len(self._inbox) >= INBOX_MAX:
+            if isinstance(ticket.request, Submit) and len(self._inbox) >= INBOX_MAX:
                 raise StoreUnavailable(
                     "the scheduler is overloaded; try again later", retry_after_ms=1000
                 )
@@ -145,11 +146,10 @@ class Writer:
 
     def _pause_seconds(self) -> float | None:
         pauses = []
-        due_at = self.engine.due_at
-        if due_at is not None:
-            left = (due_at - self.engine.clock.now()) / 1000
-            pauses.append(min(max(0.0, left), CLOCK_JUMP_SECONDS))
         now = self.engine.clock.monotonic()
+        look_at = self.engine.look_at
+        if look_at is not None:
+            pauses.append(min(max(0.0, look_at - now), CLOCK_JUMP_SECONDS))
         untils = [t.request.until for t in self._waiting if t.request.until is not None]
         pauses += [max(0.0, until - now) for until in untils]
         if self.engine.store.shared:
@@ -168,6 +168,7 @@ class Writer:
                 [ticket.request for ticket in batch], [ticket.request for ticket in waiting]
             )
         except FairlaneError as error:
+            self.nudge()  # those who wait for leases are still to be served
             _answer((ticket, error) for ticket in batch)
         except Exception as error:
             log.exception("a batch of %d could not be applied", len(batch))
@@ -184,6 +185,8 @@ class Writer:
 
     def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
         """One bad request must not spoil the others of its batch."""
+        if not batch:  # a defect in what time does: do not repeat it without a pause
+            self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         if len(batch) <= 1:
             _answer((ticket, error) for ticket in batch)
             return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fairlane import wire
-from fairlane.core.errors import FairlaneError, InvalidRequest
+from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
 from fairlane.core.model import Submission, Task
 from fairlane.engine.node import Node
 from fairlane.engine.requests import IdempotencyKey, Submit
@@ -50,6 +50,8 @@ class Tasks:
         if good:
             key = _idempotency(request, good[0].agent, raw)
             answers = await self._node.submit(Submit(good, key))
+        if len(answers) != len(good):  # repeated, but other items of it are in order now
+            raise IdempotencyConflict("this Idempotency-Key stands for another set of tasks")
         return Answer(202, wire.batch(*_side_by_side(batch, items, answers)))
 
     async def list(self, request: Request) -> Answer:

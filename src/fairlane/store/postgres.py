@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, LiteralString
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from fairlane.core.errors import OperatorError
 from fairlane.store import migrate, queries
@@ -178,6 +179,10 @@ class PostgresStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        try:
+            self._options = str(conninfo_to_dict(url).get("options") or "")
+        except psycopg.ProgrammingError as error:
+            raise OperatorError(f"the store's address is not understood: {error}") from None
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
@@ -235,7 +240,7 @@ class PostgresStore:
             return psycopg.connect(
                 self.url,
                 autocommit=autocommit,
-                options=options,
+                options=f"{self._options} {options}".strip(),
                 application_name="fairlane",
                 **_NETWORK,  # type: ignore[arg-type]  # libpq's own options, passed through
             )

@@ -3,7 +3,7 @@
 --
 --   :name          a value
 --   rows           a table of values, one row per item; `-- rows:` lists its columns and types
---   {task}         the columns of Task, in order; {tally} those of Tally
+--   {task}         the columns of Task, in order; {tally} and {line} likewise
 --   --? name: ...  a line that is there only when the value `name` is given
 --   (:names...)    a list of values
 
@@ -14,7 +14,7 @@ SELECT last_seq, last_token, policy_version, NULL FROM scheduler WHERE id = 1
 -- name: scheduler_lock @postgres
 SELECT last_seq, last_token, policy_version FROM scheduler WHERE id = 1 FOR UPDATE
 
--- name: moment
+-- name: moment @postgres
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: scheduler_save
@@ -286,8 +286,11 @@ SELECT * FROM rows
 SELECT id, seq, url, event, attempts FROM delivery
 WHERE state = 'due' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
 
--- name: delivery_next
-SELECT min(due_at) FROM delivery WHERE state = 'due'
+-- name: delivery_next @sqlite
+SELECT min(due_at) - :now FROM delivery WHERE state = 'due'
+-- name: delivery_next @postgres
+SELECT min(due_at) - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM delivery WHERE state = 'due'
 
 -- name: delivery_claim
 -- rows: id text, due_at int

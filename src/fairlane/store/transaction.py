@@ -53,6 +53,7 @@ class Transaction:
         self._guards: dict[int, tuple[str, int]] = {}
         self._results: dict[int, Row] = {}
         self._owed: list[Row] = []
+        self._keys: list[Row] = []
         self._lanes: dict[str, Tally] | None = None
         self._dirty_lanes: set[str] = set()
         self._lines: dict[tuple[str, str], dict[str, Line]] = {}
@@ -194,6 +195,10 @@ class Transaction:
         for task in newest.values():
             self._note_due(task)
 
+    def remember_key(self, row: Row) -> None:
+        """Keep what an idempotency key stands for."""
+        self._keys.append(row)
+
     def reshare(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Recompute the shares of agents whose weight has changed."""
         pairs = list(pairs)
@@ -217,6 +222,9 @@ class Transaction:
         if self._owed:
             run("delivery_insert", self._owed)
             self._owed = []
+        if self._keys:
+            run("idempotency_insert", self._keys)
+            self._keys = []
         self._write_counters()
 
     def _count(self, change: Change) -> None:

@@ -8,12 +8,14 @@ really ended. Draining gives back what has not begun, waits for the rest, and th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work
 from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
 
@@ -24,7 +26,10 @@ UNLIMITED: Final = 10_000
 ASKS: Final = 2
 ASK_MAX: Final = 1000
 INTERRUPTED: Final = "interrupted: the server stopped before the work had finished"
-REPORT_TRIES: Final = 5
+INTERRUPT_SECONDS: Final = 10.0
+START_TRIES: Final = 5
+PAUSE_SECONDS: Final = 0.2
+PAUSE_SECONDS_MAX: Final = 5.0
 
 
 class _Run:
@@ -37,15 +42,17 @@ class _Run:
         self.ended = False  # told to stop or interrupted
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
+        self.began = False
         self._working = False
         self._source = source
 
     async def start(self) -> None:
         if not self.started:
-            await _repeated(lambda: self._source.start(self.assignment))
+            await _repeated(lambda: self._source.start(self.assignment), tries=START_TRIES)
             self.started = True
 
     async def work_on(self, work: Awaitable[Any]) -> Any:
+        self.began = True
         self._working = True
         try:
             return await work
@@ -87,6 +94,7 @@ class Worker:
 
     @property
     def active(self) -> int:
+        """How many runs there are, those included that are being reported."""
         return len(self._runs)
 
     async def run(self) -> None:
@@ -97,8 +105,9 @@ class Worker:
             async with asyncio.TaskGroup() as asking:
                 for _ in range(ASKS):
                     asking.create_task(self._keep_asking())
-        finally:
+        except BaseException:
             self._ended.set()
+            raise
 
     async def _keep_asking(self) -> None:
         while not self._draining:
@@ -149,16 +158,21 @@ class Worker:
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, give back what has not begun, let the rest finish or interrupt it."""
+        if self._draining:
+            return
         self._draining = True
         self._source.withdraw()
         self._changed.set()
         for run in list(self._runs.values()):
             if not run.started:
                 run.interrupt()
-        await self._wait_until_idle(seconds)
-        for run in list(self._runs.values()):
-            run.interrupt()
-        await self._wait_until_idle(10.0)
+        try:
+            await self._wait_until_idle(seconds)
+            for run in list(self._runs.values()):
+                run.interrupt()
+            await self._wait_until_idle(INTERRUPT_SECONDS)
+        finally:
+            self._ended.set()  # until here the leases of what still runs have been renewed
 
     async def _wait_until_idle(self, seconds: float) -> None:
         tasks = [run.task for run in self._runs.values() if run.task is not None]
@@ -191,7 +205,7 @@ class Worker:
             await self._fail(run, ExecutionFailed(error.message, retryable=error.retryable))
         except Exception as error:
             log.exception("task %s: its executor broke", run.work.task_id)
-            await self._fail(run, ExecutionFailed(f"{type(error).__name__}: {error}"[:2000]))
+            await self._fail(run, failures.from_exception(error))
         else:
             await _repeated(lambda: self._source.complete(run.assignment, result))
 
@@ -210,7 +224,8 @@ class Worker:
         """After a stop the lease is closed; after an interruption the task may run again, if it
         may run more than once.
         """
-        if run.interrupted and run.started and run.work.max_attempts == 1:
+        may_have_happened = run.began and run.started
+        if run.interrupted and may_have_happened and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
         else:
             await _repeated(lambda: self._source.release(run.assignment))
@@ -239,13 +254,16 @@ class Worker:
                 self.stop_runs((a.seq, a.token) for a in over)
 
 
-async def _repeated(send: Callable[[], Awaitable[None]]) -> None:
-    """A report is repeated while the store is away: the work has been done."""
-    for attempt in range(REPORT_TRIES):
+async def _repeated(send: Callable[[], Awaitable[None]], *, tries: int | None = None) -> None:
+    """Repeat while the store is away. A report has no limit: the work has been done, and it stands
+    until the lease is lost.
+    """
+    for attempt in itertools.count(1):
         try:
             await send()
         except StoreUnavailable:
-            await asyncio.sleep(0.2 * 2**attempt)
+            if attempt == tries:
+                raise
+            await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(attempt, 10), PAUSE_SECONDS_MAX))
         else:
-            return
-    raise StoreUnavailable("the store does not answer")
+            break

@@ -91,7 +91,7 @@ def test_the_kinds_have_the_defaults_of_the_design() -> None:
 def test_the_rest_of_the_defaults_limits_nothing() -> None:
     policy = Policy()
     assert (policy.enabled, policy.max_inflight, policy.worker_count) == (True, None, 0)
-    assert (policy.agents, policy.leases.ttl_ms) == ({}, 300_000)
+    assert policy.agents == {}
     assert (policy.retention.days, policy.retention.result_ttl_sec) == (30, None)
 
 
@@ -107,7 +107,6 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "enabled",
         "kinds",
         "lanes",
-        "leases",
         "maxInflight",
         "retention",
         "workerCount",
@@ -132,7 +131,6 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "whenSpent": "fail",
     }
     assert document["agents"] == {"a": {"weight": 2, "maxInflight": 5}}
-    assert document["leases"] == {"ttlMs": 300_000}
     assert document["retention"] == {"days": 30, "resultTTLSec": None}
 
 
@@ -189,7 +187,6 @@ def test_records_are_kept_for_days_or_for_the_seconds_that_pinchtab_says() -> No
         (Policy(), "enabled"),
         (Policy().lanes["main"], "paused"),
         (Policy().kinds["action"], "lane"),
-        (Policy().leases, "ttl_ms"),
         (Policy().retention, "days"),
         (from_document({"agents": {"a": {}}}).agents["a"], "weight"),
     ],
@@ -308,7 +305,6 @@ def test_a_policy_is_an_object(document: Any) -> None:
             "unknown key kinds.action.lanes; did you mean lane?",
         ),
         ({"agents": {"a": {"wieght": 1}}}, "unknown key agents.a.wieght; did you mean weight?"),
-        ({"leases": {"ttl": 1}}, "unknown key leases.ttl; did you mean ttlMs?"),
         ({"retention": {"day": 1}}, "unknown key retention.day; did you mean days?"),
         (
             {"scheduler": {"workerCuont": 4}},
@@ -349,7 +345,6 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
         ({"kinds": {"action": {"whenSpent": "retry"}}}, "kinds.action.whenSpent"),
         ({"agents": {"a": {"weight": 0}}}, "agents.a.weight"),
         ({"agents": {"a": {"weight": float("inf")}}}, "agents.a.weight"),
-        ({"leases": {"ttlMs": 10}}, "leases.ttlMs"),
         ({"retention": {"days": 0}}, "retention.days"),
         ({"scheduler": {"maxInflight": -4}}, "lanes.browser.maxInflight"),
     ],
@@ -379,7 +374,6 @@ def test_a_value_that_does_not_fit_is_named_by_its_path(
         ("kinds.handler.jitter", 0, 1, 0.001),
         ("agents.a.weight", 0.01, 1000, 0.001),
         ("agents.a.maxInflight", 1, 10_000_000, 1),
-        ("leases.ttlMs", 1000, DAY_MS, 1),
         ("retention.days", 1, 3650, 1),
         ("retention.resultTTLSec", 1, 3650 * 86_400, 1),
     ],
@@ -414,7 +408,7 @@ def _at(document: Any, path: str) -> Any:
     [
         ({"lanes": 5}, "lanes"),
         ({"lanes": {"main": None}}, "lanes.main"),
-        ({"leases": []}, "leases"),
+        ({"retention": []}, "retention"),
         ({"kinds": "action"}, "kinds"),
         ({"scheduler": None}, "scheduler"),
         ({"scheduler": [1]}, "scheduler"),

@@ -114,7 +114,7 @@ CREATE TABLE idempotency (
   key {text} NOT NULL,
   digest {text} NOT NULL,
   answer {text} NOT NULL,
-  seq {int} NOT NULL, -- the newest task it stands for: both are forgotten together
+  seq {int} NOT NULL, -- the newest task it stands for: the key is forgotten with it
   created_at {int} NOT NULL,
   PRIMARY KEY (agent, key)
 ) {by_key};

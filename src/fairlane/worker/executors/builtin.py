@@ -1,13 +1,14 @@
 """Handlers: Python functions by name, and the two that are always there.
 
 Async functions run on the worker's loop, plain ones in threads of their own.
-The trap: nothing can stop a thread. When a plain function is cancelled its run ends at once, but
-the function goes on until it returns, and what it returns is thrown away.
+The trap: nothing can stop a thread. A plain function that is cancelled goes on until it returns,
+and keeps its slot until then; what it returns is thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import inspect
 from collections.abc import Callable, Mapping
@@ -84,11 +85,23 @@ class HandlerExecutor:
         if _is_async(handler):
             return await handler(work)
         context = contextvars.copy_context()
-        result = await asyncio.get_running_loop().run_in_executor(
-            self._threads, context.run, _call_plain, handler, work
-        )
+        thread = self._threads.submit(context.run, _call_plain, handler, work)
+        result = await _ended(thread)
         # A plain wrapper around an async function hands out its coroutine.
         return await result if inspect.isawaitable(result) else result
+
+
+async def _ended(thread: concurrent.futures.Future[Any]) -> Any:
+    """The function's result. A cancelled one that has begun is waited for: it cannot be stopped,
+    and as long as it runs its slot is taken.
+    """
+    future = asyncio.wrap_future(thread)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not thread.cancel():
+            await asyncio.wait([future])
+        raise
 
 
 def _call_plain(handler: Handler, work: Work) -> Any:

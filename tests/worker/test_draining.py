@@ -1,0 +1,69 @@
+"""A drain that outlasts a lease: what still runs is renewed until the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlane.clock import SystemClock
+from fairlane.core.model import Submission
+from fairlane.core.policy import Policy
+from fairlane.engine.node import Node
+from fairlane.engine.requests import Submit
+from fairlane.store.opening import open_store
+from fairlane.worker import loop
+from fairlane.worker.executors.builtin import HandlerExecutor
+from fairlane.worker.loop import Worker
+from fairlane.worker.source import EngineSource
+from tests.fakes.waiting import eventually
+
+
+class Counting(EngineSource):
+    renewals = 0
+
+    def renew(self, assignments: Any) -> Any:
+        self.renewals += 1
+        return super().renew(assignments)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node(open_store("sqlite://:memory:"), SystemClock())
+    node.start()
+    yield node
+    node.stop()
+
+
+async def test_leases_are_renewed_until_a_drain_is_over(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "RENEW_SECONDS", 0.02)  # a setting in all but name
+    may_end, began = asyncio.Event(), asyncio.Event()
+
+    async def work(_: Any) -> str:
+        began.set()
+        await may_end.wait()
+        return "done"
+
+    source = Counting(node.writer, node.name, Policy)
+    executor = HandlerExecutor({"work": work})
+    worker = Worker(source, lambda: {"handler/work": executor}, lambda: 0)
+    running = asyncio.create_task(worker.run())
+    await node.submit(Submit([submission("one")]))
+    await began.wait()
+    draining = asyncio.create_task(worker.drain(30))
+    await eventually(running.done)
+    before = source.renewals
+    await eventually(lambda: source.renewals > before + 2)
+    may_end.set()
+    await draining
+    assert (await node.show("one")).task.state == "done"
+
+
+def submission(task_id: str) -> Submission:
+    return Submission(
+        id=task_id, kind="handler", agent="a", route="handler/work", body='{"handler":"work"}'
+    )
