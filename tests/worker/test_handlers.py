@@ -295,7 +295,7 @@ async def test_a_second_cancel_does_not_wait_for_the_thread(handlers: Handlers) 
     running = asyncio.create_task(handlers.run(stuck))
     await stuck.until_begun()
     running.cancel()
-    assert await handlers.run("echo", {"a": 1}) == {"a": 1}
+    await asyncio.sleep(0)  # the first one arrives
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, WAIT_SECONDS)
