@@ -50,3 +50,15 @@ def test_all_problems_of_a_document_are_told_at_once(
 def test_a_failed_run_says_whether_another_attempt_could_go_better() -> None:
     assert errors.ExecutionFailed("timeout").retryable
     assert not errors.ExecutionFailed("bad request", retryable=False).retryable
+
+
+def test_a_task_that_failed_says_how_it_ended_and_why() -> None:
+    assert errors.TaskFailed("tsk_1", "failed", "no such tab").message == (
+        "task tsk_1 ended failed: no such tab"
+    )
+    silent = errors.TaskFailed("tsk_2", "cancelled", None)
+    assert (silent.message, silent.state, silent.error) == (
+        "task tsk_2 ended cancelled",
+        "cancelled",
+        None,
+    )
