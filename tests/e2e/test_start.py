@@ -163,7 +163,10 @@ async def test_a_policy_file_that_cannot_be_used_is_named(
     store = f"sqlite:///{tmp_path / 'fairlane.db'}"
     line = await complaint(programs.server(store, "--policy", str(policy)))
     assert "policy" in line or "maxInflight" in line
-    assert checks.disagreements(store) == []
+    if content is None or not content.startswith('{"'):
+        assert not (tmp_path / "fairlane.db").exists()  # read before anything is opened
+    else:
+        assert checks.disagreements(store) == []
 
 
 # -------------------------------------------------------------------- a disk that fills up later

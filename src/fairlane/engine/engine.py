@@ -161,8 +161,6 @@ class Engine:
 
     def _concerns_others(self, tx: Transaction) -> bool:
         """Work that this node has not taken although it could start, or a stop of others' work."""
-        if not self.store.shared:
-            return False
         if any(task.worker != self.name for task in tx.stopped):
             return True
         return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.lanes())
