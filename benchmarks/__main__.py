@@ -40,8 +40,8 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
     """Name, figure, and the bar it is held against."""
     n = lambda count: max(1000, int(count * scale))  # noqa: E731 - a word for here
     plan: list[tuple[str, Callable[[str], Row], str]] = [
-        ("python api, 16 callers", lambda s: ours.lifecycle(s, n(32_000), 16), ""),
-        ("python api, 256 callers", lambda s: ours.lifecycle(s, n(61_440) // 256 * 256, 256),
+        ("python api, 16 callers", lambda s: ours.lifecycle(s, n(48_000), 16), ""),
+        ("python api, 256 callers", lambda s: ours.lifecycle(s, n(92_160) // 768 * 768, 256),
          "lifecycle >= 10,000/s on SQLite"),
         ("submit to start, idle", ours.latency, "p50 <= 3 ms, p99 <= 15 ms on SQLite"),
         ("http, one POST per task", lambda s: ours.http_submit(s, n(40_000)), ">= 9,000/s"),

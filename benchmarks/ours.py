@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.servers import WIDE_OPEN, fairlane_server, stub_instance
-from fairlane.app import Fairlane
+from fairlane.app import Fairlane, tune
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
 from fairlane.engine.engine import Engine, one
@@ -23,7 +23,7 @@ from fairlane.engine.requests import Complete, Lease, SetPolicy, Submit
 from fairlane.store.opening import open_store
 
 Row = dict[str, Any]
-SWITCH_SECONDS = 0.0005
+ROUNDS = 3
 
 
 @contextmanager
@@ -36,8 +36,12 @@ def sqlite_file() -> Iterator[str]:
 
 
 def lifecycle(store: str, tasks: int, callers: int) -> Row:
-    """`callers` submit one by one; the worker in the same process runs a no-op for each."""
-    return _in_loop(_lifecycle(store, tasks, callers))
+    """`callers` submit one by one; the worker in the same process runs a no-op for each.
+
+    The best of three rounds, as for the peers: the machine's own speed varies.
+    """
+    rounds = [_in_loop(_lifecycle(store, tasks // ROUNDS, callers)) for _ in range(ROUNDS)]
+    return max(rounds, key=lambda row: row["lifecycle_per_s"])
 
 
 async def _lifecycle(store: str, tasks: int, callers: int) -> Row:
@@ -271,7 +275,7 @@ async def _fairness(store: str) -> Row:
 def _in_loop(work: Any) -> Row:
     import uvloop
 
-    sys.setswitchinterval(SWITCH_SECONDS)
+    tune()
     result: Row = uvloop.run(work)
     return result
 
@@ -282,7 +286,7 @@ def main() -> None:
         return
     print("ready", flush=True)
     sys.stdin.read()
-    lifecycle(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    _in_loop(_lifecycle(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from fairlane.version import __version__
 
 if TYPE_CHECKING:
-    from fairlane.app import ConfigWatcher, Fairlane, TaskHandle
+    from fairlane.app import ConfigWatcher, Fairlane, TaskHandle, tune
     from fairlane.core.errors import TaskFailed
 
-__all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__"]
+__all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,18 +7,16 @@ signal ends at once. `kill -9` at any moment is safe.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from fairlane import wire
-from fairlane.app import ConfigWatcher, Fairlane
+from fairlane.app import ConfigWatcher, Fairlane, tune
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.http.app import HttpApp
@@ -26,9 +24,6 @@ from fairlane.http.app import HttpApp
 log = logging.getLogger("fairlane")
 
 POLICY_LOOK_SECONDS: Final = 0.5
-# The write thread gives up Python's lock in each statement; a short interval gets it back quickly
-# from a busy event loop.
-SWITCH_SECONDS: Final = 0.0005
 
 
 def serve(settings: Settings) -> None:
@@ -37,7 +32,6 @@ def serve(settings: Settings) -> None:
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel("WARNING")
-    sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(settings.host, settings.port)
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
@@ -57,7 +51,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         policy=read_policy(Path(settings.policy)) if settings.policy else None,
     )
     await app.start()
-    _spare_the_collector()
+    tune()
     watcher = _watch_policy(settings, app)
     server = _Server(app, listener)
     try:
@@ -87,14 +81,6 @@ def read_policy(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidPolicy([f"{file} must hold a JSON object"])
     return document
-
-
-def _spare_the_collector() -> None:
-    """A server makes many short-lived values and few cycles: look for cycles less often, and never
-    among what was loaded at the start.
-    """
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 class _Server:
