@@ -20,13 +20,15 @@ from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
 
 SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
-_CHUNKS: Final = (256, 64, 16, 4, 1)
+_CHUNK_MAX: Final = 256
 _BUSY_MS: Final = 10_000
 _TROUBLE: Final = (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError)
 
 
 class SqliteConnection:
-    """`rows` becomes a VALUES list in chunks of few sizes, so that statements are prepared once."""
+    """`rows` becomes a VALUES list, filled up with empty rows to the next power of two: few sizes,
+    so that statements are prepared once, and one statement for each step of a batch.
+    """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -45,11 +47,14 @@ class SqliteConnection:
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
         result: list[Row] = []
-        for chunk in _chunks(rows):
-            text, names = self._rows_text(name, len(chunk))
+        for start in range(0, len(rows), _CHUNK_MAX):
+            chunk = rows[start : start + _CHUNK_MAX]
+            size = 1 << (len(chunk) - 1).bit_length()
+            text, names = self._rows_text(name, size)
             bindings: list[Any] = [values[key] for key in names]
             for row in chunk:
                 bindings.extend(row)
+            bindings.extend([None] * ((size - len(chunk)) * len(chunk[0])))
             result += self._execute(text, bindings)
         return result
 
@@ -116,15 +121,8 @@ class SqliteConnection:
         first = ", ".join(f"?{len(names) + i + 1}" for i in range(len(statement.columns)))
         # No blanks: apsw keeps no prepared statement for texts of more than 16 KiB.
         table = ",".join([f"({first})"] + [row] * (count - 1))
-        return f"WITH rows ({columns}) AS (VALUES {table}) {text}", names
-
-
-def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    start = 0
-    for size in _CHUNKS:
-        while len(rows) - start >= size:
-            yield rows[start : start + size]
-            start += size
+        values = f"SELECT * FROM (VALUES {table}) WHERE column1 IS NOT NULL"  # noqa: S608 - own text
+        return f"WITH rows ({columns}) AS ({values}) {text}", names
 
 
 class SqliteStore:
