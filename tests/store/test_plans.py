@@ -9,11 +9,11 @@ import apsw.ext
 import pytest
 
 from fairlane.store import queries
+from fairlane.store.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.store.base import Store
     from fairlane.store.queries import Statement
 
 # Tables that stay small whatever happens: one row per lane, node, or change of the policy.
@@ -79,8 +79,6 @@ def test_what_may_scan_does(sqlite_plans: Any, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from fairlane.store.opening import open_store
-
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'fairlane.db'}")
     store.migrate()
     connection = store.writer()
@@ -95,6 +93,7 @@ INTENDED = {
     "task_by_id": {"task_id_key"},
     "task_by_seq": {"task_pkey"},
     "task_update": {"task_pkey"},
+    "task_renew": {"task_pkey"},
     "idempotency_find": {"idempotency_pkey"},
     "line_find": {"line_pkey"},
     "line_order": {"line_order"},
@@ -115,15 +114,21 @@ INTENDED = {
     "delivery_next": {"delivery_due"},
     "task_view": {"task_id_key"},
 }
-# Either way is as good, and which is cheaper depends on how many leases are open.
-EITHER = {"task_renew": {"task_pkey", "task_lease"}}
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {"now", "limit", "before", "last_seq", "last_token", "commit_id", "version", "by_agent"}
 
 
 @pytest.fixture
-def postgres_plans(postgres_store: Store) -> Iterator[Any]:
-    connection: Any = postgres_store.writer()
+def postgres_plans(fresh_postgres: str) -> Iterator[Any]:
+    """A database that nobody has analysed: what an earlier test left would decide between plans."""
+    store = open_store(fresh_postgres)
+    store.migrate()
+    connection: Any = store.writer()
+    tables = connection._connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    ).fetchall()
+    for (table,) in tables:
+        connection._connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     connection._connection.execute("SET enable_seqscan = off")
     yield connection
     connection.close()
@@ -146,11 +151,6 @@ def test_postgres_uses_the_intended_indexes(postgres_plans: Any) -> None:
         found = postgres_plan(postgres_plans, POSTGRES[name])
         used = set(re.findall(r"Index (?:Only )?Scan (?:using|on) (\w+)", found))
         assert intended <= used, f"{name}:\n{found}"
-        assert "Seq Scan on" not in found, f"{name}:\n{found}"
-    for name, good in EITHER.items():
-        found = postgres_plan(postgres_plans, POSTGRES[name])
-        used = set(re.findall(r"Index (?:Only )?Scan (?:using|on) (\w+)", found))
-        assert used & good, f"{name}:\n{found}"
         assert "Seq Scan on" not in found, f"{name}:\n{found}"
 
 

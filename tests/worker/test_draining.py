@@ -14,7 +14,6 @@ from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Submit
 from fairlane.store.opening import open_store
-from fairlane.worker import loop
 from fairlane.worker.executors.builtin import HandlerExecutor
 from fairlane.worker.loop import Worker
 from fairlane.worker.source import EngineSource
@@ -37,10 +36,7 @@ def node() -> Iterator[Node]:
     node.stop()
 
 
-async def test_leases_are_renewed_until_a_drain_is_over(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "RENEW_SECONDS", 0.02)  # a setting in all but name
+async def test_leases_are_renewed_until_a_drain_is_over(node: Node) -> None:
     may_end, began = asyncio.Event(), asyncio.Event()
 
     async def work(_: Any) -> str:
@@ -50,7 +46,7 @@ async def test_leases_are_renewed_until_a_drain_is_over(
 
     source = Counting(node.writer, node.name, Policy)
     executor = HandlerExecutor({"work": work})
-    worker = Worker(source, lambda: {"handler/work": executor}, lambda: 0)
+    worker = Worker(source, lambda: {"handler/work": executor}, lambda: 0, renew_seconds=0.02)
     running = asyncio.create_task(worker.run())
     await node.submit(Submit([submission("one")]))
     await began.wait()

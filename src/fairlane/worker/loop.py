@@ -80,11 +80,14 @@ class Worker:
         source: LeaseSource,
         executors: Callable[[], Mapping[str, Executor]],
         limit: Callable[[], int],
+        *,
+        renew_seconds: float = RENEW_SECONDS,
     ) -> None:
         """`executors` maps routes to what runs them; both are asked anew for each lease."""
         self._source = source
         self._executors = executors
         self._limit = limit
+        self._renew_seconds = renew_seconds
         self._runs: dict[tuple[int, int], _Run] = {}
         self._asked = 0
         self._changed = asyncio.Event()
@@ -241,7 +244,7 @@ class Worker:
         )
 
     def _renew(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS):
+        while not self._ended.wait(self._renew_seconds):
             runs = list(self._runs.values())
             if not runs:
                 continue
