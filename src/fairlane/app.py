@@ -29,7 +29,7 @@ from fairlane.core.errors import (
     StoreUnavailable,
     TaskFailed,
 )
-from fairlane.core.model import ACTION, HANDLER, Task, route_of
+from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import (
@@ -48,6 +48,7 @@ from fairlane.store.opening import open_store
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
+from fairlane.worker.executors.instruction import InstructionExecutor
 from fairlane.worker.executors.tabs import Instance
 from fairlane.worker.loop import Worker
 from fairlane.worker.source import EngineSource
@@ -83,6 +84,7 @@ class Fairlane:
         *,
         policy: Mapping[str, Any] | None = None,
         instances: Sequence[InstanceSetting] = (),
+        agent: InstanceSetting | None = None,
         allow_outbound: Sequence[str] = (),
         webhook_secret: str | None = None,
         drain_seconds: float = 10.0,
@@ -91,16 +93,19 @@ class Fairlane:
         self.clock = clock or SystemClock()
         self.node = Node(open_store(store), self.clock)
         self.guard = Guard(allow_outbound)
-        # Only executors may reach the instances: a webhook is an agent's own wish.
-        self._executor_guard = Guard([*allow_outbound, *_authorities(instances)])
+        # Only executors may reach these servers: a webhook is an agent's own wish.
+        trusted = [*_authorities("instance", instances), *_authorities("agent", [agent])]
+        self._executor_guard = Guard([*allow_outbound, *trusted])
         self._policy = policy
         self._instances = [Instance(i.url, i.token) for i in instances]
+        self._agent = Instance(agent.url, agent.token) if agent else None
         self._webhook_secret = webhook_secret
         self._drain_seconds = drain_seconds
         self._handlers: dict[str, Handler] = dict(BUILTIN)
         self._handler_executor = HandlerExecutor(self._handlers)
         self._sender: Sender | None = None
         self._action_executor: ActionExecutor | None = None
+        self._instruction_executor: InstructionExecutor | None = None
         self._worker: Worker | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -153,6 +158,8 @@ class Fairlane:
         node = self.node
         self._sender = Sender(self._executor_guard)
         self._action_executor = ActionExecutor(self._instances, self._sender)
+        if self._agent is not None:
+            self._instruction_executor = InstructionExecutor(self._agent, self._sender)
         source = EngineSource(node.writer, node.name, lambda: node.policy)
         worker = Worker(source, self._executors, lambda: node.policy.worker_count)
         node.on_stopped.append(worker.stop_runs)
@@ -165,6 +172,8 @@ class Fairlane:
             route_of(HANDLER, name): self._handler_executor for name in self._handlers
         }
         routes[route_of(ACTION)] = self._action_executor
+        if self._instruction_executor is not None:
+            routes[route_of(INSTRUCTION)] = self._instruction_executor
         return routes
 
     async def _start_deliverer(self) -> None:
@@ -388,9 +397,9 @@ def shape(view: TaskView) -> dict[str, Any]:
     return wire.task(view.task, view.body, view.result, view.error)
 
 
-def _authorities(instances: Sequence[InstanceSetting]) -> list[str]:
-    """Host and port of each instance: what an operator names, an operator trusts."""
+def _authorities(key: str, servers: Sequence[InstanceSetting | None]) -> list[str]:
+    """Host and port of each server: what an operator names, an operator trusts."""
     try:
-        return [parse_target(instance.url).authority for instance in instances]
+        return [parse_target(server.url).authority for server in servers if server]
     except FairlaneError as error:
-        raise InvalidSettings([f"instance: {error.message}"]) from None
+        raise InvalidSettings([f"{key}: {error.message}"]) from None

@@ -202,6 +202,41 @@ class Client:
     def stats(self) -> dict[str, Any]:
         return self.call("GET", "/scheduler/stats")
 
+    def create_template(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """`document` is the body of `POST /templates`."""
+        return self.call("POST", "/templates", body=document)
+
+    def templates(
+        self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> dict[str, Any]:
+        """One page, newest first; `nextCursor` is there when there are more."""
+        query = {"name": name, "limit": limit, "cursor": cursor}
+        return self.call("GET", "/templates", query=query)
+
+    def template(self, template_id: str) -> dict[str, Any]:
+        return self.call("GET", f"/templates/{_quoted(template_id)}")
+
+    def update_template(self, template_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the fields that `document` names; None clears one."""
+        return self.call("PATCH", f"/templates/{_quoted(template_id)}", body=document)
+
+    def delete_template(self, template_id: str) -> dict[str, Any]:
+        return self.call("DELETE", f"/templates/{_quoted(template_id)}")
+
+    def use_template(
+        self,
+        template_id: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        submit: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> dict[str, Any]:
+        """The body of the task it makes, or with `submit` what became of the task."""
+        body = _given({"params": params, "overrides": overrides, "submit": submit or None})
+        path = f"/templates/{_quoted(template_id)}/instantiate"
+        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
+
     def call(
         self,
         method: str,

@@ -38,17 +38,25 @@ class Settings(msgspec.Struct, frozen=True):
     store: str = ""
     policy: str | None = None
     instance: tuple[InstanceSetting, ...] = ()
+    agent: InstanceSetting | None = None
     allow_outbound: tuple[str, ...] = ()
     drain_seconds: float = 10.0
     webhook_secret: str | None = None
+    lanes: dict[str, int] = {}
     log_level: str = "info"
 
 
 _KNOWN: Final = Settings.__struct_fields__
-_LISTS: Final = frozenset({"instance", "allow_outbound"})
+_LISTS: Final = frozenset({"instance", "allow_outbound", "lanes"})
 # Not settings, but understood: where the settings file is, and what the CLI reads for itself.
 _OTHER_VARIABLES: Final = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
 _LEVELS: Final = ("debug", "info", "warning", "error")
+# The ceiling of one lane: FAIRLANE_LANE_BROWSER=5. A name in capitals means the one in small ones.
+_LANE_VARIABLE: Final = "FAIRLANE_LANE_"
+# What BrowserOS calls the ceiling of the lane for instructions.
+_MAX_CONCURRENT: Final = "TASK_QUEUE_MAX_CONCURRENT"
+_LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
+_CEILING_MAX: Final = 100_000
 
 
 def load(
@@ -111,6 +119,8 @@ def _from_environment(env: Mapping[str, str], problems: list[str]) -> dict[str, 
     for name, text in env.items():
         if not name.startswith("FAIRLANE_") or name in _OTHER_VARIABLES:
             continue
+        if name.startswith(_LANE_VARIABLE):
+            continue  # read with the lanes
         key = name.removeprefix("FAIRLANE_").lower()
         if _known(key, f"unknown variable {name}", problems):
             values[key] = text.split() if key in _LISTS else text
@@ -134,11 +144,16 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
         store=str(values.get("store") or f"sqlite:///{data_folder(env) / 'fairlane.db'}"),
         policy=values.get("policy") or None,
         instance=tuple(
-            _instance(text, env, problems) for text in _list(values, "instance", problems)
+            _instance("instance", text, env, problems)
+            for text in _list(values, "instance", problems)
         ),
+        agent=_instance("agent", str(values["agent"]), env, problems)
+        if values.get("agent")
+        else None,
         allow_outbound=tuple(_list(values, "allow_outbound", problems)),
         drain_seconds=_number(values, "drain_seconds", 10.0, (0, 3600), problems),
         webhook_secret=values.get("webhook_secret") or None,
+        lanes=_lanes(values.get("lanes", {}), env, problems),
         log_level=level,
     )
 
@@ -175,28 +190,58 @@ def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]
 _INSTANCE: Final = re.compile(r"([^#]+)(?:#token=(env|file):(.+))?")
 
 
-def _instance(text: str, env: Mapping[str, str], problems: list[str]) -> InstanceSetting:
+def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) -> InstanceSetting:
     """`URL`, or `URL#token=env:NAME` or `URL#token=file:PATH` for one that wants a token."""
     found = _INSTANCE.fullmatch(text)
     if not found or not found[1].startswith(("http://", "https://")):
-        problems.append(
-            f"instance {text.partition('#')[0]!r} must be http(s)://… or …#token=env:NAME"
-        )
+        problems.append(f"{key} {text.partition('#')[0]!r} must be http(s)://… or …#token=env:NAME")
         return InstanceSetting(text)
     url, where, name = found[1].rstrip("/"), found[2], found[3]
     if where == "env":
         token = env.get(name)
         if not token:
-            problems.append(f"instance {url}: the variable {name} for its token is not set")
+            problems.append(f"{key} {url}: the variable {name} for its token is not set")
         return InstanceSetting(url, token)
     if where == "file":
-        return InstanceSetting(url, _secret_file(url, name, problems))
+        return InstanceSetting(url, _secret_file(f"{key} {url}", name, problems))
     return InstanceSetting(url)
 
 
-def _secret_file(url: str, path: str, problems: list[str]) -> str | None:
+def _secret_file(whose: str, path: str, problems: list[str]) -> str | None:
     try:
         return Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"instance {url}: its token file cannot be read: {error}")
+        problems.append(f"{whose}: its token file cannot be read: {error}")
         return None
+
+
+def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:
+    """Ceilings of lanes; a variable for one lane wins over `lanes`."""
+    ceilings = _lane_pairs(given, problems)
+    if env.get(_MAX_CONCURRENT):
+        ceilings["instruction"] = (_MAX_CONCURRENT, env[_MAX_CONCURRENT])
+    for variable_name, text in env.items():
+        if variable_name.startswith(_LANE_VARIABLE) and text:
+            name = variable_name.removeprefix(_LANE_VARIABLE)
+            ceilings[name.lower() if name.isupper() else name] = (variable_name, text)
+    lanes: dict[str, int] = {}
+    for name, (source, value) in ceilings.items():
+        if not _LANE.fullmatch(name):
+            problems.append(f"{source}: {name[:64]!r} cannot be the name of a lane")
+        elif not re.fullmatch(r"[0-9]{1,9}", str(value)) or not 1 <= int(value) <= _CEILING_MAX:
+            problems.append(
+                f"{source} must be a whole number from 1 to {_CEILING_MAX}, not {value!r}"
+            )
+        else:
+            lanes[name] = int(value)
+    return lanes
+
+
+def _lane_pairs(given: Any, problems: list[str]) -> dict[str, tuple[str, Any]]:
+    """A table of ceilings, or `NAME=N` each; with every ceiling, where it comes from."""
+    if isinstance(given, list) and all(isinstance(one, str) and "=" in one for one in given):
+        given = {name: value for name, _, value in (one.partition("=") for one in given)}
+    if not isinstance(given, dict):
+        problems.append("lanes must be a table of ceilings, or NAME=N with spaces between them")
+        return {}
+    return {name: (f"lanes.{name}", value) for name, value in given.items()}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import lifecycle, model
+from fairlane.core import dependencies, lifecycle, model
 from fairlane.core.counts import Tally
 from fairlane.core.errors import (
     BatchTooLarge,
@@ -23,10 +23,15 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy, nearest
+from fairlane.core.retries import Backoff
 
 BODY_BYTES_MAX: Final = 1_048_576
 ACTION_BATCH_MAX: Final = 50
-HANDLER_BATCH_MAX: Final = 100
+WORK_BATCH_MAX: Final = 100
+PARALLELISM_MAX: Final = 10
+DEPENDS_ON_MAX: Final = 10_000
+INSTRUCTION_CHARACTERS_MAX: Final = 100_000
+INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 1000
 DEFAULT_AGENT: Final = "default"
@@ -34,11 +39,22 @@ URL_CHARACTERS_MAX: Final = 2048
 TEXT_CHARACTERS_MAX: Final = 4096
 ERROR_CHARACTERS_MAX: Final = 1000
 DEPTH_MAX: Final = 64
+MASK: Final = "***"
+SECRETS: Final = frozenset({"apiKey", "accessKeyId", "secretAccessKey", "sessionToken"})
+_DAY_MS: Final = 86_400_000
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
 _TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _DEADLINE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+
+KINDS: Final = (model.ACTION, model.HANDLER, model.INSTRUCTION)
+_BELONGS: Final = {
+    "tab_id": model.ACTION,
+    "ref": model.ACTION,
+    "selector": model.ACTION,
+    "llm_config": model.INSTRUCTION,
+}
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
@@ -57,8 +73,19 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     ref: str | None = None
     selector: str | None = None
     handler: str | None = None
+    instruction: str | None = None
     params: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    llm_config: dict[str, Any] | None = None
     priority: int | str | None = None
+    depends_on: list[str] | None = None
+    retry_policy: Backoff | None = None
+    timeout_ms: int | None = None
+    timeout: int | None = None
+    run_at: str | None = None
+    delay_ms: int | None = None
+    preemptible: bool | None = None
+    key: str | None = None
     deadline: str | None = None
     callback_url: str | None = None
     webhook_url: str | None = None
@@ -69,6 +96,8 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     agent_id: str | None = None
     callback_url: str | None = None
+    webhook_url: str | None = None
+    parallelism: int | None = None
     tasks: list[msgspec.Raw] | None = None
 
 
@@ -80,7 +109,15 @@ class StoredRequest(msgspec.Struct, rename="camel", omit_defaults=True):
     ref: str | None = None
     selector: str | None = None
     handler: str | None = None
+    instruction: str | None = None
     params: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    llm_config: dict[str, Any] | None = None
+    depends_on: list[str] | None = None
+    retry_policy: Backoff | None = None
+    timeout_ms: int | None = None
+    preemptible: bool | None = None
+    key: str | None = None
 
 
 _task_decoder = msgspec.json.Decoder(TaskBody)
@@ -112,7 +149,11 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         _matches("tabId", body.tab_id, _TAB_ID)
     for field in ("ref", "selector"):
         _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
-    _shallow("params", body.params)
+    for field in ("params", "metadata", "llm_config"):
+        _shallow(_camel(field), getattr(body, field))
+    _check_times(body, kind)
+    _check_dependencies(body, task_id)
+    retry = body.retry_policy
     return Submission(
         id=task_id,
         kind=kind,
@@ -125,34 +166,92 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         deadline_at=parse_deadline(body.deadline) if body.deadline else None,
         callback_url=_callback(body),
         batch=batch,
+        depends_on=tuple(body.depends_on or ()),
+        run_at=parse_deadline(body.run_at, "runAt") if body.run_at else None,
+        delay_ms=body.delay_ms,
+        max_attempts=retry.max_retries + 1 if retry and retry.max_retries is not None else None,
+        preemptible=bool(body.preemptible),
     )
 
 
-def parse_batch(
-    raw: bytes, *, ids: Sequence[str], batch: str
-) -> list[tuple[str, Submission | InvalidRequest]]:
+class BatchRequest(msgspec.Struct):
+    """A batch whose form has been checked, with each item a submission or what is wrong with it."""
+
+    id: str
+    agent: str
+    parallelism: int | None
+    callback_url: str | None
+    items: list[Submission | InvalidRequest]
+
+
+def parse_batch(raw: bytes, *, ids: Sequence[str], batch: str) -> BatchRequest:
     """The items in order, each checked on its own; errors of the batch itself are raised."""
-    body = _decoded(_batch_decoder, raw, _BATCH_FIELDS)
-    items = body.tasks or []
-    if not items:
-        raise InvalidRequest("batch must contain at least one task: give 'tasks'")
-    if len(items) > HANDLER_BATCH_MAX:
-        raise _too_large(len(items), HANDLER_BATCH_MAX)
-    parsed = [_item(raw_item) for raw_item in items]
-    actions = any(isinstance(item, TaskBody) and not item.handler for item in parsed)
-    # An item that cannot be read may have been meant as an action.
-    handlers = sum(isinstance(item, TaskBody) and bool(item.handler) for item in parsed)
-    if handlers < len(items) and len(items) > ACTION_BATCH_MAX:
-        raise _too_large(len(items), ACTION_BATCH_MAX)
-    if not body.agent_id:
-        if actions or not any(isinstance(item, TaskBody) for item in parsed):
-            raise InvalidRequest("missing required field 'agentId'")
-    else:
-        _matches("agentId", body.agent_id, _IDENTIFIER)
-    return [
-        (id_, _batch_item(item, body, task_id=id_, batch=batch))
+    body: BatchBody = _decoded(_batch_decoder, raw, _BATCH_FIELDS)
+    parsed = [_item(raw_item) for raw_item in body.tasks or []]
+    _check_batch(body, parsed)
+    callback_url = _callback(body)
+    _link(parsed, ids)
+    items = [
+        _batch_item(item, body, callback_url, task_id=id_, batch=batch)
         for id_, item in zip(ids, parsed, strict=False)
     ]
+    _refuse_children(items, ids)
+    agent = body.agent_id or DEFAULT_AGENT
+    return BatchRequest(batch, agent, body.parallelism, callback_url, items)
+
+
+def _check_batch(body: BatchBody, items: Sequence[TaskBody | InvalidRequest]) -> None:
+    if not items:
+        raise InvalidRequest("batch must contain at least one task: give 'tasks'")
+    if len(items) > WORK_BATCH_MAX:
+        raise _too_large(len(items), WORK_BATCH_MAX)
+    bodies = [item for item in items if isinstance(item, TaskBody)]
+    others = sum(item.handler is not None or item.instruction is not None for item in bodies)
+    # An item that cannot be read may have been meant as an action.
+    if others < len(items) and len(items) > ACTION_BATCH_MAX:
+        raise _too_large(len(items), ACTION_BATCH_MAX)
+    if body.agent_id:
+        _matches("agentId", body.agent_id, _IDENTIFIER)
+    elif others < len(bodies) or not bodies:
+        raise InvalidRequest("missing required field 'agentId'")
+    _within("parallelism", body.parallelism, 1, PARALLELISM_MAX)
+
+
+def _link(items: list[TaskBody | InvalidRequest], ids: Sequence[str]) -> None:
+    """Turn `#key` into the id of the item with that key; items without their parent are refused."""
+    keys: dict[str, str] = {}
+    for number, (task_id, item) in enumerate(zip(ids, items, strict=False)):
+        if isinstance(item, TaskBody) and item.key is not None:
+            if not _IDENTIFIER.fullmatch(item.key):
+                items[number] = InvalidRequest("field 'key' is not an identifier")
+            elif item.key in keys:
+                items[number] = InvalidRequest(f"field 'key': '{item.key}' is used twice")
+            else:
+                keys[item.key] = task_id
+    names = {f"#{key}": task_id for key, task_id in keys.items()}
+    graph = {f"#{i.key}": i.depends_on or [] for i in items if isinstance(i, TaskBody) and i.key}
+    dependencies.in_order(graph)  # raises with the keys, which the caller knows
+    for number, item in enumerate(items):
+        if isinstance(item, TaskBody) and item.depends_on:
+            missing = [p for p in item.depends_on if p.startswith("#") and p not in names]
+            if missing:
+                text = f"field 'dependsOn': no valid item of the batch has the key '{missing[0][1:41]}'"
+                items[number] = InvalidRequest(text)
+            else:
+                item.depends_on = [names.get(parent, parent) for parent in item.depends_on]
+
+
+def _refuse_children(items: list[Submission | InvalidRequest], ids: Sequence[str]) -> None:
+    """An item that depends on a refused one could never run."""
+    refused = {i for i, item in zip(ids, items, strict=False) if isinstance(item, InvalidRequest)}
+    found = bool(refused)
+    while found:
+        found = False
+        for number, item in enumerate(items):
+            if isinstance(item, Submission) and not refused.isdisjoint(item.depends_on):
+                items[number] = InvalidRequest("field 'dependsOn' names an item that was refused")
+                refused.add(item.id)
+                found = True
 
 
 def _item(raw: msgspec.Raw) -> TaskBody | InvalidRequest:
@@ -164,13 +263,18 @@ def _item(raw: msgspec.Raw) -> TaskBody | InvalidRequest:
 
 
 def _batch_item(
-    item: TaskBody | InvalidRequest, body: BatchBody, *, task_id: str, batch: str
+    item: TaskBody | InvalidRequest,
+    body: BatchBody,
+    callback_url: str | None,
+    *,
+    task_id: str,
+    batch: str,
 ) -> Submission | InvalidRequest:
     if isinstance(item, InvalidRequest):
         return item
     item.agent_id = body.agent_id
-    if body.callback_url:
-        item.callback_url, item.webhook_url = body.callback_url, None
+    if callback_url:
+        item.callback_url, item.webhook_url = callback_url, None
     try:
         return submission(item, task_id=task_id, batch=batch)
     except InvalidRequest as error:
@@ -183,17 +287,63 @@ def _too_large(count: int, limit: int) -> BatchTooLarge:
 
 
 def _kind(body: TaskBody) -> tuple[str, str | None]:
-    if body.handler is None:
-        if body.action is not None:
-            _matches("action", body.action, _WORD, empty=True)
-        return model.ACTION, None
-    if body.action is not None:
-        raise InvalidRequest("give either 'action' or 'handler', not both")
-    _matches("handler", body.handler, _WORD)
-    for field in ("tab_id", "ref", "selector"):
-        if getattr(body, field) is not None:
-            raise InvalidRequest(f"'{_camel(field)}' goes with 'action', not with 'handler'")
-    return model.HANDLER, body.handler
+    """What a task is, and the name that its route has besides."""
+    given = [k for k in KINDS if getattr(body, k) is not None]
+    if len(given) > 1:
+        raise InvalidRequest(f"give either '{given[0]}' or '{given[1]}', not both")
+    kind = given[0] if given else model.ACTION
+    for field, owner in _BELONGS.items():
+        if kind != owner and getattr(body, field) is not None:
+            raise InvalidRequest(f"'{_camel(field)}' goes with '{owner}', not with '{kind}'")
+    if kind == model.HANDLER:
+        _matches("handler", body.handler or "", _WORD)
+        return kind, body.handler
+    if kind == model.INSTRUCTION:
+        if not (body.instruction or "").strip():
+            raise InvalidRequest("field 'instruction' must not be empty")
+        _short("instruction", body.instruction, INSTRUCTION_CHARACTERS_MAX)
+    elif body.action is not None:
+        _matches("action", body.action, _WORD, empty=True)
+    return kind, None
+
+
+def _check_times(body: TaskBody, kind: str) -> None:
+    if body.timeout is not None:
+        if body.timeout_ms not in (None, body.timeout):
+            raise InvalidRequest("'timeout' is another word for 'timeoutMs': give one of them")
+        body.timeout_ms, body.timeout = body.timeout, None
+    longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else _DAY_MS
+    _within("timeoutMs", body.timeout_ms, 1, longest)
+    _within("delayMs", body.delay_ms, 0, 365 * _DAY_MS)
+    if body.run_at and body.delay_ms is not None:
+        raise InvalidRequest("give either 'runAt' or 'delayMs', not both")
+    retry = body.retry_policy
+    if retry is not None:
+        _within("retryPolicy.maxRetries", retry.max_retries, 0, 1000)
+        _within("retryPolicy.backoffMs", retry.backoff_ms, 0, _DAY_MS)
+        _within("retryPolicy.backoffMultiplier", retry.backoff_multiplier, 1, 100)
+
+
+def _check_dependencies(body: TaskBody, task_id: str) -> None:
+    if not body.depends_on:
+        return
+    body.depends_on = list(dict.fromkeys(body.depends_on))
+    if len(body.depends_on) > DEPENDS_ON_MAX:
+        raise InvalidRequest(f"field 'dependsOn' must not name more than {DEPENDS_ON_MAX} tasks")
+    for parent in body.depends_on:
+        if parent.startswith("#"):
+            raise InvalidRequest(
+                f"field 'dependsOn': '{parent[:40]}' names an item of the same batch; "
+                "outside a batch use task ids"
+            )
+        _matches("dependsOn", parent, _IDENTIFIER)
+        if parent == task_id:
+            raise dependencies.cycle_error([task_id, task_id])
+
+
+def _within(field: str, value: float | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"field '{field}' must be from {low} to {high}")
 
 
 def _stored(body: TaskBody) -> str:
@@ -203,7 +353,15 @@ def _stored(body: TaskBody) -> str:
         ref=body.ref or None,
         selector=body.selector or None,
         handler=body.handler,
+        instruction=body.instruction,
         params=body.params or None,
+        metadata=body.metadata or None,
+        llm_config=body.llm_config or None,
+        depends_on=body.depends_on or None,
+        retry_policy=body.retry_policy,
+        timeout_ms=body.timeout_ms,
+        preemptible=body.preemptible or None,
+        key=body.key,
     )
     return encode(kept).decode()
 
@@ -232,7 +390,7 @@ def _priority(value: int | str | None) -> int:
     return value
 
 
-def _callback(body: TaskBody) -> str | None:
+def _callback(body: TaskBody | BatchBody) -> str | None:
     if body.callback_url and body.webhook_url and body.callback_url != body.webhook_url:
         raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
     url = (body.callback_url or body.webhook_url or "").strip()
@@ -240,11 +398,11 @@ def _callback(body: TaskBody) -> str | None:
     return url or None
 
 
-def parse_deadline(text: str) -> int:
+def parse_deadline(text: str, field: str = "deadline") -> int:
     """RFC 3339 with a zone, as milliseconds since the epoch."""
     if not _DEADLINE.fullmatch(text):
         raise InvalidRequest(
-            f"invalid deadline format: '{text[:40]}' is not RFC 3339, "
+            f"invalid {field} format: '{text[:40]}' is not RFC 3339, "
             "for example 2026-03-08T12:05:00Z"
         )
     try:
@@ -252,7 +410,7 @@ def parse_deadline(text: str) -> int:
         moment = datetime.fromisoformat(_six_digits(text.upper())).astimezone(UTC)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"invalid deadline format: {error}") from None
+        raise InvalidRequest(f"invalid {field} format: {error}") from None
 
 
 def _six_digits(text: str) -> str:
@@ -310,8 +468,19 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[s
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if decoder is _task_decoder and b"\\u0000" in raw and _NUL.search(raw):
+    if decoder is not _batch_decoder and b"\\u0000" in raw and _NUL.search(raw):
         raise InvalidRequest("the character U+0000 is not allowed in any text")
+    return body
+
+
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Any JSON object, for bodies whose fields are checked elsewhere."""
+    body: dict[str, Any] = _decoded(_object_decoder, raw, frozenset())
+    if too_deep(body):
+        raise InvalidRequest(f"the body must not be nested deeper than {DEPTH_MAX} levels")
     return body
 
 
@@ -419,8 +588,8 @@ def batch_item(answer: Task | FairlaneError) -> dict[str, Any]:
     return {"taskId": kept, **item} if kept else item
 
 
-def batch(batch_id: str, items: Sequence[tuple[str, Task | FairlaneError]]) -> dict[str, Any]:
-    shapes = [batch_item(answer) for _, answer in items]
+def batch(batch_id: str, answers: Sequence[Task | FairlaneError]) -> dict[str, Any]:
+    shapes = [batch_item(answer) for answer in answers]
     rejected = sum(shape["state"] == lifecycle.REJECTED for shape in shapes)
     return {
         "batchId": batch_id,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
+from fairlane.store import migrate
 from fairlane.store.opening import open_store
 from tests.cli.processes import running_server
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Ran, Server
 
     Run = Callable[..., Ran]
+
+
+NEWEST = migrate.files()[-1][0]
 
 
 @pytest.fixture
@@ -140,8 +144,9 @@ def test_a_postgresql_that_does_not_answer_ends_with_5(run: Run) -> None:
 def test_doctor_finds_nothing_wrong_with_a_good_store(run: Run, store: str) -> None:
     ran = run("doctor", "--store", store)
     assert ran.code == 0
-    path = store.removeprefix("sqlite:///")
-    assert re.match(rf"store   {re.escape(path)} \(\d+ KiB\)\nschema  1, newest is 1\n", ran.out)
+    path = re.escape(store.removeprefix("sqlite:///"))
+    schema = f"schema  {NEWEST}, newest is {NEWEST}"
+    assert re.match(rf"store   {path} \(\d+ KiB\)\n{schema}\n", ran.out)
     assert ran.out.endswith("good    pages, schema, counters: nothing disagrees\n")
 
 
@@ -253,6 +258,6 @@ def test_show_tells_of_the_webhooks_when_it_sees_the_store(
 
 def test_a_store_knows_its_version_and_size(store: str) -> None:
     opened = open_store(store)
-    assert (opened.version(), opened.damage()) == (1, [])
+    assert (opened.version(), opened.damage()) == (NEWEST, [])
     assert opened.size_bytes() > 1000
     opened.close()

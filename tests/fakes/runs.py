@@ -19,6 +19,8 @@ class FakeRun:
         agent: str = "agent-a",
         lost: bool = False,
         on_start: Callable[[], None] = lambda: None,
+        attempt: int = 1,
+        inputs: list[dict[str, Any]] | None = None,
         **request: Any,
     ) -> None:
         self.work = Work(
@@ -26,10 +28,12 @@ class FakeRun:
             agent=agent,
             kind=kind,
             lane="main",
-            attempt=1,
+            attempt=attempt,
             deadline_at=None,
             request=request,
+            inputs=inputs or [],
         )
+        self.texts: list[str] = []
         self.starts = 0
         self._lost = lost
         self._on_start = on_start
@@ -39,3 +43,6 @@ class FakeRun:
             raise LeaseLost("the lease of tsk_1 is over")
         self.starts += 1
         self._on_start()
+
+    def output(self, text: str) -> None:
+        self.texts.append(text)

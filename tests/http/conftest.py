@@ -22,6 +22,7 @@ from tests.http.early import Early
 from tests.http.hooks import Hooks
 from tests.http.server import Server, serving
 from tests.http.stage import POLICY, Stage
+from tests.http.work import Work
 from tests.postgres import new_database
 
 Serve = Callable[..., Awaitable[Server]]
@@ -89,6 +90,13 @@ async def stage(server: Server, instance: TabInstance, hooks: Hooks) -> AsyncIte
     stage = Stage(server.api, instance, hooks)
     yield stage
     await stage.clear()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def work(server: Server, instance: TabInstance, hooks: Hooks) -> AsyncIterator[Work]:
+    work = Work(server.api, instance, hooks)
+    yield work
+    await work.clear()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -28,6 +28,12 @@ def deliveries(scheduler: Scheduler, name: str) -> list[tuple[str, str, int]]:
     return [(event, state, attempts) for _, _, event, state, attempts, *_ in rows]
 
 
+def owed(scheduler: Scheduler, name: str) -> str:
+    """The id of the newest webhook of a task."""
+    newest: str = scheduler.reader.run("delivery_view", id=name)[-1][0]
+    return newest
+
+
 ENDINGS: dict[str, tuple[str, Callable[[Scheduler, Task], object]]] = {
     "completed": ("task.completed", lambda scheduler, task: scheduler.complete(task)),
     "failed": ("task.failed", lambda scheduler, task: scheduler.fail(task, retryable=False)),
@@ -46,7 +52,7 @@ def test_one_webhook_is_owed_when_a_task_ends(
     ending(scheduler, task)
     scheduler.apply()
     assert deliveries(scheduler, "first") == [(event, "due", 0)]
-    scheduler.apply(*[SettleDelivery("msg_first", delivered=True)])
+    scheduler.apply(*[SettleDelivery(owed(scheduler, "first"), delivered=True)])
     scheduler.pass_time(TTL_MS)
     assert deliveries(scheduler, "first") == [(event, "delivered", 0)]
 
@@ -79,8 +85,8 @@ def test_a_claimed_delivery_is_one_senders_until_its_hold_ends(scheduler: Schedu
     for name in "abc":
         scheduler.cancel(name)
     first, second = scheduler.apply(ClaimDeliveries(2), ClaimDeliveries(2)).answers
-    assert [owed.id for owed in (*first, *second)] == ["msg_a", "msg_b", "msg_c"]
-    assert {(owed.url, owed.event, owed.attempt) for owed in (*first, *second)} == {
+    assert [one.id for one in (*first, *second)] == [owed(scheduler, name) for name in "abc"]
+    assert {(one.url, one.event, one.attempt) for one in (*first, *second)} == {
         (URL, "task.cancelled", 1)
     }
     assert scheduler.ask(ClaimDeliveries(10)) == []
@@ -88,14 +94,16 @@ def test_a_claimed_delivery_is_one_senders_until_its_hold_ends(scheduler: Schedu
     assert scheduler.ask(ClaimDeliveries(10)) == []
     scheduler.clock.advance(1)
     again = scheduler.ask(ClaimDeliveries(10))
-    assert [(owed.id, owed.attempt) for owed in again] == [("msg_a", 2), ("msg_b", 2), ("msg_c", 2)]
+    assert [(one.id, one.attempt) for one in again] == [
+        (owed(scheduler, name), 2) for name in "abc"
+    ]
 
 
 def test_a_failed_delivery_is_due_again_when_it_said(scheduler: Scheduler) -> None:
     scheduler.submit("first", callback_url=URL)
     scheduler.cancel("first")
-    (owed,) = scheduler.ask(ClaimDeliveries(1))
-    scheduler.ask(SettleDelivery(owed.id, delivered=False, error="500", retry_after_ms=5000))
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    scheduler.ask(SettleDelivery(one.id, delivered=False, error="500", retry_after_ms=5000))
     scheduler.clock.advance(4999)
     assert scheduler.ask(ClaimDeliveries(1)) == []
     scheduler.clock.advance(1)
@@ -108,13 +116,13 @@ def test_a_settled_delivery_stays_settled(scheduler: Scheduler) -> None:
     scheduler.cancel("second")
     scheduler.ask(ClaimDeliveries(2))
     scheduler.apply(
-        SettleDelivery("msg_first", delivered=True),
-        SettleDelivery("msg_second", delivered=False, error="gone"),
+        SettleDelivery(owed(scheduler, "first"), delivered=True),
+        SettleDelivery(owed(scheduler, "second"), delivered=False, error="gone"),
         SettleDelivery("nobody", delivered=True),
     )
     scheduler.apply(
-        SettleDelivery("msg_first", delivered=False, error="late", retry_after_ms=1),
-        SettleDelivery("msg_second", delivered=True),
+        SettleDelivery(owed(scheduler, "first"), delivered=False, error="late", retry_after_ms=1),
+        SettleDelivery(owed(scheduler, "second"), delivered=True),
     )
     scheduler.clock.advance(86_400_000)
     assert scheduler.ask(ClaimDeliveries(2)) == []
@@ -136,10 +144,15 @@ def test_what_a_dead_sender_had_claimed_is_due_at_once_and_nothing_else(
         scheduler.cancel(name)
     scheduler.ask(ClaimDeliveries(3))
     scheduler.apply(
-        SettleDelivery("msg_tried", delivered=False, error="500", retry_after_ms=5000),
-        SettleDelivery("msg_tried_twice", delivered=False, error="500", retry_after_ms=0),
+        SettleDelivery(owed(scheduler, "tried"), delivered=False, error="500", retry_after_ms=5000),
+        SettleDelivery(
+            owed(scheduler, "tried_twice"), delivered=False, error="500", retry_after_ms=0
+        ),
     )
-    assert [owed.id for owed in scheduler.ask(ClaimDeliveries(3))] == ["msg_tried_twice"]
+    assert [one.id for one in scheduler.ask(ClaimDeliveries(3))] == [owed(scheduler, "tried_twice")]
     scheduler.apply(ReclaimDeliveries())
     again = scheduler.ask(ClaimDeliveries(3))
-    assert {owed.id: owed.attempt for owed in again} == {"msg_sent": 2, "msg_tried_twice": 3}
+    assert {one.id: one.attempt for one in again} == {
+        owed(scheduler, "sent"): 2,
+        owed(scheduler, "tried_twice"): 3,
+    }

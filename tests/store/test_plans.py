@@ -24,6 +24,7 @@ MAY_SCAN = {
     "task_reline": "rewrites every task of a lane, when an operator changes its strategy",
     "line_agents": "looks for agents over all lanes, when an operator changes their weight",
     "task_list": "goes from the newest task downwards until it has a page; people ask for it",
+    "template_list": "goes from the newest template downwards until it has a page",
     "agent_view": "adds up every agent for a person who looks at them",
     "recount": "is the doctor's, who trusts no index",
     "line_all": "is the doctor's, who trusts no index",

@@ -17,6 +17,7 @@ from fairlane.worker.executors.tabs import Instance
 from tests.fakes.runs import FakeRun
 from tests.fakes.sender import PlainSender
 from tests.fakes.tab_instance import ACTION, TABS, Behaviour, TabInstance
+from tests.outbound.receivers import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -577,6 +578,16 @@ async def test_a_dropped_connection_is_a_failure(
     instance.actions = Behaviour(drop=True)
     message = await transport_failure(executor)
     assert message == ("executor request failed: the connection was closed before an answer came")
+
+
+async def test_no_token_gets_into_the_log_when_an_answer_is_no_http(
+    sender: PlainSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(b"this is not HTTP\r\n\r\n") as one:
+        executor = ActionExecutor([Instance(one.url, "t0ken")], sender)
+        assert await transport_failure(executor) == "executor request failed: no connection"
+    assert f"instance {one.url} did not answer" in caplog.text
+    assert "t0ken" not in caplog.text
 
 
 async def test_an_answer_that_breaks_off_is_a_failure(

@@ -10,6 +10,7 @@ from fairlane.worker.executors.tabs import LISTING_SECONDS, Instance, TabResolve
 from tests.fakes.sender import PlainSender
 from tests.fakes.tab_instance import TABS, Behaviour, TabInstance
 from tests.fakes.waiting import eventually
+from tests.outbound.receivers import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -73,6 +74,17 @@ async def test_each_instance_is_asked_with_its_own_token(
     await a.until(lambda: len(a.requests) == 1)
     assert "authorization" not in a.requests[0].headers
     assert b.requests[0].headers["authorization"] == "Bearer B"
+
+
+async def test_no_token_gets_into_the_log_when_an_answer_is_no_http(
+    sender: PlainSender, a: TabInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(b"this is not HTTP\r\n\r\n") as odd:
+        resolver = TabResolver([known(a), Instance(odd.url, "t0ken")], sender)
+        await failure_of(resolver, "nowhere")
+        await resolver.close()
+    assert f"instance {odd.url} did not list its tabs" in caplog.text
+    assert "t0ken" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,12 @@ def stats(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def templates(args: argparse.Namespace) -> int:
+    from fairlane.cli.templates import run  # noqa: PLC0415 - it is built on this module
+
+    return run(args)
+
+
 def doctor(args: argparse.Namespace) -> int:
     from fairlane.cli.direct import examine  # noqa: PLC0415 - slow to import
 
@@ -139,6 +145,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "cancel": cancel,
     "wait": wait,
     "stats": stats,
+    "templates": templates,
     "doctor": doctor,
     "webhooks": webhooks,
 }

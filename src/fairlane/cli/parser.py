@@ -23,6 +23,7 @@ SERVE_SETTINGS: Final = (
     "store",
     "policy",
     "instance",
+    "agent",
     "allow_outbound",
     "drain_seconds",
     "log_level",
@@ -85,6 +86,10 @@ def build() -> tuple[Parser, Leaves]:
     add("wait", "Wait until tasks have ended", _wait)
     add("stats", "Show what the scheduler has done and has to do", _stats)
     add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
+    from fairlane.cli import template_options  # noqa: PLC0415 - it is built on this module
+
+    about = "Keep instructions with parameters, and make tasks of them"
+    template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
     webhooks = commands.add_parser("webhooks", help="Show the secret that webhooks are signed with")
     nouns = webhooks.add_subparsers(dest="webhooks", metavar="WHAT", required=True)
     secret = nouns.add_parser("secret", help="Print the secret", description="Print the secret.")
@@ -112,6 +117,9 @@ def _serve(parser: Parser) -> None:
         metavar="URL",
         action="append",
         help="a browser instance; URL#token=env:NAME for one with a token (repeatable)",
+    )
+    parser.add_argument(
+        "--agent", metavar="URL", help="the agent that runs instructions; a token as with instances"
     )
     parser.add_argument(
         "--allow-outbound",

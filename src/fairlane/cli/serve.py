@@ -45,10 +45,11 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     app = Fairlane(
         settings.store,
         instances=settings.instance,
+        agent=settings.agent,
         allow_outbound=settings.allow_outbound,
         webhook_secret=settings.webhook_secret,
         drain_seconds=settings.drain_seconds,
-        policy=read_policy(Path(settings.policy)) if settings.policy else None,
+        policy=policy_of(settings),
     )
     await app.start()
     tune()
@@ -65,10 +66,23 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
     if settings.policy is None:
         return None
-    file = Path(settings.policy)
-    watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: read_policy(file), app)
+    watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: policy_of(settings), app)
     watcher.start()
     return watcher
+
+
+def policy_of(settings: Settings) -> dict[str, Any]:
+    """What the policy file says, with the ceilings that are settings laid over it."""
+    document = read_policy(Path(settings.policy)) if settings.policy else {}
+    lanes = document.get("lanes", {})
+    if not settings.lanes or not isinstance(lanes, dict):
+        return document  # the policy complains about what is no object
+    lanes = dict(lanes)
+    for name, ceiling in settings.lanes.items():
+        lane = lanes.get(name, {})
+        if isinstance(lane, dict):
+            lanes[name] = {**lane, "maxInflight": ceiling}
+    return {**document, "lanes": lanes}
 
 
 def read_policy(file: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest, QueueFull
-from fairlane.core.model import Change, Submission, Task
-from fairlane.core.policy import BY_PRIORITY, Policy
+from fairlane.core.model import CRITICAL, Change, Submission, Task
+from fairlane.core.policy import BY_PRIORITY, LanePolicy, Policy
 
 RETRY_AFTER_MS = 1000
 
@@ -22,32 +22,39 @@ def problem(submission: Submission, now: int) -> InvalidRequest | None:
 
 
 def refusal(
-    submission: Submission, lane: str, policy: Policy, *, lane_queued: int, agent_queued: int
+    agent: str, task_id: str, lane: str, policy: Policy, *, lane_queued: int, agent_queued: int
 ) -> QueueFull | None:
     """Why the queue cannot take it now, with what a caller needs to know."""
     limits = policy.lanes[lane]
     if limits.max_queue_size is not None and lane_queued >= limits.max_queue_size:
         reason = "rejected: global queue full"
     elif limits.max_per_agent is not None and agent_queued >= limits.max_per_agent:
-        reason = f'rejected: agent queue full for "{submission.agent}"'
+        reason = f'rejected: agent queue full for "{agent}"'
     else:
         return None
     details = {
-        "agentId": submission.agent,
+        "agentId": agent,
         "queued": lane_queued,
         "maxQueue": limits.max_queue_size,
         "maxPerAgent": limits.max_per_agent,
         "lane": lane,
-        "taskId": submission.id,
+        "taskId": task_id,
     }
     return QueueFull(reason, details=details, retry_after_ms=RETRY_AFTER_MS)
 
 
 def admit(
-    submission: Submission, lane: str, policy: Policy, *, seq: int, position: int, now: int
+    submission: Submission,
+    lane: str,
+    policy: Policy,
+    *,
+    seq: int,
+    line: int,
+    position: int,
+    now: int,
 ) -> Change:
-    """The new task, ready to be queued; its session's gate is for the caller to set."""
-    after = _task(submission, lane, policy, seq=seq, now=now)
+    """The new task, ready to be queued; its gates are for the caller to set."""
+    after = _task(submission, lane, policy, seq=seq, line=line, now=now)
     after.state = lifecycle.step(lifecycle.NEW, lifecycle.SUBMIT)
     after.position = position
     return Change(None, after, lifecycle.SUBMIT)
@@ -56,7 +63,7 @@ def admit(
 def reject(
     submission: Submission, lane: str, policy: Policy, error: QueueFull, *, seq: int, now: int
 ) -> Change:
-    after = _task(submission, lane, policy, seq=seq, now=now)
+    after = _task(submission, lane, policy, seq=seq, line=0, now=now)
     after.state = lifecycle.step(lifecycle.NEW, lifecycle.REJECT)
     after.session = None
     after.callback_url = None
@@ -64,11 +71,18 @@ def reject(
     return Change(None, after, lifecycle.REJECT, error=error.message)
 
 
-def _task(submission: Submission, lane: str, policy: Policy, *, seq: int, now: int) -> Task:
+def _task(
+    submission: Submission, lane: str, policy: Policy, *, seq: int, line: int, now: int
+) -> Task:
     kind = policy.kinds[submission.kind]
+    eligible_at = submission.run_at
+    if submission.delay_ms is not None:
+        eligible_at = now + submission.delay_ms
+    if eligible_at is not None and eligible_at <= now:
+        eligible_at = None
     deadline_at = submission.deadline_at
-    if deadline_at is None and kind.deadline_sec is not None:
-        deadline_at = now + kind.deadline_sec * 1000
+    if deadline_at is None and not submission.depends_on:
+        deadline_at = deadline(policy, submission.kind, eligible_at or now)
     return Task(
         seq=seq,
         id=submission.id,
@@ -76,22 +90,41 @@ def _task(submission: Submission, lane: str, policy: Policy, *, seq: int, now: i
         lane=lane,
         agent=submission.agent,
         route=submission.route,
-        line=line_of(policy, lane, submission.agent),
+        line=line,
         priority=submission.priority,
+        rank=rank(policy.lanes[lane], submission.priority, now),
         state=lifecycle.NEW,
         gate=None,
         session=submission.session,
         batch=submission.batch,
         attempts=0,
-        max_attempts=kind.max_attempts,
+        max_attempts=submission.max_attempts or kind.max_attempts,
         position=0,
         created_at=now,
         deadline_at=deadline_at,
+        eligible_at=eligible_at,
         queued_at=now,
         callback_url=submission.callback_url,
+        preempt=0 if submission.preemptible else None,
     )
 
 
-def line_of(policy: Policy, lane: str, agent: str) -> str:
-    """Which line a task stands in: its agent's, or the lane's one line ordered by priority."""
+def deadline(policy: Policy, kind: str, since: int) -> int | None:
+    """The deadline that a task has by its kind: it runs from when the task could first start."""
+    seconds = policy.kinds[kind].deadline_sec
+    return None if seconds is None else since + seconds * 1000
+
+
+def rank(lane: LanePolicy, priority: int, since: int) -> int:
+    """A task's place in its line. With aging, a point of priority is worth `aging_ms` of waiting:
+    that never has to be recomputed, because all who wait grow older together. Critical tasks stay
+    in front of all others.
+    """
+    if lane.aging_ms is None or priority <= CRITICAL:
+        return priority
+    return since + priority * lane.aging_ms
+
+
+def line_agent(policy: Policy, lane: str, agent: str) -> str:
+    """Whose line a task stands in: its agent's, or the one that a lane by priority has for all."""
     return "" if policy.lanes[lane].strategy == BY_PRIORITY else agent

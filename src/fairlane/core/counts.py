@@ -15,7 +15,8 @@ from fairlane.core.model import CRITICAL, Change, Task
 class Tally(msgspec.Struct):
     """`slots` are open leases: tasks in flight, plus cancelled runs that have not ended yet.
 
-    `failed` includes `expired`: those whose deadline passed before they were started.
+    `queued` includes what waits for a dependency, `failed` those that `expired`: whose deadline
+    passed before they were started.
     """
 
     queued: int = 0
@@ -45,6 +46,7 @@ class Line(Tally):
 
     `share` is the agent's open leases in the lane divided by its weight, the same number in each
     of its lines there; `served` is the token of its newest lease. The smallest pair goes next.
+    A lane ordered by priority has one more line per route, without an agent, in which all stand.
     """
 
     lane: str = ""
@@ -52,6 +54,7 @@ class Line(Tally):
     route: str = ""
     share: float = 0.0
     served: int = 0
+    id: int = 0
 
 
 def apply(tally: Tally, change: Change) -> None:
@@ -70,6 +73,8 @@ def _add_facts(tally: Tally, task: Task, sign: int) -> None:
             tally.ready += sign
             if task.priority <= CRITICAL:
                 tally.urgent += sign
+    elif state == lifecycle.WAITING:
+        tally.queued += sign
     elif state in lifecycle.IN_FLIGHT:
         tally.inflight += sign
     elif state == lifecycle.PARKED:
@@ -95,3 +100,14 @@ def _add_totals(tally: Tally, change: Change) -> None:
         tally.failed += 1
         if verb == lifecycle.EXPIRE and change.before and change.before.state != lifecycle.RUNNING:
             tally.expired += 1
+    elif verb == lifecycle.REVIVE:
+        _take_back(tally, change.before)
+
+
+def _take_back(tally: Tally, before: Task | None) -> None:
+    """A revived task has not ended after all. That it had expired stays counted."""
+    assert before is not None
+    if before.state == lifecycle.FAILED:
+        tally.failed -= 1
+    else:
+        tally.cancelled -= 1

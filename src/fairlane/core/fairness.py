@@ -11,14 +11,13 @@ divided by weight, differs by at most one lease divided by the smaller weight.
 
 from __future__ import annotations
 
-import copy
 import heapq
 from collections.abc import Iterable
 
 import msgspec
 
 
-class Contender(msgspec.Struct):
+class Contender(msgspec.Struct, frozen=True, gc=False):
     """An agent with ready work in one lane. `ceiling` is its own limit there, if it has one."""
 
     agent: str
@@ -33,6 +32,18 @@ class Contender(msgspec.Struct):
     def eligible(self) -> bool:
         return self.ready > 0 and (self.ceiling is None or self.slots < self.ceiling)
 
+    def after_turn(self, token: int) -> Contender:
+        """The agent with one lease more, the newest."""
+        return Contender(
+            self.agent,
+            self.ready - 1,
+            self.urgent - 1,
+            self.slots + 1,
+            token,
+            self.weight,
+            self.ceiling,
+        )
+
     @property
     def key(self) -> tuple[bool, float, int, str]:
         return (self.urgent <= 0, self.slots / self.weight, self.served, self.agent)
@@ -43,18 +54,15 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
 
     `served` is the token of the newest lease; each pick counts on from there, as the leases will.
     """
-    heap = [(one.key, copy.copy(one)) for one in contenders if one.eligible]
+    heap = [(one.key, one) for one in contenders if one.eligible]
     heapq.heapify(heap)
     order: list[str] = []
     while heap and len(order) < slots:
-        contender = heap[0][1]
-        order.append(contender.agent)
-        contender.ready -= 1
-        contender.urgent -= 1
-        contender.slots += 1
-        contender.served = served + len(order)
-        if contender.eligible:
-            heapq.heapreplace(heap, (contender.key, contender))
+        one = heap[0][1]
+        order.append(one.agent)
+        after = one.after_turn(served + len(order))
+        if after.eligible:
+            heapq.heapreplace(heap, (after.key, after))
         else:
             heapq.heappop(heap)
     return order

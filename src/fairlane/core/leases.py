@@ -17,6 +17,7 @@ from fairlane.core import lifecycle, retries
 from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
 from fairlane.core.model import DELAY_GATE, Change, Task
 from fairlane.core.policy import Policy
+from fairlane.core.retries import Backoff
 
 QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
@@ -84,14 +85,22 @@ def fail(
     retryable: bool,
     retry_after_ms: int | None,
     policy: Policy,
+    own: Backoff | None,
     now: int,
 ) -> Decision:
+    """`own` is what the task says about its retries."""
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     if task.terminal:
         return _close(task)
     change = _failure(
-        task, error, retryable=retryable, retry_after_ms=retry_after_ms, policy=policy, now=now
+        task,
+        error,
+        retryable=retryable,
+        retry_after_ms=retry_after_ms,
+        policy=policy,
+        own=own,
+        now=now,
     )
     return Decision(change, change.after)
 
@@ -107,7 +116,7 @@ def release(task: Task | None, token: int, now: int) -> Decision:
     return Decision(Change(task, after, lifecycle.RELEASE), after)
 
 
-def reclaim(task: Task, policy: Policy, now: int) -> Change:
+def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
     """Take back a lease that ran out: one failed attempt, unless the run had not begun.
 
     An assigned task did nothing yet, so it is queued again and keeps its attempt.
@@ -118,7 +127,14 @@ def reclaim(task: Task, policy: Policy, now: int) -> Change:
         after = _requeued(task, lifecycle.RELEASE, now)
         after.attempts -= 1
         return Change(task, after, lifecycle.RELEASE)
-    return _failure(task, WORKER_GONE, retryable=True, retry_after_ms=None, policy=policy, now=now)
+    return _failure(
+        task, WORKER_GONE, retryable=True, retry_after_ms=None, policy=policy, own=own, now=now
+    )
+
+
+def may_retry(task: Task | None) -> bool:
+    """Whether a failure now could lead to another attempt."""
+    return task is not None and task.attempts < task.max_attempts
 
 
 def cancel(task: Task | None, task_id: str, now: int) -> Decision:
@@ -129,6 +145,53 @@ def cancel(task: Task | None, task_id: str, now: int) -> Decision:
         return Decision(None, Conflict(message, details={"state": task.state}))
     after = _stopped(task, lifecycle.CANCEL, now)
     return Decision(Change(task, after, lifecycle.CANCEL), after)
+
+
+def stop(task: Task) -> Change:
+    """Ask the run to make room: it goes on until its worker gives the lease back."""
+    after = copy.copy(task)
+    after.preempt = 1
+    return Change(task, after, lifecycle.STOP)
+
+
+def reset(task: Task | None, task_id: str, now: int) -> Decision:
+    """Out of parking, with its whole budget again. The gates are for the caller to set."""
+    if task is None:
+        return Decision(None, NotFound(f'task "{task_id}" not found'))
+    if task.state != lifecycle.PARKED:
+        message = f'task "{task_id}" is {task.state}: only a parked task can be reset'
+        return Decision(None, Conflict(message, details={"state": task.state}))
+    after = _renewed(task, lifecycle.RESET, now)
+    return Decision(Change(task, after, lifecycle.RESET), after)
+
+
+def revive(task: Task | None, task_id: str, now: int) -> Decision:
+    """Run a failed or cancelled task once more, with its whole budget and time again."""
+    if task is None:
+        return Decision(None, NotFound(f'task "{task_id}" not found'))
+    if task.state not in (lifecycle.FAILED, lifecycle.CANCELLED):
+        message = f'task "{task_id}" is {task.state}: only failed or cancelled tasks can be retried'
+        return Decision(None, Conflict(message, details={"state": task.state}))
+    if task.leased:
+        message = f'the last run of task "{task_id}" has not stopped yet; try again in a moment'
+        return Decision(None, Conflict(message, details={"state": task.state}))
+    after = _renewed(task, lifecycle.REVIVE, now)
+    return Decision(Change(task, after, lifecycle.REVIVE), after)
+
+
+def _renewed(task: Task, verb: str, now: int) -> Task:
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, verb)
+    after.gate = None
+    after.attempts = 0
+    after.eligible_at = None
+    after.queued_at = now
+    after.started_at = None
+    after.completed_at = None
+    after.worker = None
+    if task.deadline_at is not None:
+        after.deadline_at = now + (task.deadline_at - task.created_at)
+    return after
 
 
 def expire(task: Task, now: int) -> Change:
@@ -151,9 +214,10 @@ def _failure(
     retryable: bool,
     retry_after_ms: int | None,
     policy: Policy,
+    own: Backoff | None,
     now: int,
 ) -> Change:
-    settings = policy.kinds[task.kind]
+    settings = retries.overlaid(policy.kinds[task.kind], own)
     verb = retries.after_failure(
         task.attempts, task.max_attempts, retryable=retryable, settings=settings
     )
@@ -183,6 +247,8 @@ def _requeued(task: Task, verb: str, now: int) -> Task:
     after.lease_expires_at = None
     after.worker = None
     after.queued_at = now
+    if after.preempt:
+        after.preempt = 0
     return after
 
 

@@ -2,7 +2,8 @@
 
 The code only looks things up here, the documentation is drawn from it, and every write in the
 store is guarded by the state that the table was asked about. A move that is not in the table
-raises `IllegalMove` and changes nothing; terminal states have no row, so nothing leaves them.
+raises `IllegalMove` and changes nothing. Nothing leaves `done` and `rejected`; `failed` and
+`cancelled` are left only when somebody asks for it (revive).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 NEW: Final = "new"  # not a state anybody sees: where a submission starts
 QUEUED: Final = "queued"
+WAITING: Final = "waiting_dependency"
 ASSIGNED: Final = "assigned"
 RUNNING: Final = "running"
 PARKED: Final = "parked"
@@ -32,17 +34,23 @@ RELEASE: Final = "release"
 EXPIRE: Final = "expire"
 CANCEL: Final = "cancel"
 RESET: Final = "reset"
+REVIVE: Final = "revive"
+BLOCK: Final = "block"
+UNBLOCK: Final = "unblock"
 
-# Verbs that leave the state as it is: a gate opens or shuts, a lease is renewed, or a lease that
-# outlived its task is closed.
+# Verbs that leave the state as it is: a gate opens or shuts, one of several dependencies is done,
+# a lease is renewed, a run is asked to stop, or a lease that outlived its task is closed.
 PROMOTE: Final = "promote"
 HOLD: Final = "hold"
+MEET: Final = "meet"
 RENEW: Final = "renew"
+STOP: Final = "stop"
 CLOSE: Final = "close"
 
 MOVES: Final[Mapping[str, Mapping[str, str]]] = {
     NEW: {SUBMIT: QUEUED, REJECT: REJECTED},
-    QUEUED: {LEASE: ASSIGNED, CANCEL: CANCELLED, EXPIRE: FAILED},
+    QUEUED: {BLOCK: WAITING, LEASE: ASSIGNED, CANCEL: CANCELLED, EXPIRE: FAILED},
+    WAITING: {UNBLOCK: QUEUED, CANCEL: CANCELLED, EXPIRE: FAILED},
     ASSIGNED: {
         START: RUNNING,
         COMPLETE: DONE,
@@ -63,11 +71,14 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
         CANCEL: CANCELLED,
     },
     PARKED: {RESET: QUEUED, CANCEL: CANCELLED},
+    FAILED: {REVIVE: QUEUED},
+    CANCELLED: {REVIVE: QUEUED},
 }
 
 IN_FLIGHT: Final = frozenset({ASSIGNED, RUNNING})
+IN_QUEUE: Final = frozenset({QUEUED, WAITING})
 TERMINAL: Final = frozenset({DONE, FAILED, CANCELLED, REJECTED})
-STATES: Final = (QUEUED, ASSIGNED, RUNNING, PARKED, DONE, FAILED, CANCELLED, REJECTED)
+STATES: Final = (WAITING, QUEUED, ASSIGNED, RUNNING, PARKED, DONE, FAILED, CANCELLED, REJECTED)
 
 # What callers of other schedulers say for the same thing.
 SPOKEN: Final[Mapping[str, str]] = {"pending": QUEUED, "completed": DONE}

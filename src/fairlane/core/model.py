@@ -16,13 +16,18 @@ from fairlane.core import lifecycle
 
 ACTION: Final = "action"
 HANDLER: Final = "handler"
+INSTRUCTION: Final = "instruction"
 
 PRIORITY_NAMES: Final = {"critical": -20, "high": -10, "normal": 0, "low": 10}
 CRITICAL: Final = -20
 PRIORITY_MAX: Final = 1_000_000
 
+DEPENDENCY_GATE: Final = "dependency"
 DELAY_GATE: Final = "delay"
 SESSION_GATE: Final = "session"
+BATCH_GATE: Final = "batch"
+
+ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a dependency
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +47,11 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     deadline_at: int | None = None
     callback_url: str | None = None
     batch: str | None = None
+    depends_on: tuple[str, ...] = ()
+    run_at: int | None = None
+    delay_ms: int | None = None
+    max_attempts: int | None = None
+    preemptible: bool = False
 
 
 class Task(msgspec.Struct, gc=False):
@@ -49,6 +59,9 @@ class Task(msgspec.Struct, gc=False):
 
     A lease is open while `lease_expires_at` is set. It outlives a cancelled or expired task until
     the worker has really stopped, because the slot is not free before that.
+    `line` is the number of the line it stands in, `rank` its place there: the smallest goes first.
+    `unmet` counts the dependencies that are not done yet, None when it never had any.
+    `preempt` is None for work that must not be interrupted, 1 once it has been asked to make room.
     """
 
     seq: int
@@ -57,8 +70,9 @@ class Task(msgspec.Struct, gc=False):
     lane: str
     agent: str
     route: str
-    line: str
+    line: int
     priority: int
+    rank: int
     state: str
     gate: str | None
     session: str | None
@@ -76,6 +90,8 @@ class Task(msgspec.Struct, gc=False):
     worker: str | None = None
     lease_expires_at: int | None = None
     callback_url: str | None = None
+    unmet: int | None = None
+    preempt: int | None = None
 
     @property
     def ready(self) -> bool:
@@ -105,7 +121,7 @@ class Change(msgspec.Struct, gc=False):
 
 
 def route_of(kind: str, name: str | None = None) -> str:
-    """What a worker must be able to run: `action`, or `handler/<name>`."""
+    """What a worker must be able to run: `action`, `instruction`, or `handler/<name>`."""
     return kind if name is None else f"{kind}/{name}"
 
 

@@ -23,7 +23,10 @@ FALLBACK_LANE: Final = "main"
 
 
 class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """A pool with a hard ceiling. None means no limit."""
+    """A pool with a hard ceiling. None means no limit.
+
+    `aging_ms` is how long a waiting task takes to gain one point of priority; None for never.
+    """
 
     max_inflight: int = 30
     max_per_agent_inflight: int | None = None
@@ -31,6 +34,7 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     max_per_agent: int | None = None
     strategy: str = FAIR
     paused: bool = False
+    aging_ms: int | None = None
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +83,7 @@ def _default_kinds() -> dict[str, KindPolicy]:
     return {
         "action": KindPolicy(lane="browser", deadline_sec=60),
         "handler": KindPolicy(lane="main", max_attempts=3, when_spent="park"),
+        "instruction": KindPolicy(lane="instruction", timeout_ms=120_000, max_attempts=4),
     }
 
 
@@ -229,6 +234,7 @@ _LANE: Final = {
     "maxPerAgent": _LIMIT,
     "strategy": _Field(_one_of(FAIR, BY_PRIORITY)),
     "paused": _Field(_flag),
+    "agingMs": _Field(_whole(1, _DAY_MS, optional=True)),
 }
 _KIND: Final = {
     "lane": _Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),

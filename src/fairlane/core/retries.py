@@ -8,11 +8,29 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from fairlane.core import lifecycle
 from fairlane.core.policy import KindPolicy
 
 PARK: Final = "park"
 _SPREAD: Final = 2654435761  # Knuth's multiplicative hash: neighbouring tokens spread over [0, 1)
+
+
+class Backoff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a task may say about its own retries; None leaves it to its kind."""
+
+    max_retries: int | None = None
+    backoff_ms: int | None = None
+    backoff_multiplier: float | None = None
+
+
+def overlaid(settings: KindPolicy, own: Backoff | None) -> KindPolicy:
+    """The settings of a kind with what one of its tasks says instead."""
+    if own is None:
+        return settings
+    said = {"backoff_ms": own.backoff_ms, "backoff_multiplier": own.backoff_multiplier}
+    return msgspec.structs.replace(settings, **{k: v for k, v in said.items() if v is not None})
 
 
 def after_failure(

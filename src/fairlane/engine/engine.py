@@ -18,7 +18,7 @@ from fairlane.clock import Clock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
-from fairlane.engine import leasing, requests, ticks, verbs
+from fairlane.engine import leasing, requests, templates, ticks, verbs
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.transaction import Transaction
@@ -36,10 +36,18 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.Complete: verbs.complete,
     requests.Fail: verbs.fail,
     requests.Release: verbs.release,
+    requests.Output: verbs.output,
     requests.Cancel: verbs.cancel,
+    requests.CancelBatch: verbs.cancel_batch,
     requests.Reclaim: verbs.reclaim,
     requests.Renew: verbs.renew,
+    requests.CreateTemplate: templates.create_template,
+    requests.UpdateTemplate: templates.update_template,
     requests.Submit: verbs.submit,
+    requests.Retry: verbs.retry,
+    requests.Reset: verbs.reset,
+    requests.UseTemplate: templates.use_template,
+    requests.DeleteTemplate: templates.delete_template,
     requests.SettleDelivery: verbs.settle_delivery,
     requests.ReclaimDeliveries: verbs.reclaim_deliveries,
     requests.ClaimDeliveries: verbs.claim_deliveries,
@@ -59,6 +67,8 @@ class Outcome(msgspec.Struct):
     ended: list[Task]
     stopped: list[Key]  # runs of this node whose tasks have ended without them
     owes: bool
+    last_event: int  # the number of the newest event, for those who follow
+    wrote_output: bool
     elsewhere: bool  # other nodes have something to do or to know
     others: bool  # another process has written, whatever that was
 
@@ -141,7 +151,7 @@ class Engine:
                 for number, answer in zip(numbers, found, strict=True):
                     answers[number] = answer
         self._let_time_pass(tx)
-        ticks.settle_sessions(tx, tx.now)
+        ticks.settle(tx, tx.now)
         grants = leasing.lease(tx, waiting, tx.now) if waiting else []
         tx.write()
         return Outcome(
@@ -150,6 +160,8 @@ class Engine:
             tx.ended,
             self._stopped_here(tx),
             tx.owes,
+            tx.last_event,
+            tx.wrote_output,
             elsewhere=self._concerns_others(tx),
             others=self._others_wrote,
         )
@@ -177,7 +189,16 @@ class Engine:
         tx.note_due(self._prune_at)
 
     def _begin(self, connection: Connection) -> Transaction:
-        last_seq, last_token, version, moment = connection.begin()
+        (
+            last_seq,
+            last_token,
+            version,
+            last_line,
+            last_event,
+            open_edges,
+            unsettled,
+            moment,
+        ) = connection.begin()
         if version != self._policy_version:
             self._load_policy(connection)
         now = self.clock.now() if moment is None or self.clock.judges else moment
@@ -186,6 +207,10 @@ class Engine:
             now=now,
             last_seq=last_seq,
             last_token=last_token,
+            last_line=last_line,
+            last_event=last_event,
+            open_edges=open_edges,
+            unsettled=unsettled,
             policy_version=version,
             policy=self.policy,
         )

@@ -2,18 +2,23 @@
 
 Costs as much as there is to give: it looks at the agents that come first and at the heads of
 their lines, never at the backlog. Workers that ask for the same are served together.
+
+There are two ways to the same answer. A lane without a backlog is served from what came in with
+this transaction (`_from_new`), so that such a task is written once, as leased; any other lane
+is served from the database (`_agents`, `_heads`). Both order by the same `fairness.pick`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 
 from fairlane.core import fairness, leases
+from fairlane.core.counts import Line
 from fairlane.core.fairness import Contender
-from fairlane.core.model import Task
+from fairlane.core.model import CRITICAL, Task
 from fairlane.core.policy import BY_PRIORITY
+from fairlane.engine import dependencies
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.transaction import Transaction
 
@@ -37,7 +42,8 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
             answers[number].append(_grant(tx, requests[number], task, body, now))
             if len(answers[number]) == requests[number].limit:
                 hands.popleft()
-    return answers
+        _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
+    return [_with_inputs(tx, grants) for grants in answers]
 
 
 def could_start(tx: Transaction, lane: str) -> bool:
@@ -73,6 +79,14 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
     return Grant(change.after, body)
 
 
+def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
+    """What the parents of the granted tasks have left, for those that have parents."""
+    if all(grant.task.unmet is None for grant in grants):
+        return grants
+    found = dependencies.inputs(tx, [grant.task for grant in grants])
+    return [Grant(g.task, g.body, found.get(g.task.seq, ())) for g in grants]
+
+
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
     """Lanes with ready work, the emptiest first."""
     tallies, settings = tx.lanes(), tx.policy.lanes
@@ -97,7 +111,8 @@ def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -
         runnable = [ready for ready in new if ready[0].route in routes]
         return _from_new(tx, lane, routes, runnable, limit)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
-        lines = [(lane, "", route) for route in sorted(routes)]
+        tx.load_lines([(lane, "")])
+        lines = [line.id for route, line in tx.lines(lane, "").items() if route in routes]
         return _first(tx.next_tasks(lines, limit), limit)
     order = _agents(tx, lane, routes, limit)
     return _heads(tx, lane, routes, order)
@@ -112,83 +127,126 @@ def _from_new(
     found: dict[str, list[Ready]] = {}
     for pair in ready:
         found.setdefault(pair[0].agent, []).append(pair)
-    contenders = _contenders(tx, lane, routes, found)
+    tx.load_lines((lane, agent) for agent in found)
+    contenders = [_contender(tx, lane, routes, agent) for agent in found]
     return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
 
 def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
-    tx.write()
     rows = [(lane, route) for route in sorted(routes)]
     look = limit + 8
     while True:
-        views = [_view(tx, "line_order", rows, look)]
+        views = [_first_agents(tx, "line_order", rows, look)]
         if tx.lane(lane).urgent:
-            views.append(_view(tx, "line_urgent", rows, look))
-        seen = chain.from_iterable(found for view in views for found in view.values())
-        contenders = _contenders(tx, lane, routes, dict.fromkeys(seen))
+            views.append(_first_agents(tx, "line_urgent", rows, look))
+        agents = dict.fromkeys(agent for view in views for found in view for agent in found)
+        contenders = [_contender(tx, lane, routes, agent) for agent in agents]
         able = {one.agent for one in contenders if one.eligible}
         # Whoever is out of view comes after `limit` others that can be served, in each view.
-        each = [found for view in views for found in view.values()]
+        each = [found for view in views for found in view]
         if all(len(found) < look or len(able.intersection(found)) >= limit for found in each):
             return fairness.pick(contenders, limit, served=tx.last_token)
         look *= 4
 
 
-def _view(
-    tx: Transaction, name: str, rows: list[tuple[str, str]], look: int
-) -> dict[str, list[str]]:
-    """The first `look` agents of each route."""
-    view: dict[str, list[str]] = {}
-    for route, agent in tx.connection.run_rows(name, rows, limit=look):
-        view.setdefault(route, []).append(agent)
-    return view
+def _first_agents(
+    tx: Transaction, name: str, rows: Sequence[tuple[str, str]], look: int
+) -> list[list[str]]:
+    """The first `look` agents of each route, by the statement `name`.
+
+    It returns all lines of the agents that it finds for any route, so for one route others may be
+    among them, but those that come first are.
+    """
+    lines = tx.first_lines(name, rows, look)
+    views = []
+    for _, route in rows:
+        mine = [line for line in lines if line.route == route and line.ready]
+        if len(mine) > look:
+            mine = sorted(mine, key=_place)[:look]
+        views.append([line.agent for line in mine])
+    return views
 
 
-def _contenders(
-    tx: Transaction, lane: str, routes: frozenset[str], agents: Iterable[str]
-) -> list[Contender]:
-    agents = list(agents)
-    tx.load_lines((lane, agent) for agent in agents)
-    contenders = []
-    for agent in agents:
-        lines = tx.lines(lane, agent)
-        runnable = [lines[route] for route in routes if route in lines]
-        contenders.append(
-            Contender(
-                agent=agent,
-                ready=sum(line.ready for line in runnable),
-                urgent=sum(line.urgent for line in runnable),
-                slots=sum(line.slots for line in lines.values()),
-                served=max(line.served for line in lines.values()),
-                weight=tx.policy.weight(agent),
-                ceiling=tx.policy.agent_ceiling(lane, agent),
-            )
-        )
-    return contenders
+def _place(line: Line) -> tuple[float, int, str]:
+    return line.share, line.served, line.agent
+
+
+def _contender(tx: Transaction, lane: str, routes: frozenset[str], agent: str) -> Contender:
+    lines = tx.lines(lane, agent)
+    weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
+    if len(lines) == 1:
+        ((route, one),) = lines.items()
+        if route in routes:
+            return Contender(agent, one.ready, one.urgent, one.slots, one.served, weight, ceiling)
+    runnable = [line for route, line in lines.items() if route in routes]
+    return Contender(
+        agent=agent,
+        ready=sum(line.ready for line in runnable),
+        urgent=sum(line.urgent for line in runnable),
+        slots=sum(line.slots for line in lines.values()),
+        served=max(line.served for line in lines.values()),
+        weight=weight,
+        ceiling=ceiling,
+    )
 
 
 def _heads(tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[str]) -> list[Ready]:
     """The tasks that the agents' turns in `order` stand for."""
     turns = Counter(order)
-    by_depth: dict[int, list[tuple[str, str, str]]] = {}
+    by_depth: dict[int, list[int]] = {}
     for agent, count in turns.items():
         lines = tx.lines(lane, agent)
         depth = 1 << (count - 1).bit_length()  # few different limits, few statements
         by_depth.setdefault(depth, []).extend(
-            (lane, agent, route) for route in lines if route in routes and lines[route].ready
+            line.id for route, line in lines.items() if line.ready and route in routes
         )
     found: dict[str, list[Ready]] = {agent: [] for agent in turns}
     for depth, rows in by_depth.items():
-        for task, body in tx.next_tasks(rows, depth):
-            found[task.agent].append((task, body))
+        for ready in tx.next_tasks(rows, depth):
+            found[ready[0].agent].append(ready)
     return _in_turn(found, order)
 
 
 def _in_turn(found: Mapping[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
-    heads = {agent: iter(_first(ready, len(ready))) for agent, ready in found.items()}
+    heads = {
+        agent: iter(_first(ready, len(ready)) if len(ready) > 1 else ready)
+        for agent, ready in found.items()
+    }
     return [next(heads[agent]) for agent in order]
 
 
 def _first(ready: Iterable[Ready], limit: int) -> list[Ready]:
-    return sorted(ready, key=lambda pair: (pair[0].priority, pair[0].seq))[:limit]
+    return sorted(ready, key=lambda pair: (pair[0].rank, pair[0].seq))[:limit]
+
+
+# -------------------------------------------------------------------- making room
+
+
+def _make_room(tx: Transaction, lanes: Sequence[str], routes: frozenset[str]) -> None:
+    """Critical work that finds its lane full stops work that was submitted as preemptible.
+
+    Only for critical work that somebody waits to run and that is held up by nothing else: a stop
+    that helps nobody would be repeated for ever.
+    """
+    for lane in _open_lanes(tx, lanes):
+        if tx.lane(lane).urgent and _free(tx, lane) <= 0:
+            _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
+
+
+def _urgent(tx: Transaction, lane: str, routes: frozenset[str]) -> int:
+    rows = [(lane, route) for route in sorted(routes)]
+    lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
+    by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
+    agents = dict.fromkeys(line.agent for line in lines)
+    contenders = [_contender(tx, lane, routes, agent) for agent in agents]
+    return sum(one.urgent for one in contenders if by_priority or one.eligible)
+
+
+def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
+    tasks = tx.tasks("task_preemptible", lane=lane)
+    wanted -= sum(task.preempt == 1 for task in tasks)
+    victims = [task for task in tasks if task.preempt == 0 and task.priority > CRITICAL]
+    tx.prepare(victims[: max(0, wanted)])
+    for task in victims[: max(0, wanted)]:
+        tx.apply(leases.stop(task))

@@ -20,7 +20,14 @@ from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
 from fairlane.engine.engine import Engine, Key, Outcome
-from fairlane.engine.requests import Cancel, Reclaim, ReclaimDeliveries, SetPolicy, Submit
+from fairlane.engine.requests import (
+    Cancel,
+    Reclaim,
+    ReclaimDeliveries,
+    SetPolicy,
+    Submit,
+    UseTemplate,
+)
 from fairlane.engine.views import TaskView, Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
@@ -70,7 +77,7 @@ class Node:
     def new_id(self, prefix: str = "tsk") -> str:
         return ids.new_id(prefix, self.clock.now())
 
-    async def submit(self, request: Submit) -> list[Any]:
+    async def submit(self, request: Submit | UseTemplate) -> list[Any]:
         """A task or an error per submission."""
         if self.draining:
             raise Draining("the server is stopping; submit to another one or try again later")

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
+from fairlane.core.templates import Template
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -19,11 +20,19 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     digest: str
 
 
+class NewBatch(msgspec.Struct, frozen=True):
+    id: str
+    agent: str
+    parallelism: int | None = None
+    callback_url: str | None = None
+
+
 class Submit(msgspec.Struct, frozen=True, gc=False):
     """Answer: a list with a `Task` or an error per submission."""
 
     submissions: list[Submission]
     idempotency: IdempotencyKey | None = None
+    batch: NewBatch | None = None
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -44,8 +53,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
+    """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on."""
+
     task: Task
     body: str
+    inputs: tuple[tuple[str, str, str | None], ...] = ()
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
@@ -88,10 +100,43 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
+class Output(msgspec.Struct, frozen=True, gc=False):
+    """Answer: None. The next piece of text that a run has produced; ignored when it is over."""
+
+    seq: int
+    token: int
+    part: int
+    text: str
+
+
 class Cancel(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`."""
 
     id: str
+
+
+class CancelBatch(msgspec.Struct, frozen=True, gc=False):
+    """Answer: how many of its tasks were cancelled."""
+
+    id: str
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Answer: the `Task`, failed or cancelled before, queued again."""
+
+    id: str
+
+
+class Reset(msgspec.Struct, frozen=True, gc=False):
+    """Answer: the `Task`, parked before, queued again."""
+
+    id: str
+
+
+class Prune(msgspec.Struct, frozen=True):
+    """Answer: how many ended tasks are beyond their retention; they go soon, unless `dry_run`."""
+
+    dry_run: bool
 
 
 class SetPolicy(msgspec.Struct, frozen=True):
@@ -135,10 +180,37 @@ class SettleDelivery(msgspec.Struct, frozen=True):
     retry_after_ms: int | None = None
 
 
+class CreateTemplate(msgspec.Struct, frozen=True):
+    """Answer: the `Template`. `document` is what the caller sent, not checked yet."""
+
+    id: str
+    document: dict[str, Any]
+
+
+class UpdateTemplate(msgspec.Struct, frozen=True):
+    """Answer: the `Template`. `document` is laid over the definition that was."""
+
+    id: str
+    document: dict[str, Any]
+
+
+class UseTemplate(msgspec.Struct, frozen=True):
+    """Answer: as for `submit`; an empty list when nothing is submitted."""
+
+    id: str
+    submit: Submit | None = None
+
+
+class DeleteTemplate(msgspec.Struct, frozen=True):
+    """Answer: None."""
+
+    id: str
+
+
 class UseSecret(msgspec.Struct, frozen=True):
     """Answer: the webhook secret in force; `candidate` is kept when there was none."""
 
     candidate: str
 
 
-Answer = Task | Policy | list[Any] | int | str | None
+Answer = Task | Policy | Template | list[Any] | int | str | None

@@ -7,11 +7,24 @@ expired tasks nor a month of history holds up the writer.
 from __future__ import annotations
 
 from fairlane.core import gates, leases
+from fairlane.core.dependencies import OPEN
+from fairlane.engine import dependencies
+from fairlane.engine.verbs import backoffs
 from fairlane.store.transaction import Transaction
 
 STEP = 500
 _WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to ask about its last commit
 _REJECTED_KEPT_MS = 3_600_000
+_TABLES = (
+    "task",
+    "request",
+    "result",
+    "delivery",
+    "idempotency",
+    "dependency",
+    "event",
+    "output",
+)
 
 
 def tick(tx: Transaction, now: int) -> None:
@@ -25,7 +38,17 @@ def tick(tx: Transaction, now: int) -> None:
         tx.note_due(now)
 
 
-def settle_sessions(tx: Transaction, now: int) -> None:
+def settle(tx: Transaction, now: int) -> None:
+    """Let everything follow from what has happened: children, sessions, batches."""
+    if tx.settling or tx.unsettled:
+        dependencies.settle(tx, now)
+    while tx.open_sessions or tx.open_batches:
+        _settle_sessions(tx, now)
+        _settle_batches(tx, now)
+    tx.close_batches()
+
+
+def _settle_sessions(tx: Transaction, now: int) -> None:
     """Hand the turn on in sessions where a run has ended."""
     while tx.open_sessions:
         free: dict[int, list[str]] = {}
@@ -38,7 +61,22 @@ def settle_sessions(tx: Transaction, now: int) -> None:
             tasks = tx.next_in_sessions(keys, limit)
             tx.prepare(tasks)
             for task in tasks:
-                tx.apply(gates.promote(task, now))
+                tx.apply(gates.promote(task, now, gates.batch_gate(tx.batch_of(task))))
+
+
+def _settle_batches(tx: Transaction, now: int) -> None:
+    """Fill the places of batches where one has become free."""
+    free: dict[int, list[str]] = {}
+    for id_ in sorted(tx.open_batches):
+        batch = tx.batch(id_)
+        if batch is not None and batch.free and batch.waiting:
+            free.setdefault(batch.free, []).append(id_)
+    tx.open_batches.clear()
+    for limit, ids in free.items():
+        tasks = tx.next_in_batches(ids, limit)
+        tx.prepare(tasks)
+        for task in tasks:
+            tx.apply(gates.promote(task, now))
 
 
 def prune(tx: Transaction, now: int) -> int:
@@ -48,10 +86,16 @@ def prune(tx: Transaction, now: int) -> int:
     rows = tx.connection.run("task_old", before=before, limit=STEP)
     rows += tx.connection.run("task_rejected", before=now - _REJECTED_KEPT_MS, limit=STEP)
     seqs = [(seq,) for seq in dict.fromkeys(row[0] for row in rows)]
-    for table in ("task", "request", "result", "delivery", "idempotency"):
+    if tx.open_edges:
+        edges = tx.edges_of(seq for (seq,) in seqs).values()
+        tx.open_edges -= sum(state == OPEN for found in edges for state in found.values())
+    for table in _TABLES:
         tx.connection.run_rows(f"{table}_delete", seqs)
+    batches = [(id_,) for id_ in dict.fromkeys(row[1] for row in rows) if id_]
+    tx.connection.run_rows("batch_forget", batches)
+    tx.connection.run_rows("event_forget", batches)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
-    tx.connection.run_rows("line_forget", list(dict.fromkeys(row[1:] for row in rows)))
+    tx.connection.run_rows("line_forget", list(dict.fromkeys(row[2:] for row in rows)))
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     return len(seqs)
 
@@ -67,8 +111,9 @@ def _expire(tx: Transaction, now: int) -> bool:
 def _reclaim(tx: Transaction, now: int) -> bool:
     tasks = tx.tasks("task_abandoned", now=now, limit=STEP)
     tx.prepare(tasks)
+    owns = backoffs(tx, tasks)
     for task in tasks:
-        tx.apply(leases.reclaim(task, tx.policy, now))
+        tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
     return len(tasks) == STEP
 
 
@@ -76,5 +121,8 @@ def _promote_due(tx: Transaction, now: int) -> bool:
     tasks = tx.tasks("task_due", now=now, limit=STEP)
     tx.prepare(tasks)
     for task in tasks:
-        tx.apply(gates.promote(task, now))
+        session, batch = tx.session_of(task), tx.batch_of(task)
+        has_turn = gates.holds_turn(task)
+        gate = gates.next_gate(task, session, batch, now, has_turn=has_turn)
+        tx.apply(gates.promote(task, now, gate))
     return len(tasks) == STEP

@@ -7,13 +7,16 @@ batch are decided one after another, on what the one before has left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from fairlane.core import admission, gates, leases
+from fairlane.core import dependencies as graph
+from fairlane.core.batches import Batch
 from fairlane.core.errors import (
+    Conflict,
     Disabled,
     FairlaneError,
     IdempotencyConflict,
@@ -23,17 +26,24 @@ from fairlane.core.errors import (
     QueueFull,
 )
 from fairlane.core.model import SESSION_GATE, Submission, Task
-from fairlane.core.policy import Policy, merge, to_document
+from fairlane.core.policy import FAIR, Policy, merge, to_document
+from fairlane.core.retries import Backoff
+from fairlane.engine import dependencies
 from fairlane.engine.requests import (
     Cancel,
+    CancelBatch,
     ClaimDeliveries,
     Complete,
     Fail,
+    NewBatch,
+    Output,
     OwedDelivery,
     Reclaim,
     ReclaimDeliveries,
     Release,
     Renew,
+    Reset,
+    Retry,
     SetPolicy,
     SettleDelivery,
     Start,
@@ -50,12 +60,13 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
     if not tx.policy.enabled:
         error = Disabled("the scheduler is disabled by its policy; set enabled to true")
         return iter([error] * len(requests))
-    tx.load_lines(
-        (tx.policy.lane_name(s.lane, s.kind), s.agent) for r in requests for s in r.submissions
-    )
-    tx.load_sessions(s.session for r in requests for s in r.submissions if s.session)
+    submissions = [s for r in requests for s in r.submissions]
+    lanes = [tx.policy.lane_name(s.lane, s.kind) for s in submissions]
+    tx.load_lines((lane, s.agent) for lane, s in zip(lanes, submissions, strict=True))
+    tx.load_sessions(s.session for s in submissions if s.session)
+    known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
     remembered = _remembered(tx, requests)
-    answers = [_submit_one(tx, request, remembered, now) for request in requests]
+    answers = [_submit_one(tx, request, remembered, known, now) for request in requests]
     _let_higher_priority_pass(tx, answers, now)
     return iter(answers)
 
@@ -74,15 +85,19 @@ class _Memory(msgspec.Struct):
 
 
 def _submit_one(
-    tx: Transaction, request: Submit, remembered: dict[tuple[str, str], _Memory], now: int
+    tx: Transaction,
+    request: Submit,
+    remembered: dict[tuple[str, str], _Memory],
+    known: dict[str, Task],
+    now: int,
 ) -> Any:
     key = request.idempotency
     if key is None:
-        return [_admit(tx, submission, now) for submission in request.submissions]
+        return _admit_all(tx, request, known, now)
     memory = remembered.get((key.agent, key.key))
     if memory is not None:
         return _again(tx, memory, key.digest)
-    answers = [_admit(tx, submission, now) for submission in request.submissions]
+    answers = _admit_all(tx, request, known, now)
     # A refused submission is to be tried again with the same key, so it is not remembered.
     seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
     if seqs:
@@ -94,28 +109,88 @@ def _submit_one(
     return answers
 
 
-def _admit(tx: Transaction, submission: Submission, now: int) -> Task | FairlaneError:
+def _admit_all(
+    tx: Transaction, request: Submit, known: dict[str, Task], now: int
+) -> list[Task | FairlaneError]:
+    """All of one request, parents before their children; the answers in the order of asking."""
+    if request.batch is not None:
+        tx.add_batch(_new_batch(tx, request.batch, now))
+    submissions = request.submissions
+    if not any(submission.depends_on for submission in submissions):
+        return [_admit(tx, submission, now) for submission in submissions]
+    by_id = {submission.id: submission for submission in submissions}
+    answers: dict[str, Task | FairlaneError] = {}
+    for id_ in graph.in_order({id_: s.depends_on for id_, s in by_id.items()}):
+        answers[id_] = _admit_child(tx, by_id[id_], known, answers, now)
+    return [answers[submission.id] for submission in submissions]
+
+
+def _new_batch(tx: Transaction, new: NewBatch, now: int) -> Batch:
+    return Batch(new.id, tx.next_seq(), new.agent, new.parallelism, 0, now, new.callback_url)
+
+
+def _admit_child(
+    tx: Transaction,
+    submission: Submission,
+    known: dict[str, Task],
+    answers: Mapping[str, Task | FairlaneError],
+    now: int,
+) -> Task | FairlaneError:
+    if any(isinstance(answers.get(id_), FairlaneError) for id_ in submission.depends_on):
+        return InvalidRequest("field 'dependsOn' names a task that was refused")
+    cycle = dependencies.refuse_cycle(tx, submission)
+    if cycle is not None:
+        return cycle
+    edges = dependencies.edges(submission, known)
+    unmet = sum(state != graph.MET for _, state in edges)
+    answer = _admit(tx, submission, now, unmet if submission.depends_on else None)
+    if isinstance(answer, Task):
+        if submission.depends_on:
+            answer = dependencies.connect(tx, answer, edges, known)
+        known[answer.id] = answer
+    return answer
+
+
+def _admit(
+    tx: Transaction, submission: Submission, now: int, unmet: int | None = None
+) -> Task | FairlaneError:
     problem = admission.problem(submission, now)
     if problem:
         return problem
-    lane = tx.policy.lane_name(submission.lane, submission.kind)
-    lane_queued = tx.lane(lane).queued
-    agent_queued = sum(line.queued for line in tx.lines(lane, submission.agent).values())
-    refusal = admission.refusal(
-        submission, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
-    )
-    seq = tx.next_seq()
+    policy = tx.policy
+    lane = policy.lane_name(submission.lane, submission.kind)
+    refusal = _refusal(tx, submission.agent, submission.id, lane)
     if refusal:
-        change = admission.reject(submission, lane, tx.policy, refusal, seq=seq, now=now)
+        change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
         tx.apply(change, body=_without_params(submission.body))
         return refusal
+    owner = admission.line_agent(policy, lane, submission.agent)
     change = admission.admit(
-        submission, lane, tx.policy, seq=seq, position=lane_queued + 1, now=now
+        submission,
+        lane,
+        policy,
+        line=tx.line_number(lane, owner, submission.route),
+        seq=tx.next_seq(),
+        position=tx.lane(lane).queued + 1,
+        now=now,
     )
-    session = tx.session(submission.session) if submission.session else None
-    change.after.gate = gates.entry_gate(session)
+    after = change.after
+    if unmet is not None:
+        graph.block(after, unmet)
+    if not unmet:
+        session = tx.session(submission.session) if submission.session else None
+        batch = tx.batch(submission.batch) if submission.batch else None
+        after.gate = gates.next_gate(after, session, batch, now)
     tx.apply(change, body=submission.body)
-    return change.after
+    return after
+
+
+def _refusal(tx: Transaction, agent: str, task_id: str, lane: str) -> QueueFull | None:
+    lane_queued = tx.lane(lane).queued
+    agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
+    return admission.refusal(
+        agent, task_id, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
+    )
 
 
 def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, str], _Memory]:
@@ -180,7 +255,7 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int)
         best = min(waiting[holder.session], key=lambda task: (task.priority, task.seq))
         if best.priority < holder.priority and best.gate == SESSION_GATE:
             tx.apply(gates.hold(holder))
-            change = gates.promote(best, now)
+            change = gates.promote(best, now, gates.batch_gate(tx.batch_of(best)))
             tx.apply(change)
             waiting[holder.session].remove(best)
             waiting[holder.session].append(change.after)
@@ -228,6 +303,7 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
 
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
+    owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
     for request in requests:
         decision = leases.fail(
             tasks.get(request.seq),
@@ -236,9 +312,38 @@ def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
             retryable=request.retryable,
             retry_after_ms=request.retry_after_ms,
             policy=tx.policy,
+            own=owns.get(request.seq),
             now=now,
         )
         yield _decided(tx, decision)
+
+
+class _Retrying(msgspec.Struct, rename="camel"):
+    retry_policy: Backoff | None = None
+
+
+_retrying = msgspec.json.Decoder(_Retrying)
+
+
+def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None]:
+    """What the tasks that may be tried again say themselves about their retries."""
+    seqs = [task.seq for task in tasks if leases.may_retry(task)]
+    if not seqs:
+        return {}
+    return {seq: _retrying.decode(body).retry_policy for seq, body in tx.requests(seqs).items()}
+
+
+def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:
+    """What comes from a run that is over, or was never ours, is dropped."""
+    tasks = tx.tasks_by_seq(request.seq for request in requests)
+    rows = [
+        (request.seq, request.token, request.part, request.text)
+        for request in requests
+        if (task := tasks.get(request.seq)) and task.token == request.token
+    ]
+    tx.connection.run_rows("output_insert", rows)
+    tx.wrote_output = tx.wrote_output or bool(rows)
+    return iter([None] * len(requests))
 
 
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
@@ -256,14 +361,74 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[An
         yield _decided(tx, leases.cancel(current, request.id, now))
 
 
+def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[Any]:
+    for request in requests:
+        batch = tx.batch(request.id)
+        if batch is None:
+            yield NotFound(f'batch "{request.id}" not found')
+        elif batch.completed_at is not None:
+            message = f'batch "{request.id}" has ended already: it is {batch.state}'
+            yield Conflict(message, details={"state": batch.state})
+        else:
+            yield _cancel_all(tx, batch, now)
+
+
+def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
+    tasks = [task for task in tx.tasks("batch_tasks", batch=batch.id) if not task.terminal]
+    tx.prepare(tasks)
+    batch.cancelled = 1
+    for task in tasks:
+        _decided(tx, leases.cancel(task, task.id, now))
+    return len(tasks)
+
+
+def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
+    found = tx.tasks_by_id(request.id for request in requests)
+    tx.prepare(found.values())
+    for request in requests:
+        task = found.get(request.id)
+        yield _begin_again(tx, leases.revive(task and tx.task(task.seq), request.id, now), now)
+
+
+def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[Any]:
+    found = tx.tasks_by_id(request.id for request in requests)
+    tx.prepare(found.values())
+    for request in requests:
+        task = found.get(request.id)
+        yield _begin_again(tx, leases.reset(task and tx.task(task.seq), request.id, now), now)
+
+
+def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task | FairlaneError:
+    """Queue a task that had left the queue, as if it came in now."""
+    change = decision.change
+    if change is None:
+        return decision.answer
+    after = change.after
+    if after.lane not in tx.policy.lanes:
+        return Conflict(f'lane "{after.lane}" is not in the policy any more; submit the task anew')
+    tx.load_lines([(after.lane, after.agent)])
+    problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
+    if problem is not None:
+        return problem
+    if not after.unmet:
+        after.gate = gates.next_gate(after, tx.session_of(after), tx.batch_of(after), now)
+    tx.apply(change)
+    owner = admission.line_agent(tx.policy, after.lane, after.agent)
+    after.line = tx.line_number(after.lane, owner, after.route)
+    after.rank = admission.rank(tx.policy.lanes[after.lane], after.priority, after.created_at)
+    tx.place(after)
+    return after
+
+
 def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[Any]:
     """Take back what dead workers hold, at once instead of when their leases run out."""
     for request in requests:
         leased = tx.tasks("task_leased")
         tasks = [task for task in leased if (task.worker or "").startswith(request.prefix)]
         tx.prepare(tasks)
+        owns = backoffs(tx, tasks)
         for task in tasks:
-            tx.apply(leases.reclaim(task, tx.policy, now))
+            tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
         yield len(tasks)
 
 
@@ -294,11 +459,26 @@ def _adopt(tx: Transaction, policy: Policy, source: str, now: int) -> None:
     changed = sorted(name for name in names if old.weight(name) != policy.weight(name))
     if changed:
         tx.reshare(tx.connection.run("line_agents", agents=changed))
-    tx.write()
     for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
-        if policy.lanes[lane].strategy != old.lanes[lane].strategy:
-            by_agent = 1 if policy.lanes[lane].strategy == "fair-fifo" else 0
-            tx.connection.run("task_reline", lane=lane, by_agent=by_agent)
+        if _line_rule(policy, lane) != _line_rule(old, lane):
+            _reline(tx, lane)
+
+
+def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
+    return policy.lanes[lane].strategy, policy.lanes[lane].aging_ms
+
+
+def _reline(tx: Transaction, lane: str) -> None:
+    """Put all tasks of a lane into the lines, and at the places, that its policy wants now."""
+    settings = tx.policy.lanes[lane]
+    by_agent = settings.strategy == FAIR
+    if not by_agent:
+        for (route,) in tx.connection.run("line_routes", lane=lane):
+            tx.line_number(lane, "", route)
+    tx.write()
+    tx.connection.run(
+        "task_reline", lane=lane, by_agent=int(by_agent), aging_ms=settings.aging_ms or 0
+    )
 
 
 # -------------------------------------------------------------------- webhooks owed

@@ -15,6 +15,8 @@ import msgspec
 from fairlane.core.counts import Line, Tally
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.model import Task
+from fairlane.core.templates import Template
+from fairlane.engine import templates
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
 
 READERS: Final = 4
@@ -78,6 +80,16 @@ class Views:
                 return lanes, connection.run("agent_view", lane=None, limit=AGENTS_SHOWN_MAX)
 
         return self._ask(read)
+
+    def template(self, template_id: str) -> Template | None:
+        wanted = [(template_id,)]
+        rows = self._ask(lambda connection: connection.run_rows("template_by_id", wanted))
+        return templates.from_row(rows[0]) if rows else None
+
+    def templates(self, name: str | None, before: int | None, limit: int) -> list[Template]:
+        """Newest first; `before` continues below a sequence number."""
+        rows = self._run("template_list", name=name, before=before, limit=limit)
+        return [templates.from_row(row) for row in rows]
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
         wanted = [(seq,) for seq in seqs]

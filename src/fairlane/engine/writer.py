@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.requests import Grant, Lease, Release, Submit
+from fairlane.engine.requests import Grant, Lease, Release, Submit, UseTemplate
 
 log = logging.getLogger("fairlane.writer")
 
@@ -108,7 +108,7 @@ class Writer:
         with self._wake:
             if self._stopping:
                 raise StoreUnavailable("the scheduler has stopped")
-            if isinstance(ticket.request, Submit) and len(self._inbox) >= INBOX_MAX:
+            if isinstance(ticket.request, Submit | UseTemplate) and len(self._inbox) >= INBOX_MAX:
                 raise StoreUnavailable(
                     "the scheduler is overloaded; try again later", retry_after_ms=1000
                 )

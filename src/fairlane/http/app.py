@@ -20,6 +20,7 @@ from fairlane.http.answers import (
     send_answer,
 )
 from fairlane.http.tasks import Tasks
+from fairlane.http.templates import Templates
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
@@ -32,6 +33,7 @@ class HttpApp:
     def __init__(self, node: Node, check_url: Callable[[str], object]) -> None:
         self._node = node
         tasks = Tasks(node, check_url)
+        templates = Templates(node, tasks)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
             "/tasks": {"POST": tasks.submit, "GET": tasks.list},
@@ -40,6 +42,14 @@ class HttpApp:
             "/tasks/{id}/cancel": {"POST": tasks.cancel},
             "/tasks/{id}/wait": {"GET": tasks.wait},
             "/scheduler/stats": {"GET": tasks.stats},
+            "/templates": {"POST": templates.create, "GET": templates.list},
+            "/templates/{id}": {
+                "GET": templates.show,
+                "PUT": templates.update,
+                "PATCH": templates.update,
+                "DELETE": templates.delete,
+            },
+            "/templates/{id}/instantiate": {"POST": templates.instantiate},
             "/health/live": {"GET": self._live},
             "/health/ready": {"GET": self._ready},
         }

@@ -11,7 +11,7 @@ from fairlane import wire
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
 from fairlane.core.model import Submission, Task
 from fairlane.engine.node import Node
-from fairlane.engine.requests import IdempotencyKey, Submit
+from fairlane.engine.requests import IdempotencyKey, NewBatch, Submit
 from fairlane.engine.views import Filter, TaskView
 from fairlane.http.answers import Answer, Request, whole_number
 
@@ -20,8 +20,8 @@ WAIT_MS_MAX: Final = 60_000
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _FILTERS: Final = {"agentId": "agent", "lane": "lane", "sessionKey": "session", "batchId": "batch"}
 
-Item = tuple[str, Submission | InvalidRequest]
-Outcome = tuple[str, Task | FairlaneError]
+Item = Submission | InvalidRequest
+Outcome = Task | FairlaneError
 
 
 class Tasks:
@@ -33,8 +33,8 @@ class Tasks:
     async def submit(self, request: Request) -> Answer:
         raw = await request.body()
         submission = wire.parse_task(raw, task_id=self._node.new_id())
-        self._check_callback(submission)
-        key = _idempotency(request, submission.agent, raw)
+        self.check_callback(submission)
+        key = idempotency_key(request, submission.agent, raw)
         answer = (await self._node.submit(Submit([submission], key)))[0]
         if isinstance(answer, FairlaneError):
             raise answer
@@ -42,17 +42,18 @@ class Tasks:
 
     async def submit_batch(self, request: Request) -> Answer:
         raw = await request.body()
-        batch = self._node.new_id("bat")
-        ids = [self._node.new_id() for _ in range(wire.HANDLER_BATCH_MAX)]
-        items = [self._checked(item) for item in wire.parse_batch(raw, ids=ids, batch=batch)]
-        good = [item for _, item in items if isinstance(item, Submission)]
+        ids = [self._node.new_id() for _ in range(wire.WORK_BATCH_MAX)]
+        batch = wire.parse_batch(raw, ids=ids, batch=self._node.new_id("bat"))
+        items = [self._checked(item) for item in batch.items]
+        good = [item for item in items if isinstance(item, Submission)]
         answers: list[Any] = []
         if good:
-            key = _idempotency(request, good[0].agent, raw)
-            answers = await self._node.submit(Submit(good, key))
+            key = idempotency_key(request, good[0].agent, raw)
+            new = NewBatch(batch.id, batch.agent, batch.parallelism, batch.callback_url)
+            answers = await self._node.submit(Submit(good, key, new))
         if len(answers) != len(good):  # repeated, but other items of it are in order now
             raise IdempotencyConflict("this Idempotency-Key stands for another set of tasks")
-        return Answer(202, wire.batch(*_side_by_side(batch, items, answers)))
+        return Answer(202, wire.batch(*_side_by_side(batch.id, items, answers)))
 
     async def list(self, request: Request) -> Answer:
         query = request.query(*_FILTERS, "state", "limit", "cursor")
@@ -91,7 +92,7 @@ class Tasks:
         lanes, agents = await self._node.views.read(self._node.views.stats)
         return Answer(200, wire.stats(lanes, agents, self._node.policy))
 
-    def _check_callback(self, submission: Submission) -> None:
+    def check_callback(self, submission: Submission) -> None:
         if submission.callback_url is not None:
             try:
                 self._check_url(submission.callback_url)
@@ -100,12 +101,11 @@ class Tasks:
                 raise InvalidRequest(message) from None
 
     def _checked(self, item: Item) -> Item:
-        task_id, submission = item
-        if isinstance(submission, Submission):
+        if isinstance(item, Submission):
             try:
-                self._check_callback(submission)
+                self.check_callback(item)
             except InvalidRequest as error:
-                return task_id, error
+                return error
         return item
 
 
@@ -115,11 +115,11 @@ def _side_by_side(
     """Items and answers in one list. A repeated batch has the ids, and the name, of the first."""
     left = iter(answers)
     outcomes: list[Outcome] = []
-    for task_id, item in items:
+    for item in items:
         answer = item if isinstance(item, InvalidRequest) else next(left)
         if isinstance(answer, Task):
             batch = answer.batch or batch
-        outcomes.append((task_id, answer))
+        outcomes.append(answer)
     return batch, outcomes
 
 
@@ -127,7 +127,7 @@ def _shape(view: TaskView) -> dict[str, Any]:
     return wire.task(view.task, view.body, view.result, view.error)
 
 
-def _idempotency(request: Request, agent: str, raw: bytes) -> IdempotencyKey | None:
+def idempotency_key(request: Request, agent: str, raw: bytes) -> IdempotencyKey | None:
     key = request.header(b"idempotency-key")
     if key is None:
         return None

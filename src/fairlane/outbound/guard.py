@@ -46,6 +46,7 @@ __all__ = [
     "Lookup",
     "Response",
     "Sender",
+    "Stream",
     "Target",
     "asked_wait_ms",
     "is_public",
@@ -275,6 +276,34 @@ class Response(msgspec.Struct, frozen=True):
     truncated: bool = False  # there was more than we were willing to read
 
 
+class Stream:
+    """An answer whose body is iterated in the pieces it comes in.
+
+    Of a body beyond the bound, the part within it is still handed out; then PayloadTooLarge.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse, bytes_max: int) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self._answer = answer
+        self._bytes_max = bytes_max
+        self._room = bytes_max
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = b"" if self._room < 0 else await self._answer.content.readany()
+        within = chunk[: max(self._room, 0)]
+        self._room -= len(chunk)
+        if within:
+            return within
+        if self._room < 0:
+            self._answer.close()
+            raise PayloadTooLarge(f"the answer has more than {self._bytes_max} bytes")
+        raise StopAsyncIteration
+
+
 def open_session(guard: Guard) -> aiohttp.ClientSession:
     """A session whose every connection is guarded; it remembers nothing and decodes nothing."""
     return aiohttp.ClientSession(
@@ -324,7 +353,10 @@ async def post(
 
 
 class Sender:
-    """HTTP for executors: raw transport errors, so that they can tell what may be repeated."""
+    """HTTP for executors: raw transport errors, so that they can tell what may be repeated.
+
+    Raises OSError, aiohttp.ClientError, TargetRefused, InvalidRequest or PayloadTooLarge.
+    """
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -340,7 +372,30 @@ class Sender:
         max_bytes: int,
         timeout_seconds: float | None,
     ) -> Response:
-        """One exchange. Raises OSError, aiohttp.ClientError, TargetRefused or PayloadTooLarge."""
+        """One exchange, with its whole answer."""
+        async with self.stream(
+            method,
+            url,
+            headers=headers,
+            body=body,
+            max_bytes=max_bytes,
+            timeout_seconds=timeout_seconds,
+        ) as answer:
+            whole = b"".join([chunk async for chunk in answer])
+        return Response(answer.status, answer.headers, whole)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int,
+        timeout_seconds: float | None,
+    ) -> AsyncIterator[Stream]:
+        """One exchange whose answer is read as it comes; leaving early hangs up."""
         async with opened(
             self._session,
             self._guard,
@@ -350,10 +405,7 @@ class Sender:
             headers=headers,
             timeout_seconds=timeout_seconds,
         ) as answer:
-            response = await _read(answer, max_bytes)
-        if response.truncated:
-            raise PayloadTooLarge(f"the answer has more than {max_bytes} bytes")
-        return response
+            yield Stream(answer, max_bytes)
 
     async def close(self) -> None:
         await self._session.close()
@@ -422,13 +474,13 @@ def _epoch_ms(moment: datetime) -> int:
 
 
 async def _read(answer: aiohttp.ClientResponse, bytes_max: int) -> Response:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > bytes_max:
-            answer.close()
-            return Response(answer.status, answer.headers, bytes(body[:bytes_max]), truncated=True)
-    return Response(answer.status, answer.headers, bytes(body))
+    body, truncated = bytearray(), False
+    try:
+        async for chunk in Stream(answer, bytes_max):
+            body += chunk
+    except PayloadTooLarge:
+        truncated = True
+    return Response(answer.status, answer.headers, bytes(body), truncated)
 
 
 # --- the operator's list --------------------------------------------------------------------------

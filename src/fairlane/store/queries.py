@@ -15,7 +15,9 @@ from typing import Final
 
 import msgspec
 
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
+from fairlane.core.events import Event
 from fairlane.core.model import Task
 
 SQLITE: Final = "sqlite"
@@ -79,6 +81,8 @@ def _statement(name: str, body: str) -> Statement:
     text = _without_comments(body)
     text = text.replace("{task}", _columns(Task, "" if insert else "task."))
     text = text.replace("{line}", _columns(Line, "" if insert else "line."))
+    text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
+    text = text.replace("{event}", _columns(Event, "event."))
     return Statement(name, text.replace("{tally}", _tally_columns()), columns)
 
 

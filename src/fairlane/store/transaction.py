@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import astuple
 
-from fairlane.core import counts, gates, lifecycle
+from fairlane.core import batches, counts, dependencies, events, gates, lifecycle
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.gates import Session
 from fairlane.core.model import Change, Task
@@ -31,6 +32,10 @@ class Transaction:
         now: int,
         last_seq: int,
         last_token: int,
+        last_line: int,
+        last_event: int,
+        open_edges: int,
+        unsettled: int,
         policy_version: int,
         policy: Policy,
     ) -> None:
@@ -40,12 +45,20 @@ class Transaction:
         self.policy_version = policy_version
         self.last_seq = last_seq
         self.last_token = last_token
+        self.last_line = last_line
+        self.last_event = last_event
+        self.open_edges = open_edges
+        self.unsettled = unsettled
         self.ended: list[Task] = []
         self.stopped: list[Task] = []
         self.owes = False
+        self.wrote_output = False
         self.changed = False
         self.due_at: int | None = None
         self.open_sessions: set[str] = set()
+        self.open_batches: set[str] = set()
+        # Parents whose edges have to follow: the state that edges leave and go to, and their own.
+        self.settling: dict[str, tuple[int, int, str]] = {}
         self._tasks: dict[int, Task] = {}
         self._inserts: dict[int, Task] = {}
         self._bodies: dict[int, str] = {}
@@ -54,6 +67,7 @@ class Transaction:
         self._results: dict[int, Row] = {}
         self._owed: list[Row] = []
         self._keys: list[Row] = []
+        self._events: list[Row] = []
         self._lanes: dict[str, Tally] | None = None
         self._dirty_lanes: set[str] = set()
         self._lines: dict[tuple[str, str], dict[str, Line]] = {}
@@ -61,6 +75,9 @@ class Transaction:
         self._sessions: dict[str, Session] = {}
         self._known_sessions: set[str] = set()
         self._dirty_sessions: set[str] = set()
+        self._batches: dict[str, Batch] = {}
+        self._dirty_batches: set[str] = set()
+        self._counted_batches: set[str] = set()
 
     # ---------------------------------------------------------------- load
 
@@ -131,6 +148,34 @@ class Transaction:
     def session(self, key: str) -> Session:
         return self._sessions[key]
 
+    def session_of(self, task: Task) -> Session | None:
+        if not task.session:
+            return None
+        self.load_sessions([task.session])
+        return self._sessions[task.session]
+
+    def load_batches(self, ids: Iterable[str]) -> None:
+        missing = [(id_,) for id_ in dict.fromkeys(ids) if id_ not in self._batches]
+        for row in self.connection.run_rows("batch_find", missing) if missing else ():
+            self._batches[row[0]] = Batch(*row)
+
+    def batch(self, id_: str) -> Batch | None:
+        self.load_batches([id_])
+        return self._batches.get(id_)
+
+    def batch_of(self, task: Task) -> Batch | None:
+        return self.batch(task.batch) if task.batch else None
+
+    def line_number(self, lane: str, agent: str, route: str) -> int:
+        """The number of a line; a new one is made when there is none."""
+        return self._line(lane, agent, route).id
+
+    def requests(self, seqs: Iterable[int]) -> dict[int, str]:
+        """The requests, as JSON text, that the tasks were made from."""
+        rows = [(seq,) for seq in seqs]
+        self.write()
+        return {row[0]: row[1] for row in self.connection.run_rows("request_find", rows)}
+
     def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
         """The ready tasks of a lane, with their requests, when all of them are new in this
         transaction and none has been written yet; else None.
@@ -143,12 +188,31 @@ class Transaction:
         return found if len(found) == self.lane(lane).ready else None
 
     def next_tasks(
-        self, lines: Sequence[tuple[str, str, str]], limit: int
+        self, lines: Sequence[int], limit: int
     ) -> list[tuple[Task, str]]:
-        """The first `limit` ready tasks of each (lane, line, route), with their requests."""
+        """The first `limit` ready tasks of each line, with their requests."""
         self.write()
-        rows = self.connection.run_rows("task_next", lines, limit=limit)
+        rows = self.connection.run_rows("task_next", [(line,) for line in lines], limit=limit)
         return [(Task(*row[:_TASK_WIDTH]), row[_TASK_WIDTH]) for row in rows]
+
+    def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
+        """All lines of the agents that come first by the statement `name`, for each of `rows`."""
+        self.write()
+        found = [Line(*row) for row in self.connection.run_rows(name, rows, limit=limit)]
+        known = self._lines
+        pairs = {(line.lane, line.agent) for line in found} - known.keys()
+        known.update({pair: {} for pair in pairs})
+        for line in found:
+            pair = (line.lane, line.agent)
+            if pair in pairs:
+                known[pair][line.route] = line
+        agents = dict.fromkeys((line.lane, line.agent) for line in found)
+        return [line for pair in agents for line in known[pair].values()]
+
+    def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
+        self.write()
+        rows = self.connection.run_rows("batch_next", [(id_,) for id_ in ids], limit=limit)
+        return [Task(*row) for row in rows]
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
         self.write()
@@ -167,12 +231,20 @@ class Transaction:
         tasks = list(tasks)
         self.load_lines((task.lane, task.agent) for task in tasks)
         self.load_sessions(task.session for task in tasks if task.session)
+        self.load_batches(task.batch for task in tasks if task.batch)
+
+    def add_batch(self, batch: Batch) -> None:
+        self._batches[batch.id] = batch
+        self._dirty_batches.add(batch.id)
 
     def apply(self, change: Change, body: str | None = None) -> None:
         """Count the change now; its row is written with all others. A new task brings its body."""
         after = change.after
         self.changed = True
         self._count(change)
+        fact = events.of(change)
+        if fact is not None:
+            self._record(after.seq, fact[0], after.attempts, fact[1], None)
         self._conclude(change)
         self._tasks[after.seq] = after
         if change.before is None:
@@ -194,6 +266,31 @@ class Transaction:
         self._tasks.update(newest)
         for task in newest.values():
             self._note_due(task)
+
+    def _record(
+        self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
+    ) -> None:
+        self.last_event += 1
+        self._events.append((self.last_event, seq, self.now, type_, attempt, detail, batch))
+
+    def place(self, task: Task) -> None:
+        """Put a task that comes back from its end into the line where it belongs now."""
+        self.write()
+        self.connection.run_rows("task_place", [(task.seq, task.line, task.rank)])
+
+    def connect(self, child: int, edges: Iterable[tuple[str, int]]) -> None:
+        """Keep the edges of a new task: its parents and the state of each edge."""
+        rows = [(child, parent, state) for parent, state in edges]
+        self.connection.run_rows("dependency_insert", rows)
+        self.open_edges += sum(state == dependencies.OPEN for _, _, state in rows)
+
+    def edges_of(self, children: Iterable[int]) -> dict[int, dict[str, int]]:
+        """The edges of each child: parent and state."""
+        found: dict[int, dict[str, int]] = {}
+        rows = [(child,) for child in children]
+        for child, parent, state in self.connection.run_rows("dependency_of", rows):
+            found.setdefault(child, {})[parent] = state
+        return found
 
     def remember_key(self, row: Row) -> None:
         """Keep what an idempotency key stands for."""
@@ -225,14 +322,15 @@ class Transaction:
         if self._keys:
             run("idempotency_insert", self._keys)
             self._keys = []
+        if self._events:
+            run("event_insert", self._events)
+            self._events = []
         self._write_counters()
 
     def _count(self, change: Change) -> None:
         after = change.after
         pair = (after.lane, after.agent)
-        if pair not in self._lines:
-            self.load_lines([pair])
-        line = self._line(after)
+        line = self._line(after.lane, after.agent, after.route)
         counts.apply(self.lane(after.lane), change)
         counts.apply(line, change)
         if change.verb == lifecycle.LEASE:
@@ -246,13 +344,29 @@ class Transaction:
             self._dirty_sessions.add(session.key)
             if session.free and session.waiting:
                 self.open_sessions.add(session.key)
+        if after.batch:
+            self._count_in_batch(after.batch, change)
 
-    def _line(self, task: Task) -> Line:
-        lines = self._lines[task.lane, task.agent]
-        line = lines.get(task.route)
+    def _count_in_batch(self, id_: str, change: Change) -> None:
+        batch = self.batch(id_)
+        assert batch is not None, id_
+        batches.apply(batch, change)
+        self._dirty_batches.add(id_)
+        self._counted_batches.add(id_)
+        if batch.free and batch.waiting:
+            self.open_batches.add(id_)
+
+    def _line(self, lane: str, agent: str, route: str) -> Line:
+        pair = (lane, agent)
+        if pair not in self._lines:
+            self.load_lines([pair])
+        lines = self._lines[pair]
+        line = lines.get(route)
         if line is None:
-            line = Line(lane=task.lane, agent=task.agent, route=task.route)
-            lines[task.route] = line
+            self.last_line += 1
+            line = Line(lane=lane, agent=agent, route=route, id=self.last_line)
+            lines[route] = line
+            self._dirty_lines.add(pair)
         return line
 
     def _conclude(self, change: Change) -> None:
@@ -260,7 +374,7 @@ class Transaction:
         after = change.after
         if change.result is not None or change.error is not None:
             self._results[after.seq] = (after.seq, change.result, change.error)
-        elif change.verb == lifecycle.COMPLETE and after.attempts > 1:
+        elif change.verb in _CLEARS_RESULT and (after.attempts > 1 or not after.terminal):
             self._results[after.seq] = (after.seq, None, None)
         if after.state == lifecycle.PARKED:
             self.ended.append(after)
@@ -271,11 +385,35 @@ class Transaction:
                 self._owed.append(self._delivery_row(after))
             if after.leased:
                 self.stopped.append(after)
+            if self.open_edges:
+                goes = dependencies.EDGE_AFTER[after.state]
+                self.settling[after.id] = (dependencies.OPEN, goes, after.state)
+        elif change.verb == lifecycle.REVIVE:
+            self.settling[after.id] = (dependencies.BROKEN, dependencies.OPEN, after.state)
+        elif change.verb == lifecycle.STOP:
+            self.stopped.append(after)
         self._note_due(after)
 
     def _delivery_row(self, task: Task) -> Row:
         event = EVENTS[task.state]
-        return (f"msg_{task.id}", task.seq, task.callback_url, event, "due", self.now, 0, self.now)
+        id_ = f"msg_{task.id}_{self.last_event}"
+        return (id_, task.seq, task.callback_url, event, "due", self.now, 0, self.now)
+
+    def close_batches(self) -> None:
+        """Tell of the batches that have ended: asked when everything has been counted."""
+        for id_ in sorted(self._counted_batches):
+            batch = self._batches[id_]
+            if batches.settle(batch, self.now):
+                self._dirty_batches.add(id_)
+                self._record(None, events.BATCH_COMPLETED, 0, batch.state, id_)
+                if batch.callback_url:
+                    self.owes = True
+                    self._owed.append(self._batch_delivery(batch))
+
+    def _batch_delivery(self, batch: Batch) -> Row:
+        id_ = f"msg_{batch.id}_{self.last_event}"
+        event = events.BATCH_COMPLETED
+        return (id_, batch.seq, batch.callback_url, event, "due", self.now, 0, self.now)
 
     def _note_due(self, task: Task) -> None:
         due = task.lease_expires_at
@@ -301,6 +439,10 @@ class Transaction:
             self._dirty_lines.clear()
         if self._dirty_sessions:
             self._write_sessions()
+        if self._dirty_batches:
+            rows = [astuple(self._batches[id_]) for id_ in sorted(self._dirty_batches)]
+            self.connection.run_rows("batch_save", rows)
+            self._dirty_batches.clear()
 
     def _line_rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -333,9 +475,19 @@ class Transaction:
     def finish(self, writer: str, commit_id: int) -> None:
         """The last writes of the transaction; the caller commits."""
         self.write()
-        self.connection.run("scheduler_save", last_seq=self.last_seq, last_token=self.last_token)
+        self.connection.run(
+            "scheduler_save",
+            last_seq=self.last_seq,
+            last_token=self.last_token,
+            last_line=self.last_line,
+            last_event=self.last_event,
+            open_edges=self.open_edges,
+            unsettled=self.unsettled,
+        )
         self.connection.run("writer_save", name=writer, commit_id=commit_id, now=self.now)
 
+
+_CLEARS_RESULT = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
 
 # What a webhook says has happened, by the state that a task ended in.
 EVENTS = {
@@ -351,6 +503,7 @@ def _moving(task: Task) -> Row:
         task.state,
         task.gate,
         task.attempts,
+        task.deadline_at,
         task.eligible_at,
         task.queued_at,
         task.started_at,
@@ -358,6 +511,8 @@ def _moving(task: Task) -> Row:
         task.token,
         task.worker,
         task.lease_expires_at,
+        task.unmet,
+        task.preempt,
     )
 
 

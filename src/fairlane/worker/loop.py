@@ -8,10 +8,12 @@ really ended. Draining gives back what has not begun, waits for the rest, and th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
@@ -28,6 +30,8 @@ ASK_MAX: Final = 1000
 INTERRUPTED: Final = "interrupted: the server stopped before the work had finished"
 INTERRUPT_SECONDS: Final = 10.0
 START_TRIES: Final = 5
+OUTPUT_SECONDS: Final = 0.1
+OUTPUT_CHARACTERS_MAX: Final = 1_048_576
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -45,11 +49,22 @@ class _Run:
         self.began = False
         self._working = False
         self._source = source
+        self._output: _Output | None = None
 
     async def start(self) -> None:
         if not self.started:
             await _repeated(lambda: self._source.start(self.assignment), tries=START_TRIES)
             self.started = True
+
+    def output(self, text: str) -> None:
+        if self._output is None:
+            self._output = _Output(self.assignment, self._source)
+        self._output.add(text)
+
+    async def finish_output(self) -> None:
+        """What has been produced is kept before anything is reported."""
+        if self._output is not None:
+            await self._output.finish()
 
     async def work_on(self, work: Awaitable[Any]) -> Any:
         self.began = True
@@ -72,6 +87,54 @@ class _Run:
         if self._working and self.task is not None:
             self._working = False
             self.task.cancel()
+
+
+class _Output:
+    """The text that a run has produced, handed on in pieces while it runs.
+
+    What goes beyond the limit is dropped, and so is what the store does not take after some tries:
+    the text is shown to people, the result is what counts.
+    """
+
+    def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
+        self._assignment = assignment
+        self._source = source
+        self._pending: list[str] = []
+        self._size = 0
+        self._parts = itertools.count()
+        self._ending = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+
+    def add(self, text: str) -> None:
+        # What no database can hold: lone halves of a character, and U+0000.
+        text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+        text = text[: OUTPUT_CHARACTERS_MAX - self._size]
+        if not text:
+            return
+        self._size += len(text)
+        self._pending.append(text)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+
+    async def finish(self) -> None:
+        self._ending.set()
+        if self._sending is not None:
+            await self._sending
+
+    async def _send(self) -> None:
+        while self._pending:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OUTPUT_SECONDS):
+                    await self._ending.wait()
+            part, text = next(self._parts), "".join(self._pending)
+            self._pending.clear()
+            try:
+                await _repeated(partial(self._keep, part, text), tries=START_TRIES)
+            except FairlaneError as error:
+                log.warning("output of task %s is lost: %s", self._assignment.work.task_id, error)
+
+    async def _keep(self, part: int, text: str) -> None:
+        await self._source.output(self._assignment, part, text)
 
 
 class Worker:
@@ -215,13 +278,22 @@ class Worker:
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
         if run.ended:
             raise asyncio.CancelledError
-        if run.work.timeout_ms is None:
-            return await run.work_on(executor.execute(run))
         try:
-            async with asyncio.timeout(run.work.timeout_ms / 1000):
+            if run.work.timeout_ms is None:
                 return await run.work_on(executor.execute(run))
-        except TimeoutError:
-            raise ExecutionFailed(f"timed out after {run.work.timeout_ms} ms") from None
+            return await self._timed(run, executor, run.work.timeout_ms)
+        finally:
+            await run.finish_output()
+
+    async def _timed(self, run: _Run, executor: Executor, timeout_ms: int) -> Any:
+        limit = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with limit:
+                return await run.work_on(executor.execute(run))
+        except TimeoutError as error:
+            if not limit.expired():  # the executor's own
+                raise failures.from_exception(error) from error
+            raise ExecutionFailed(f"Task timed out after {timeout_ms}ms") from None
 
     async def _give_back(self, run: _Run) -> None:
         """After a stop the lease is closed; after an interruption the task may run again, if it

@@ -14,7 +14,16 @@ import msgspec
 from fairlane.core.errors import LeaseLost
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
-from fairlane.engine.requests import Complete, Fail, Grant, Lease, Release, Renew, Start
+from fairlane.engine.requests import (
+    Complete,
+    Fail,
+    Grant,
+    Lease,
+    Output,
+    Release,
+    Renew,
+    Start,
+)
 from fairlane.engine.writer import Writer
 from fairlane.worker.executors.base import Work
 
@@ -53,6 +62,10 @@ class LeaseSource(Protocol):
 
     async def release(self, assignment: Assignment) -> None: ...
 
+    async def output(self, assignment: Assignment, part: int, text: str) -> None:
+        """Keep the next piece of text that the run has produced; parts count from 0."""
+        ...
+
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Called from a thread of its own. The ones whose work should stop."""
         ...
@@ -79,23 +92,7 @@ class EngineSource:
         )
         grants: list[Grant] = await self._writer.ask(request)
         kinds = self._policy().kinds
-        return [self._assignment(grant, kinds[grant.task.kind].timeout_ms) for grant in grants]
-
-    def _assignment(self, grant: Grant, timeout_ms: int | None) -> Assignment:
-        task = grant.task
-        work = Work(
-            task_id=task.id,
-            agent=task.agent,
-            kind=task.kind,
-            lane=task.lane,
-            attempt=task.attempts,
-            deadline_at=task.deadline_at,
-            request=msgspec.json.decode(grant.body),
-            max_attempts=task.max_attempts,
-            timeout_ms=timeout_ms,
-        )
-        return Assignment(task.seq, task.token, work, task.route, task.state == "running")
-
+        return [_assignment(grant, kinds[grant.task.kind].timeout_ms) for grant in grants]
     def withdraw(self) -> None:
         self._writer.withdraw(self.worker)
 
@@ -115,12 +112,51 @@ class EngineSource:
     async def release(self, assignment: Assignment) -> None:
         await self._writer.ask(Release(assignment.seq, assignment.token))
 
+    async def output(self, assignment: Assignment, part: int, text: str) -> None:
+        await self._writer.ask(Output(assignment.seq, assignment.token, part, text))
+
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         requests = [Renew(a.seq, a.token, LEASE_MS) for a in assignments]
         answers = self._writer.ask_all_and_wait(requests)
         return [a for a, answer in zip(assignments, answers, strict=True) if _over(answer)]
 
 
+def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
+    """What the worker is told. A timeout of the task's own goes before that of its kind."""
+    task = grant.task
+    request: dict[str, Any] = msgspec.json.decode(grant.body)
+    work = Work(
+        task_id=task.id,
+        agent=task.agent,
+        kind=task.kind,
+        lane=task.lane,
+        attempt=task.attempts,
+        deadline_at=task.deadline_at,
+        request=request,
+        max_attempts=task.max_attempts,
+        timeout_ms=request.get("timeoutMs", timeout_ms),
+        inputs=_inputs(grant, request) if grant.inputs else [],
+    )
+    return Assignment(task.seq, task.token, work, task.route, task.state == "running")
+
+
+def _inputs(grant: Grant, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the parents have left, in the order in which the task names them."""
+    place = {id_: number for number, id_ in enumerate(request.get("dependsOn", ()))}
+    return [
+        {
+            "taskId": id_,
+            "state": state,
+            "result": None if result is None else msgspec.json.decode(result),
+        }
+        for id_, state, result in sorted(grant.inputs, key=lambda one: place.get(one[0], 0))
+    ]
+
+
 def _over(answer: Task | Exception) -> bool:
-    """Cancelled, past its deadline, or no longer ours. That the store is away says nothing."""
-    return answer.terminal if isinstance(answer, Task) else isinstance(answer, LeaseLost)
+    """Cancelled, past its deadline, asked to make room, or no longer ours. That the store is away
+    says nothing.
+    """
+    if isinstance(answer, Task):
+        return answer.terminal or answer.preempt == 1
+    return isinstance(answer, LeaseLost)

@@ -8,15 +8,13 @@ the first is asked of another instance.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
-from fairlane.wire import too_deep
-from fairlane.worker.executors import failures
+from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Response, Run, Sender, Work
 from fairlane.worker.executors.tabs import Instance, TabResolver
 
@@ -28,8 +26,6 @@ RESERVED: Final = frozenset({"kind", "ref", "tabId"})
 
 # The tab is busy with somebody else: 4xx by status, but only a matter of time.
 _WAIT_CODES: Final = frozenset({"tab_locked", "tab_paused_handoff"})
-
-_log = logging.getLogger(__name__)
 
 
 class ActionExecutor:
@@ -59,7 +55,9 @@ class ActionExecutor:
     async def _send(
         self, instance: Instance, tab_id: str, headers: dict[str, str], body: bytes
     ) -> Response:
-        try:
+        with exchange.broken_is_failed(
+            "executor", server="instance", url=instance.url, max_bytes=RESPONSE_BYTES_MAX
+        ):
             return await self._sender.request(
                 "POST",
                 instance.address(f"/tabs/{tab_id}/action"),
@@ -68,20 +66,6 @@ class ActionExecutor:
                 max_bytes=RESPONSE_BYTES_MAX,
                 timeout_seconds=None,
             )
-        except PayloadTooLarge as error:
-            # The action has been carried out; doing it again would only give the same answer.
-            text = f"executor answered more than {RESPONSE_BYTES_MAX} bytes"
-            raise ExecutionFailed(text, retryable=False) from error
-        except (TargetRefused, InvalidRequest) as error:
-            _log.warning("instance %s is refused: %s", instance.url, error)
-            raise ExecutionFailed(
-                "executor request failed: the outbound guard does not allow this instance",
-                retryable=False,
-            ) from error
-        except failures.TRANSPORT_ERRORS as error:
-            _log.warning("instance %s did not answer: %r", instance.url, error)
-            cause = failures.transport_cause(error)
-            raise ExecutionFailed(f"executor request failed: {cause}") from error
 
 
 def tab_of(work: Work) -> str:
@@ -112,24 +96,19 @@ def body_of(work: Work) -> bytes:
 
 
 def headers_of(work: Work, tab_id: str) -> dict[str, str]:
-    if not (work.agent.isascii() and work.agent.isprintable()):
-        raise ExecutionFailed("agentId cannot be sent as a header", retryable=False)
     return {
         "Content-Type": "application/json",
         "X-PinchTab-Source": "scheduler",
         "X-PinchTab-Tab-Id": tab_id,
-        "X-Agent-Id": work.agent,
+        **exchange.agent_header(work),
     }
 
 
 def result_of(answer: Response) -> Any:
     """The result an answer carries, or the failure it is."""
-    if answer.status >= 400:
-        raise _refused(answer)
     if not 200 <= answer.status < 300:
-        raise ExecutionFailed(
-            f"executor returned {answer.status}: redirects are not followed", retryable=False
-        )
+        wait = _fields(answer.body).get("code") in _WAIT_CODES
+        raise exchange.refused("executor", answer.status, answer.headers, answer.body, wait=wait)
     result = _decoded(answer.body)
     if isinstance(result, dict) and result.get("success") is False:
         raise _unsuccessful(result)
@@ -147,20 +126,9 @@ def says_tab_is_gone(answer: Response) -> bool:
     return re.match(r'tab( "?[A-Za-z0-9_-]+"?)? not found', str(text), re.IGNORECASE) is not None
 
 
-def _refused(answer: Response) -> ExecutionFailed:
-    transient = failures.is_transient(answer.status)
-    wait = _fields(answer.body).get("code") in _WAIT_CODES
-    return ExecutionFailed(
-        f"executor returned {answer.status}: {failures.one_line(answer.body)}",
-        retryable=transient or wait,
-        retry_after_ms=failures.retry_after_ms(answer.headers) if transient or wait else None,
-    )
-
-
 def _unsuccessful(result: dict[str, Any]) -> ExecutionFailed:
     """An answer of 2xx that says itself that it failed; it may say that a retry is no use."""
-    said = result.get("error") or "no reason was given"
-    text = said if isinstance(said, str) else msgspec.json.encode(said)
+    text = exchange.said(result.get("error") or "no reason was given")
     return ExecutionFailed(
         f"executor reported failure: {failures.one_line(text)}",
         retryable=result.get("retryable") is not False,
@@ -177,7 +145,6 @@ def _decoded(body: bytes) -> Any:
     if not body.strip():
         return None
     try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return exchange.parsed(body)
+    except ValueError:
         return body.decode("utf-8", "replace")
-    return body.decode("utf-8", "replace") if too_deep(document) else document

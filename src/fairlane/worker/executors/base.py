@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
 CONNECT_SECONDS: Final = 10.0  # what a Sender allows for opening a connection, whatever else
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -30,6 +31,7 @@ class Work(msgspec.Struct, frozen=True):
     request: dict[str, Any]
     max_attempts: int = 1
     timeout_ms: int | None = None
+    inputs: list[dict[str, Any]] = []  # what the tasks that it depended on have left
 
 
 class Run(Protocol):
@@ -40,6 +42,9 @@ class Run(Protocol):
 
     async def start(self) -> None:
         """Assigned to running; returns when that is durable, raises LeaseLost when not ours."""
+
+    def output(self, text: str) -> None:
+        """Keep text that the work has produced so far. Returns at once."""
 
 
 class Executor(Protocol):
@@ -81,3 +86,29 @@ class Sender(Protocol):
         max_bytes: int,
         timeout_seconds: float | None,
     ) -> Response: ...
+
+
+class Stream(Protocol):
+    """An answer whose body comes piece by piece; PayloadTooLarge where it gets too long."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class StreamSender(Protocol):
+    """As a Sender, for answers that are read as they come. Leaving the context hangs up."""
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int,
+        timeout_seconds: float | None,
+    ) -> AbstractAsyncContextManager[Stream]: ...

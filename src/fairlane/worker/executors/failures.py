@@ -43,12 +43,12 @@ def from_exception(error: BaseException) -> ExecutionFailed:
     return ExecutionFailed(one_line(f"{name}: {text}" if text else name))
 
 
-def transport_cause(error: BaseException) -> str:
+def transport_cause(error: BaseException, server: str = "instance") -> str:
     """Why an exchange broke, in words of ours: the library's own name hosts and ports."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "the instance's name could not be resolved"
+        return f"the {server}'s name could not be resolved"
     if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
         return "no trusted TLS connection"
     if isinstance(error, aiohttp.ServerDisconnectedError):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Sender
 
 if TYPE_CHECKING:
@@ -179,6 +180,11 @@ class _Listing:
                 timeout_seconds=self._seconds,
             )
             return listed_tabs(answer.status, answer.body)
+        except failures.TRANSPORT_ERRORS as error:
+            # Its own text may show the headers of the request, and so the token.
+            cause = failures.transport_cause(error)
+            _log.warning("instance %s did not list its tabs: %s", self.instance.url, cause)
+            return None
         except Exception as error:  # noqa: BLE001 - what goes wrong with one stays with it
             _log.warning("instance %s did not list its tabs: %r", self.instance.url, error)
             return None

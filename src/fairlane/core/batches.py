@@ -1,0 +1,78 @@
+"""Batches: tasks that were submitted together, and how many of them may be under way at once.
+
+A task takes a place while it is ready or leased. The batch is over when none of its tasks is open;
+one that is revived opens it again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.model import BATCH_GATE, Change, Task
+
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+CANCELLED: Final = "cancelled"
+STATES: Final = (RUNNING, COMPLETED, CANCELLED)
+
+
+class Batch(msgspec.Struct):
+    """`open` tasks have not ended; `holders` have a place, `waiting` are next to get one.
+
+    `parallelism` None means that the lanes decide. `cancelled` is 1 once it was cancelled whole.
+    """
+
+    id: str
+    seq: int
+    agent: str
+    parallelism: int | None
+    total: int
+    created_at: int
+    callback_url: str | None = None
+    open: int = 0
+    holders: int = 0
+    waiting: int = 0
+    cancelled: int = 0
+    completed_at: int | None = None
+
+    @property
+    def free(self) -> int:
+        return 0 if self.parallelism is None else max(0, self.parallelism - self.holders)
+
+    @property
+    def state(self) -> str:
+        if self.cancelled:
+            return CANCELLED
+        return RUNNING if self.completed_at is None else COMPLETED
+
+
+def apply(batch: Batch, change: Change) -> None:
+    """Move what `change` moves. The only place that counts for batches."""
+    if change.before is None:
+        batch.total += 1
+    else:
+        _count(batch, change.before, -1)
+    _count(batch, change.after, 1)
+    if change.verb == lifecycle.REVIVE:
+        batch.completed_at = None
+        batch.cancelled = 0
+
+
+def settle(batch: Batch, now: int) -> bool:
+    """Whether the batch ends now: asked when all changes of a moment have been counted."""
+    if batch.open or batch.completed_at is not None:
+        return False
+    batch.completed_at = now
+    return True
+
+
+def _count(batch: Batch, task: Task, sign: int) -> None:
+    if not task.terminal:
+        batch.open += sign
+    if task.leased or task.ready:
+        batch.holders += sign
+    elif task.state == lifecycle.QUEUED and task.gate == BATCH_GATE:
+        batch.waiting += sign

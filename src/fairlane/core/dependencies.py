@@ -1,0 +1,83 @@
+"""Dependencies: which tasks a task waits for, and what becomes of it when one of them ends.
+
+An edge leads from a parent, by id, to a child. It is open until the parent ends; the child keeps a
+count of its open edges. A parent that is done meets the edge. One that ends otherwise breaks it and
+cancels the child, and so on down, with the reason. A parent that is revived mends what it broke.
+"""
+
+from __future__ import annotations
+
+import copy
+import graphlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from fairlane.core import lifecycle
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.model import DEPENDENCY_GATE, ORPHANED, Change, Task
+
+OPEN: Final = 0
+MET: Final = 1
+BROKEN: Final = 2
+CYCLE_SHOWN_MAX: Final = 20
+
+# What the end of a parent makes of its edges.
+EDGE_AFTER: Final[Mapping[str, int]] = {
+    lifecycle.DONE: MET,
+    lifecycle.FAILED: BROKEN,
+    lifecycle.CANCELLED: BROKEN,
+    lifecycle.REJECTED: BROKEN,
+}
+
+
+def block(task: Task, unmet: int) -> None:
+    """A new or revived task begins by waiting for `unmet` others."""
+    task.unmet = unmet
+    if unmet:
+        task.state = lifecycle.step(task.state, lifecycle.BLOCK)
+        task.gate = DEPENDENCY_GATE
+
+
+def met(task: Task) -> Task:
+    """The child after one more of its parents is done; still waiting if there are others."""
+    assert task.unmet is not None
+    after = copy.copy(task)
+    after.unmet = task.unmet - 1
+    return after
+
+
+def orphan(task: Task, parent_id: str, parent_state: str, now: int) -> Change:
+    """Cancel the child of a parent that ended otherwise than done."""
+    after = copy.copy(task)
+    after.state = lifecycle.step(task.state, lifecycle.CANCEL)
+    after.gate = None
+    after.eligible_at = None
+    after.completed_at = now
+    after.unmet = ORPHANED
+    return Change(task, after, lifecycle.CANCEL, error=reason(parent_id, parent_state))
+
+
+def reason(parent_id: str, parent_state: str) -> str:
+    return f"dependency {parent_id} {parent_state}"
+
+
+def in_order(parents: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names, parents before children. Raises `InvalidRequest` with the cycle, if there is one.
+
+    What is in that order already stays as it is. Parents that are not among the names are ignored.
+    """
+    names = list(parents)
+    known = {name: [p for p in parents[name] if p in parents] for name in names}
+    place = {name: number for number, name in enumerate(names)}
+    if all(place[p] < place[name] for name in names for p in known[name]):
+        return names
+    try:
+        return list(graphlib.TopologicalSorter(known).static_order())
+    except graphlib.CycleError as error:
+        raise cycle_error(error.args[1]) from None
+
+
+def cycle_error(names: Sequence[str]) -> InvalidRequest:
+    """`names` begin and end with the same one."""
+    shown = list(names) if len(names) <= CYCLE_SHOWN_MAX else [*names[:CYCLE_SHOWN_MAX], "..."]
+    return InvalidRequest(f"field 'dependsOn' makes a cycle: {' -> '.join(shown)}")

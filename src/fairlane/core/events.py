@@ -1,0 +1,127 @@
+"""Events: the facts that a change leaves behind, one row each, in the order of the commits.
+
+A row is small: what can be read from the task itself is joined when it is read. `detail` is the
+error of what went wrong, the worker of what started, or the state where the type does not tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.model import Change
+
+CREATED: Final = "task.created"
+STARTED: Final = "task.started"
+COMPLETED: Final = "task.completed"
+FAILED: Final = "task.failed"
+RETRYING: Final = "task.retrying"
+PARKED: Final = "task.parked"
+CANCELLED: Final = "task.cancelled"
+REJECTED: Final = "task.rejected"
+RELEASED: Final = "task.released"
+REQUEUED: Final = "task.requeued"
+UNBLOCKED: Final = "task.unblocked"
+BATCH_COMPLETED: Final = "batch.completed"
+
+_TYPES: Final[Mapping[str, str]] = {
+    lifecycle.SUBMIT: CREATED,
+    lifecycle.REJECT: REJECTED,
+    lifecycle.START: STARTED,
+    lifecycle.COMPLETE: COMPLETED,
+    lifecycle.FAIL: FAILED,
+    lifecycle.EXPIRE: FAILED,
+    lifecycle.RETRY: RETRYING,
+    lifecycle.PARK: PARKED,
+    lifecycle.RELEASE: RELEASED,
+    lifecycle.CANCEL: CANCELLED,
+    lifecycle.RESET: REQUEUED,
+    lifecycle.REVIVE: REQUEUED,
+    lifecycle.UNBLOCK: UNBLOCKED,
+}
+
+# The state that a type stands for, unless its detail names another one.
+STATES: Final[Mapping[str, str]] = {
+    CREATED: lifecycle.QUEUED,
+    STARTED: lifecycle.RUNNING,
+    COMPLETED: lifecycle.DONE,
+    FAILED: lifecycle.FAILED,
+    RETRYING: lifecycle.QUEUED,
+    PARKED: lifecycle.PARKED,
+    CANCELLED: lifecycle.CANCELLED,
+    REJECTED: lifecycle.REJECTED,
+    RELEASED: lifecycle.QUEUED,
+    REQUEUED: lifecycle.QUEUED,
+    UNBLOCKED: lifecycle.QUEUED,
+}
+TYPES: Final = (*STATES, BATCH_COMPLETED)
+_NAMES_STATE: Final = frozenset({CREATED, REQUEUED})
+
+# How an attempt can end, in the words of `attemptLog`.
+_ENDS: Final[Mapping[str, str]] = {
+    COMPLETED: "completed",
+    FAILED: "failed",
+    RETRYING: "retrying",
+    PARKED: "parked",
+    CANCELLED: "cancelled",
+    RELEASED: "released",
+}
+
+
+class Event(msgspec.Struct, gc=False):
+    """`seq` is the task's, None for an event of a batch."""
+
+    id: int
+    seq: int | None
+    at: int
+    type: str
+    attempt: int
+    detail: str | None = None
+    batch: str | None = None
+
+    @property
+    def state(self) -> str | None:
+        if self.type in _NAMES_STATE and self.detail:
+            return self.detail
+        return STATES.get(self.type)
+
+
+def of(change: Change) -> tuple[str, str | None] | None:
+    """The type and the detail of what `change` leaves behind, or None when nobody has to know."""
+    after = change.after
+    verb = change.verb
+    if verb == lifecycle.LEASE:
+        return (STARTED, after.worker) if after.state == lifecycle.RUNNING else None
+    kind = _TYPES.get(verb)
+    if kind is None:
+        return None
+    if kind == STARTED:
+        return kind, after.worker
+    if kind in _NAMES_STATE:
+        return kind, (None if after.state == lifecycle.QUEUED else after.state)
+    return kind, change.error
+
+
+class Attempt(msgspec.Struct):
+    attempt: int
+    started_at: int
+    worker: str | None
+    ended_at: int | None = None
+    outcome: str | None = None
+    error: str | None = None
+
+
+def attempts(events: Iterable[Event]) -> list[Attempt]:
+    """The tries of one task, oldest first, from its events."""
+    log: list[Attempt] = []
+    for event in events:
+        if event.type == STARTED:
+            log.append(Attempt(event.attempt, event.at, event.detail))
+        elif event.type in _ENDS and log and log[-1].ended_at is None:
+            log[-1].ended_at = event.at
+            log[-1].outcome = _ENDS[event.type]
+            log[-1].error = event.detail
+    return log

@@ -1,0 +1,207 @@
+"""Dependencies in the store: edges are made with a task and follow when a parent ends.
+
+The end of a parent reaches its children in the transaction that ends it, as far as a bounded number
+of steps goes. What is left is kept in the store and goes on with the next transaction, so neither
+a parent of a hundred thousand nor a chain of ten thousand holds up the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from fairlane.core import dependencies, gates, leases, lifecycle
+from fairlane.core.admission import deadline
+from fairlane.core.dependencies import BROKEN, MET, OPEN
+from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
+from fairlane.core.model import ORPHANED, Change, Submission, Task
+from fairlane.store.transaction import Transaction
+
+LEVELS_MAX: Final = 50
+EDGES_MAX: Final = 1000
+_PARENTS_MAX: Final = 256
+INPUT_CHARACTERS_MAX: Final = 1_048_576
+
+Edge = tuple[str, int]
+Inputs = tuple[tuple[str, str, str | None], ...]
+
+
+def edges(submission: Submission, parents: Mapping[str, Task]) -> list[Edge]:
+    """The edges of a new task. A parent that nobody knows is waited for."""
+    found = []
+    for id_ in submission.depends_on:
+        parent = parents.get(id_)
+        state = OPEN if parent is None else dependencies.EDGE_AFTER.get(parent.state, OPEN)
+        found.append((id_, state))
+    return found
+
+
+def connect(tx: Transaction, task: Task, made: Sequence[Edge], parents: Mapping[str, Task]) -> Task:
+    """Keep the edges of a task that has just been admitted; the task as it is then.
+
+    One that depends on a task that ended badly is cancelled at once.
+    """
+    tx.connect(task.seq, made)
+    broken = next((id_ for id_, state in made if state == BROKEN), None)
+    if broken is None:
+        return task
+    change = dependencies.orphan(task, broken, parents[broken].state, tx.now)
+    tx.apply(change)
+    return change.after
+
+
+def refuse_cycle(tx: Transaction, submission: Submission) -> InvalidRequest | None:
+    """A task that others wait for already must not wait for one of them, however indirectly."""
+    if not tx.open_edges or not submission.depends_on:
+        return None
+    waiting = tx.connection.run_rows("dependency_children", [(submission.id, OPEN)], limit=1)
+    if not waiting:
+        return None
+    came_from: dict[str, str] = {}
+    level = list(submission.depends_on)
+    came_from.update(dict.fromkeys(level, submission.id))
+    while level and submission.id not in level:
+        found = tx.tasks_by_id(level)
+        by_seq = {task.seq: id_ for id_, task in found.items()}
+        level = []
+        for child, parents in tx.edges_of(by_seq).items():
+            for parent, state in parents.items():
+                if state == OPEN and came_from.setdefault(parent, by_seq[child]) == by_seq[child]:
+                    level.append(parent)
+    return _cycle(submission.id, came_from) if level else None
+
+
+def _cycle(start: str, came_from: Mapping[str, str]) -> InvalidRequest:
+    names = [start]
+    while names[-1] != start or len(names) == 1:
+        names.append(came_from[names[-1]])
+    return dependencies.cycle_error(names[::-1])
+
+
+def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
+    """Make a revived task wait for its parents; refused while one of them has ended badly."""
+    if task.unmet is None:
+        return None
+    found = tx.edges_of([task.seq]).get(task.seq, {})
+    broken = next((parent for parent, state in found.items() if state == BROKEN), None)
+    if broken is not None:
+        return Conflict(
+            f'task "{task.id}" depends on "{broken}", which did not end done; retry that first',
+            details={"dependency": broken},
+        )
+    dependencies.block(task, sum(state == OPEN for state in found.values()))
+    return None
+
+
+# -------------------------------------------------------------------- a parent ends
+
+
+def settle(tx: Transaction, now: int) -> None:
+    """Let the children of what has ended follow, level by level."""
+    if tx.unsettled:
+        _load(tx)
+    budget = EDGES_MAX
+    for _ in range(LEVELS_MAX):
+        if not tx.settling or budget <= 0:
+            break
+        budget -= _level(tx, budget, now)
+    if tx.settling:
+        _keep(tx)
+        tx.note_due(now)
+
+
+def _load(tx: Transaction) -> None:
+    for parent, goes, state in tx.connection.run("unsettled_all"):
+        left = BROKEN if goes == OPEN else OPEN
+        tx.settling.setdefault(parent, (left, goes, state))
+    tx.connection.run("unsettled_forget")
+    tx.unsettled = 0
+    tx.changed = True
+
+
+def _keep(tx: Transaction) -> None:
+    rows = [(parent, goes, state) for parent, (_, goes, state) in tx.settling.items()]
+    tx.connection.run_rows("unsettled_save", rows)
+    tx.unsettled = len(rows)
+    tx.settling = {}
+
+
+def _level(tx: Transaction, budget: int, now: int) -> int:
+    """One step down from some of the parents; how many edges that took."""
+    parents = dict(list(tx.settling.items())[:_PARENTS_MAX])
+    wanted = [(parent, leaves) for parent, (leaves, _, _) in parents.items()]
+    found = tx.connection.run_rows("dependency_children", wanted, limit=budget)
+    if len(found) < budget:  # all of their edges are at hand
+        for parent in parents:
+            del tx.settling[parent]
+    if not found:
+        return 0
+    moved = [(child, parent, parents[parent][1]) for parent, child in found]
+    tx.connection.run_rows("dependency_settle", moved)
+    tx.open_edges += sum(1 if goes == OPEN else -1 for _, _, goes in moved)
+    children = tx.tasks_by_seq(child for child, _, _ in moved)
+    tx.prepare(children[child] for child, _, _ in moved)
+    revived = [child for child, _, goes in moved if goes == OPEN]
+    edges_of = tx.edges_of(revived) if revived else {}
+    for child, parent, goes in moved:
+        _follow(tx, tx.task(child), parent, goes, parents[parent][2], edges_of, now)
+    return len(found)
+
+
+def _follow(
+    tx: Transaction,
+    child: Task,
+    parent: str,
+    goes: int,
+    parent_state: str,
+    edges_of: Mapping[int, Mapping[str, int]],
+    now: int,
+) -> None:
+    if goes == OPEN:
+        _mend(tx, child, edges_of[child.seq], now)
+    elif child.state != lifecycle.WAITING:
+        return
+    elif goes == MET:
+        _meet(tx, child, now)
+    else:
+        tx.apply(dependencies.orphan(child, parent, parent_state, now))
+
+
+def _meet(tx: Transaction, child: Task, now: int) -> None:
+    after = dependencies.met(child)
+    if after.unmet:
+        tx.apply(Change(child, after, lifecycle.MEET))
+        return
+    after.state = lifecycle.step(child.state, lifecycle.UNBLOCK)
+    after.queued_at = now
+    if after.deadline_at is None:
+        after.deadline_at = deadline(tx.policy, after.kind, max(now, after.eligible_at or now))
+    after.gate = gates.next_gate(after, tx.session_of(after), tx.batch_of(after), now)
+    tx.apply(Change(child, after, lifecycle.UNBLOCK))
+
+
+def _mend(tx: Transaction, child: Task, edges_: Mapping[str, int], now: int) -> None:
+    """A parent was revived: so is the child that had been cancelled because of it."""
+    if child.unmet != ORPHANED or child.state != lifecycle.CANCELLED:
+        return
+    if BROKEN in edges_.values():
+        return
+    change = leases.revive(child, child.id, now).change
+    assert change is not None
+    dependencies.block(change.after, sum(state == OPEN for state in edges_.values()))
+    tx.apply(change)
+
+
+# -------------------------------------------------------------------- what parents leave behind
+
+
+def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
+    """Ids, states and results of the parents of each task. Of what is too much, the results go."""
+    rows = [(task.seq,) for task in tasks if task.unmet is not None]
+    found: dict[int, list[tuple[str, str, str | None]]] = {}
+    sizes: dict[int, int] = {}
+    for child, id_, state, result in tx.connection.run_rows("inputs_find", rows) if rows else ():
+        sizes[child] = sizes.get(child, 0) + len(result or "")
+        kept = result if sizes[child] <= INPUT_CHARACTERS_MAX else None
+        found.setdefault(child, []).append((id_, state, kept))
+    return {child: tuple(parents) for child, parents in found.items()}

@@ -1,0 +1,132 @@
+"""Routes of templates: keep them, change them, use them.
+
+Whatever is answered has its secrets masked. A use goes the way of `POST /tasks`: what a template
+makes is checked by the same rules, whether it is submitted or only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import wire
+from fairlane.core import templates
+from fairlane.core.errors import FairlaneError, InvalidRequest
+from fairlane.core.policy import nearest
+from fairlane.core.templates import Template
+from fairlane.engine.node import Node
+from fairlane.engine.requests import (
+    CreateTemplate,
+    DeleteTemplate,
+    Submit,
+    UpdateTemplate,
+    UseTemplate,
+)
+from fairlane.engine.templates import not_found
+from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.tasks import Tasks, idempotency_key
+
+
+class Templates:
+    def __init__(self, node: Node, tasks: Tasks) -> None:
+        self._node = node
+        self._tasks = tasks
+
+    async def create(self, request: Request) -> Answer:
+        document = wire.parse_object(await request.body())
+        made = CreateTemplate(self._node.new_id("tpl"), document)
+        return Answer(201, _shape(await self._node.writer.ask(made)))
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query("name", "limit", "cursor")
+        limit = whole_number(
+            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
+        )
+        before = whole_number(query, "cursor", None, low=1, high=2**62)
+        assert limit is not None
+        views = self._node.views
+        found = await views.read(views.templates, query.get("name") or None, before, limit + 1)
+        page = found[:limit]
+        shape: dict[str, Any] = {"templates": [_shape(one) for one in page], "count": len(page)}
+        if len(found) > limit:
+            shape["nextCursor"] = str(page[-1].seq)
+        return Answer(200, shape)
+
+    async def show(self, request: Request) -> Answer:
+        return Answer(200, _shape(await self._found(request)))
+
+    async def update(self, request: Request) -> Answer:
+        document = wire.parse_object(await request.body())
+        change = UpdateTemplate(request.path["id"], document)
+        return Answer(200, _shape(await self._node.writer.ask(change)))
+
+    async def delete(self, request: Request) -> Answer:
+        template_id = request.path["id"]
+        await self._node.writer.ask(DeleteTemplate(template_id))
+        return Answer(200, {"id": template_id, "deleted": True})
+
+    async def instantiate(self, request: Request) -> Answer:
+        raw = await request.body()
+        use = _use(raw)
+        template = await self._found(request)
+        body = templates.instantiate(template, use.params or {}, use.overrides)
+        submission = wire.parse_task(wire.encode(body), task_id=self._node.new_id())
+        self._tasks.check_callback(submission)
+        if not use.submit:
+            await self._node.writer.ask(UseTemplate(template.id))
+            return Answer(200, _masked(body))
+        key = idempotency_key(request, submission.agent, template.id.encode() + raw)
+        asked = UseTemplate(template.id, Submit([submission], key))
+        answer = (await self._node.submit(asked))[0]
+        if isinstance(answer, FairlaneError):
+            raise answer
+        return Answer(202, {**wire.accepted(answer), "templateId": template.id})
+
+    async def _found(self, request: Request) -> Template:
+        views = self._node.views
+        template = await views.read(views.template, request.path["id"])
+        if template is None:
+            raise not_found()
+        return template
+
+
+class _Use(msgspec.Struct, frozen=True):
+    params: dict[str, Any] | None = None
+    overrides: dict[str, Any] | None = None
+    submit: bool | None = None
+
+
+def _use(raw: bytes) -> _Use:
+    body = wire.parse_object(raw) if raw.strip() else {}
+    for name, value in body.items():
+        if name not in _USE:
+            raise InvalidRequest(f"unknown field '{name[:40]}'{nearest(name, _USE)}")
+        if value is not None and not isinstance(value, _USE[name][0]):
+            raise InvalidRequest(f"field '{name}' must be {_USE[name][1]}")
+    return _Use(**body)
+
+
+_USE: Final[Mapping[str, tuple[type, str]]] = {
+    "params": (dict, "an object"),
+    "overrides": (dict, "an object"),
+    "submit": (bool, "true or false"),
+}
+
+
+def _shape(template: Template) -> dict[str, Any]:
+    definition: dict[str, Any] = msgspec.to_builtins(template.definition)
+    return {
+        "id": template.id,
+        **_masked(definition),
+        "usageCount": template.usage_count,
+        "createdAt": wire.moment(template.created_at),
+        "updatedAt": wire.moment(template.updated_at),
+    }
+
+
+def _masked(body: dict[str, Any]) -> dict[str, Any]:
+    if "llmConfig" not in body:
+        return body
+    return {**body, "llmConfig": templates.masked(body["llmConfig"])}

@@ -1,0 +1,84 @@
+"""What executors that speak HTTP have in common: what they send, and how an exchange fails.
+
+The rule: a log line about a broken exchange names what happened in our own words. The trap: the
+text of an aiohttp error may show the request's headers, and with them a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
+from fairlane.wire import too_deep
+from fairlane.worker.executors import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fairlane.worker.executors.base import Work
+
+_log = logging.getLogger(__name__)
+
+
+def agent_header(work: Work) -> dict[str, str]:
+    if not (work.agent.isascii() and work.agent.isprintable()):
+        raise ExecutionFailed("agentId cannot be sent as a header", retryable=False)
+    return {"X-Agent-Id": work.agent}
+
+
+@contextlib.contextmanager
+def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iterator[None]:
+    """What breaks the exchange inside fails the task, in words of ours: `who` did not answer.
+
+    `server` is what an operator calls it (instance, agent); `url` goes to the log only.
+    """
+    try:
+        yield
+    except PayloadTooLarge as error:
+        # The work has been carried out; doing it again would only give the same answer.
+        raise ExecutionFailed(
+            f"{who} answered more than {max_bytes} bytes", retryable=False
+        ) from error
+    except (TargetRefused, InvalidRequest) as error:
+        _log.warning("%s %s is refused: %s", server, url, error)
+        text = f"{who} request failed: the outbound guard does not allow this {server}"
+        raise ExecutionFailed(text, retryable=False) from error
+    except failures.TRANSPORT_ERRORS as error:
+        cause = failures.transport_cause(error, server)
+        _log.warning("%s %s did not answer: %s (%s)", server, url, cause, type(error).__name__)
+        raise ExecutionFailed(f"{who} request failed: {cause}") from error
+
+
+def refused(
+    who: str, status: int, headers: Mapping[str, str], body: str | bytes, *, wait: bool = False
+) -> ExecutionFailed:
+    """The failure that an answer without success is; `wait` says that it is a matter of time."""
+    if status < 400:
+        text = f"{who} returned {status}: redirects are not followed"
+        return ExecutionFailed(text, retryable=False)
+    retryable = wait or failures.is_transient(status)
+    return ExecutionFailed(
+        f"{who} returned {status}: {failures.one_line(body)}",
+        retryable=retryable,
+        retry_after_ms=failures.retry_after_ms(headers) if retryable else None,
+    )
+
+
+def parsed(text: str | bytes) -> Any:
+    """The JSON document. Raises ValueError when it is none that everybody can read."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError("not valid JSON") from error
+    if too_deep(document):
+        raise ValueError("nested too deeply")
+    return document
+
+
+def said(error: Any) -> str:
+    """What stands under the key `error`, as text."""
+    return error if isinstance(error, str) else msgspec.json.encode(error).decode()

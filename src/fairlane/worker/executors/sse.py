@@ -1,0 +1,94 @@
+"""Server-sent events, parsed as they come: bytes in, events out.
+
+Lines end in CR, LF or CRLF, a blank line ends an event, and chunks may be cut anywhere, inside a
+character too. The rule: nothing is kept beyond one event, and that is bounded.
+The trap: the standard drops an event that the end of the stream cuts short. Agents leave out the
+last blank line, so `finish` hands it out as not `whole` and leaves it to the reader.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Final
+
+import msgspec
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+class EventTooLong(ValueError):
+    """An event has grown beyond the bound."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    data: str
+    name: str = ""  # of the field `event`; empty when the event has none
+    whole: bool = True  # False: the stream ended inside it
+
+
+class Parser:
+    """One stream. `characters_max` bounds an event with all its lines."""
+
+    def __init__(self, characters_max: int) -> None:
+        self._characters_max = characters_max
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._line: list[str] = []  # the pieces of a line that has not ended yet
+        self._after_cr = False
+        self._data: list[str] = []
+        self._name = ""
+        self._characters = 0
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that this chunk completes."""
+        return self._split(self._decoder.decode(chunk))
+
+    def finish(self) -> list[Event]:
+        """What the end of the stream has left: events, the last of them maybe not whole."""
+        events = self._split(self._decoder.decode(b"", final=True))
+        rest = "".join(self._line)
+        self._take_line(rest)
+        if self._data or self._name or (rest and not rest.startswith(":")):
+            events.append(Event("\n".join(self._data), self._name, whole=False))
+        return events
+
+    def _split(self, text: str) -> list[Event]:
+        if self._after_cr and text:
+            text = text.removeprefix("\n")
+            self._after_cr = False
+        *ended, rest = _LINE_END.split(text)
+        events = []
+        for piece in ended:
+            self._keep(piece)
+            line = "".join(self._line)
+            self._line = []
+            if not line:
+                events += self._ended()
+            elif not self._take_line(line):
+                self._characters -= len(line)
+        self._keep(rest)
+        if text:
+            self._after_cr = text.endswith("\r")
+        return events
+
+    def _keep(self, piece: str) -> None:
+        if piece:
+            self._line.append(piece)
+            self._characters += len(piece)
+            if self._characters > self._characters_max:
+                raise EventTooLong
+
+    def _take_line(self, line: str) -> bool:
+        """Add a line to the event; whether it was of use."""
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._name = value
+        return field in ("data", "event")
+
+    def _ended(self) -> list[Event]:
+        events = [Event("\n".join(self._data), self._name)] if self._data else []
+        self._data, self._name, self._characters = [], "", 0
+        return events

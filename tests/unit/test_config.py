@@ -1,0 +1,188 @@
+"""Settings: the agent that runs instructions, and the ceilings of lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import config
+from fairlane.cli import parser
+from fairlane.cli.serve import policy_of
+from fairlane.config import InstanceSetting, Settings
+from fairlane.core.errors import InvalidPolicy, InvalidSettings
+from fairlane.core.policy import Policy, merge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def settings(
+    folder: Path, flags: dict[str, Any] | None = None, /, **environment: str
+) -> config.Settings:
+    return config.load(flags, environment=environment, folder=folder)
+
+
+def problems(folder: Path, flags: dict[str, Any] | None = None, /, **environment: str) -> list[str]:
+    with pytest.raises(InvalidSettings) as caught:
+        settings(folder, flags, **environment)
+    return caught.value.problems
+
+
+# --- the agent -----------------------------------------------------------------------------------
+
+
+def test_there_is_no_agent_unless_it_is_named(folder: Path) -> None:
+    assert settings(folder).agent is None
+    assert settings(folder, FAIRLANE_AGENT="").agent is None
+
+
+def test_the_agent_may_stand_in_the_file_the_environment_and_a_flag(folder: Path) -> None:
+    (folder / "fairlane.toml").write_text('agent = "http://file:1/"\n')
+    assert settings(folder).agent == InstanceSetting("http://file:1")
+    variable = {"FAIRLANE_AGENT": "http://variable:1"}
+    assert settings(folder, **variable).agent == InstanceSetting("http://variable:1")
+    flags = vars(parser.parse(["serve", "--agent", "http://flag:1"]))
+    flags = {name: flags[name] for name in parser.SERVE_SETTINGS}
+    assert settings(folder, flags, **variable).agent == InstanceSetting("http://flag:1")
+
+
+def test_the_agent_may_have_a_token(folder: Path) -> None:
+    (folder / "token").write_text("from a file\n")
+    of_variable = settings(folder, FAIRLANE_AGENT="http://a:1#token=env:T", T="hush").agent
+    of_file = settings(folder, FAIRLANE_AGENT=f"http://a:1#token=file:{folder}/token").agent
+    assert of_variable == InstanceSetting("http://a:1", "hush")
+    assert of_file == InstanceSetting("http://a:1", "from a file")
+    assert "hush" not in repr(settings(folder, FAIRLANE_AGENT="http://a#token=env:T", T="hush"))
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("a:1", "agent 'a:1' must be http(s)://… or …#token=env:NAME"),
+        ("http://a#token=secret", "agent 'http://a' must be http(s)://… or …#token=env:NAME"),
+        ("http://a#token=env:T", "agent http://a: the variable T for its token is not set"),
+        ("http://a#token=file:none", "agent http://a: its token file cannot be read: "),
+    ],
+)
+def test_an_agent_that_cannot_be_used_is_named(folder: Path, value: str, complaint: str) -> None:
+    (problem,) = problems(folder, FAIRLANE_AGENT=value)
+    assert problem.startswith(complaint)
+
+
+# --- ceilings of lanes ---------------------------------------------------------------------------
+
+
+def test_no_ceiling_is_set_unless_it_is_named(folder: Path) -> None:
+    assert settings(folder).lanes == {}
+    assert settings(folder, TASK_QUEUE_MAX_CONCURRENT="", FAIRLANE_LANE_MAIN="").lanes == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "lane"),
+    [
+        ("TASK_QUEUE_MAX_CONCURRENT", "instruction"),
+        ("FAIRLANE_LANE_INSTRUCTION", "instruction"),
+        ("FAIRLANE_LANE_instruction", "instruction"),
+        ("FAIRLANE_LANE_BROWSER", "browser"),
+        ("FAIRLANE_LANE_MY_LANE_2", "my_lane_2"),
+        ("FAIRLANE_LANE_myLane", "myLane"),
+    ],
+)
+def test_a_variable_sets_the_ceiling_of_a_lane(folder: Path, variable: str, lane: str) -> None:
+    assert settings(folder, **{variable: "3"}).lanes == {lane: 3}
+
+
+def test_several_ceilings_stand_in_one_variable_or_a_table(folder: Path) -> None:
+    assert settings(folder, FAIRLANE_LANES="main=4 my-lane=5").lanes == {"main": 4, "my-lane": 5}
+    (folder / "fairlane.toml").write_text("[lanes]\nmain = 6\n")
+    assert settings(folder).lanes == {"main": 6}
+
+
+def test_the_more_particular_name_of_a_ceiling_wins(folder: Path) -> None:
+    (folder / "fairlane.toml").write_text("lanes = {instruction = 2, main = 9}\n")
+    theirs, ours = {"TASK_QUEUE_MAX_CONCURRENT": "3"}, {"FAIRLANE_LANE_INSTRUCTION": "4"}
+    assert settings(folder).lanes == {"instruction": 2, "main": 9}
+    assert settings(folder, **theirs).lanes == {"instruction": 3, "main": 9}
+    assert settings(folder, **ours, **theirs).lanes == {"instruction": 4, "main": 9}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "100001", "\u0663", "9" * 30, " 3"])
+@pytest.mark.parametrize("variable", ["TASK_QUEUE_MAX_CONCURRENT", "FAIRLANE_LANE_MAIN"])
+def test_a_ceiling_that_is_none_is_named(folder: Path, variable: str, value: str) -> None:
+    assert problems(folder, **{variable: value}) == [
+        f"{variable} must be a whole number from 1 to 100000, not {value!r}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("lanes = 3", "lanes must be a table of ceilings"),
+        ('lanes = ["main"]', "lanes must be a table of ceilings"),
+        ("lanes = {main = true}", "lanes.main must be a whole number"),
+        ("lanes = {main = 2.0}", "lanes.main must be a whole number"),
+        ('lanes = {"a b" = 2}', "lanes.a b: 'a b' cannot be the name of a lane"),
+    ],
+)
+def test_a_table_of_ceilings_that_is_none_is_named(folder: Path, text: str, complaint: str) -> None:
+    (folder / "fairlane.toml").write_text(text)
+    (problem,) = problems(folder)
+    assert problem.startswith(complaint)
+
+
+def test_a_variable_without_the_name_of_a_lane_is_refused(folder: Path) -> None:
+    assert problems(folder, FAIRLANE_LANE_="3") == [
+        "FAIRLANE_LANE_: '' cannot be the name of a lane"
+    ]
+
+
+def test_all_problems_are_told_at_once(folder: Path) -> None:
+    found = problems(folder, FAIRLANE_AGENT="x", FAIRLANE_LANE_MAIN="0", FAIRLANE_AGNT="y")
+    assert len(found) == 3
+    assert "unknown variable FAIRLANE_AGNT; did you mean agent?" in found
+
+
+# --- laid over the policy ------------------------------------------------------------------------
+
+
+def policy_file(folder: Path, text: str) -> str:
+    (folder / "policy.json").write_text(text)
+    return str(folder / "policy.json")
+
+
+def test_ceilings_are_a_policy_of_their_own() -> None:
+    document = policy_of(Settings(lanes={"instruction": 3, "new": 5}))
+    assert document == {"lanes": {"instruction": {"maxInflight": 3}, "new": {"maxInflight": 5}}}
+    policy = merge(Policy(), document)
+    assert (policy.lanes["instruction"].max_inflight, policy.lanes["new"].max_inflight) == (3, 5)
+    assert policy.lanes["instruction"].strategy == "priority"
+
+
+def test_without_a_file_and_ceilings_there_is_nothing_to_lay_over() -> None:
+    assert policy_of(Settings()) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"lanes": {"browser": {"maxInflight": 7, "maxQueueSize": 8}}}',
+        '{"scheduler": {"maxInflight": 7, "maxQueueSize": 8}}',
+    ],
+)
+def test_ceilings_win_over_the_policy_file(folder: Path, text: str) -> None:
+    file = policy_file(folder, text)
+    browser = merge(Policy(), policy_of(Settings(policy=file, lanes={"browser": 3}))).lanes
+    assert (browser["browser"].max_inflight, browser["browser"].max_queue_size) == (3, 8)
+
+
+@pytest.mark.parametrize("text", ['{"lanes": 3}', '{"lanes": {"browser": 3}}'])
+def test_ceilings_do_not_hide_what_is_wrong_with_the_file(folder: Path, text: str) -> None:
+    document = policy_of(Settings(policy=policy_file(folder, text), lanes={"browser": 3}))
+    with pytest.raises(InvalidPolicy, match="must be an object"):
+        merge(Policy(), document)

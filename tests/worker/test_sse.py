@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane.worker.executors.sse import Event, EventTooLong, Parser
+
+
+def events_of(*chunks: bytes, characters_max: int = 1000) -> list[Event]:
+    parser = Parser(characters_max)
+    fed = [event for chunk in chunks for event in parser.feed(chunk)]
+    return fed + parser.finish()
+
+
+STREAM = (
+    '\ufeff: hello\r\n\r\nevent: start\rdata: {"a":\rdata:1}\r\rid: 7\ndata: grüße 😀\n\n'
+    "retry: 5\r\n\r\ndata\r\n\r\ndata:  two spaces\r\ndata:three\r\n\r\n"
+).encode()
+EXPECTED = [
+    Event('{"a":\n1}', "start"),
+    Event("grüße 😀"),
+    Event(""),
+    Event(" two spaces\nthree"),
+]
+
+
+def test_a_stream_gives_its_events() -> None:
+    assert events_of(STREAM) == EXPECTED
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_chunks_may_be_cut_anywhere(size: int) -> None:
+    cut = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
+    assert events_of(*cut) == EXPECTED
+
+
+@given(st.lists(st.integers(0, len(STREAM))))
+def test_chunks_may_be_cut_anywhere_at_random(places: list[int]) -> None:
+    ends = [0, *sorted(places), len(STREAM)]
+    assert events_of(*(STREAM[a:b] for a, b in itertools.pairwise(ends))) == EXPECTED
+
+
+def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
+    parser = Parser(1000)
+    assert parser.feed(b"data: 1\r\n") == []
+    assert parser.feed(b"\r") == [Event("1")]
+    assert parser.feed(b"\ndata: 2\n\n") == [Event("2")]
+    assert parser.finish() == []
+
+
+def test_a_name_is_only_for_its_own_event() -> None:
+    assert events_of(b"event: a\ndata: 1\n\ndata: 2\n\n") == [Event("1", "a"), Event("2")]
+
+
+def test_a_name_without_data_is_no_event() -> None:
+    assert events_of(b"event: a\n\ndata: 1\n\n") == [Event("1")]
+
+
+def test_a_byte_order_mark_counts_only_at_the_start() -> None:
+    text = "\ufeffdata: 1\n\n\ufeffdata: 2\n\n"
+    assert events_of(text.encode()) == [Event("1")]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert events_of(b"data: a\xffb\n\n") == [Event("a\ufffdb")]
+
+
+@pytest.mark.parametrize(
+    ("rest", "left"),
+    [
+        (b"data: 2", [Event("2", whole=False)]),
+        (b"data: 2\n", [Event("2", whole=False)]),
+        (b"event: end\ndata: 2\nda", [Event("2", "end", whole=False)]),
+        (b"event: end\n", [Event("", "end", whole=False)]),
+        (b"dat", [Event("", whole=False)]),
+        (b"data: \xf0\x9f", [Event("\ufffd", whole=False)]),
+        (b": a comm", []),
+        (b"", []),
+    ],
+)
+def test_the_end_tells_what_it_has_cut(rest: bytes, left: list[Event]) -> None:
+    assert events_of(b"data: 1\n\n" + rest) == [Event("1"), *left]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [b"data: " + b"x" * 100, b"data: 1234567890\n" * 7, b"event: 123456789\n" * 7, b"x" * 101],
+)
+def test_an_event_is_bounded(stream: bytes) -> None:
+    with pytest.raises(EventTooLong):
+        events_of(stream, characters_max=100)
+    with pytest.raises(EventTooLong):
+        events_of(*(bytes([one]) for one in stream), characters_max=100)
+
+
+def test_a_stream_is_not_bounded_by_the_bound_of_an_event() -> None:
+    stream = b": a comment\ndata: 123456789\n\n" * 100 + b": a comment\n" * 100
+    assert len(events_of(stream, characters_max=40)) == 100
