@@ -17,10 +17,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from fairlane import wire
+from fairlane import bodies, wire
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
+from fairlane.core.batches import Batch
 from fairlane.core.errors import (
     BusyError,
     FairlaneError,
@@ -213,7 +214,7 @@ class Fairlane:
         idempotency_key: str | None = None,
     ) -> TaskHandle:
         """Submit one task. Raises a `FairlaneError` when it is refused."""
-        body = wire.TaskBody(
+        body = bodies.TaskBody(
             agent_id=agent,
             action=action,
             tab_id=tab,
@@ -227,7 +228,7 @@ class Fairlane:
             lane=lane,
             session_key=session,
         )
-        submission = wire.submission(body, task_id=self.node.new_id())
+        submission = bodies.submission(body, task_id=self.node.new_id())
         if submission.callback_url:
             self._check_callback(submission.callback_url)
         key = None
@@ -358,9 +359,11 @@ class _Outbox:
         if wait_ms is None or wait_ms > 0:
             return []
         owed: list[OwedDelivery] = await self._node.writer.ask(ClaimDeliveries(limit))
-        views = self._node.views
-        tasks = await views.read(views.tasks_by_seq, [delivery.seq for delivery in owed])
-        return [_delivery(item, tasks[item.seq]) for item in owed if item.seq in tasks]
+        views, seqs = self._node.views, [delivery.seq for delivery in owed]
+        tasks = await views.read(views.tasks_by_seq, seqs)
+        batches = await views.read(views.batches_by_seq, seqs) if len(tasks) < len(owed) else {}
+        found = [_delivery(item, tasks.get(item.seq), batches.get(item.seq)) for item in owed]
+        return [delivery for delivery in found if delivery is not None]
 
     async def _wait_ms(self) -> int | None:
         views, now = self._node.views, self._node.clock.now()
@@ -382,19 +385,28 @@ class _Outbox:
                 await self._owed.wait()
 
 
-def _delivery(owed: OwedDelivery, view: TaskView) -> Delivery:
+def _delivery(
+    owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
+) -> Delivery | None:
+    """What to send about a task or a batch; None when it has been forgotten."""
+    if view is not None:
+        about, body = view.task.id, shape(view)
+    elif batch is not None:
+        about, body = batch[0].id, wire.batch_status(*batch)
+    else:
+        return None
     return Delivery(
         id=owed.id,
-        task_id=view.task.id,
+        task_id=about,
         url=owed.url,
         event=owed.event,
         attempt=owed.attempt,
-        body=wire.encode(shape(view)),
+        body=wire.encode(body),
     )
 
 
 def shape(view: TaskView) -> dict[str, Any]:
-    return wire.task(view.task, view.body, view.result, view.error)
+    return wire.task(view.task, view.body, view.result, view.error, view.log)
 
 
 def _authorities(key: str, servers: Sequence[InstanceSetting | None]) -> list[str]:

@@ -1,12 +1,10 @@
-"""The JSON shapes of every edge: what callers send, what they get back.
+"""The JSON shapes of every edge: what callers get back. What they send is in `bodies.py`.
 
 Keys are camelCase, moments RFC 3339 UTC with milliseconds, a field without a value is absent.
-Parsing here is about form; whether a well-formed request is admitted is for the core to say.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,426 +12,25 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import dependencies, lifecycle, model
+from fairlane.core import lifecycle, model
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
-from fairlane.core.errors import (
-    BatchTooLarge,
-    FairlaneError,
-    InvalidRequest,
-)
-from fairlane.core.model import Submission, Task
-from fairlane.core.policy import Policy, nearest
-from fairlane.core.retries import Backoff
+from fairlane.core.errors import FairlaneError
+from fairlane.core.events import Attempt, Event
+from fairlane.core.model import Task
+from fairlane.core.policy import Policy
+from fairlane.core.secrets import masked
 
 BODY_BYTES_MAX: Final = 1_048_576
-ACTION_BATCH_MAX: Final = 50
-WORK_BATCH_MAX: Final = 100
-PARALLELISM_MAX: Final = 10
-DEPENDS_ON_MAX: Final = 10_000
-INSTRUCTION_CHARACTERS_MAX: Final = 100_000
-INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 1000
-DEFAULT_AGENT: Final = "default"
-URL_CHARACTERS_MAX: Final = 2048
-TEXT_CHARACTERS_MAX: Final = 4096
 ERROR_CHARACTERS_MAX: Final = 1000
 DEPTH_MAX: Final = 64
-MASK: Final = "***"
-SECRETS: Final = frozenset({"apiKey", "accessKeyId", "secretAccessKey", "sessionToken"})
-_DAY_MS: Final = 86_400_000
-
-_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
-_TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
-_DEADLINE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
-
-KINDS: Final = (model.ACTION, model.HANDLER, model.INSTRUCTION)
-_BELONGS: Final = {
-    "tab_id": model.ACTION,
-    "ref": model.ACTION,
-    "selector": model.ACTION,
-    "llm_config": model.INSTRUCTION,
-}
+OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # what is kept of the text that one attempt produces
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
 DecodeError = msgspec.DecodeError
-
-
-# -------------------------------------------------------------------- in: tasks
-
-
-class TaskBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """`POST /tasks`, and an item of `POST /tasks/batch`."""
-
-    agent_id: str | None = None
-    action: str | None = None
-    tab_id: str | None = None
-    ref: str | None = None
-    selector: str | None = None
-    handler: str | None = None
-    instruction: str | None = None
-    params: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-    llm_config: dict[str, Any] | None = None
-    priority: int | str | None = None
-    depends_on: list[str] | None = None
-    retry_policy: Backoff | None = None
-    timeout_ms: int | None = None
-    timeout: int | None = None
-    run_at: str | None = None
-    delay_ms: int | None = None
-    preemptible: bool | None = None
-    key: str | None = None
-    deadline: str | None = None
-    callback_url: str | None = None
-    webhook_url: str | None = None
-    lane: str | None = None
-    session_key: str | None = None
-
-
-class BatchBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    agent_id: str | None = None
-    callback_url: str | None = None
-    webhook_url: str | None = None
-    parallelism: int | None = None
-    tasks: list[msgspec.Raw] | None = None
-
-
-class StoredRequest(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What is kept of a request for its executor and for `GET /tasks/{id}`."""
-
-    action: str | None = None
-    tab_id: str | None = None
-    ref: str | None = None
-    selector: str | None = None
-    handler: str | None = None
-    instruction: str | None = None
-    params: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-    llm_config: dict[str, Any] | None = None
-    depends_on: list[str] | None = None
-    retry_policy: Backoff | None = None
-    timeout_ms: int | None = None
-    preemptible: bool | None = None
-    key: str | None = None
-
-
-_task_decoder = msgspec.json.Decoder(TaskBody)
-_batch_decoder = msgspec.json.Decoder(BatchBody)
-_FIELDS: Final = frozenset(TaskBody.__struct_encode_fields__)
-_BATCH_FIELDS: Final = frozenset(BatchBody.__struct_encode_fields__)
-
-
-def parse_task(raw: bytes, *, task_id: str) -> Submission:
-    body = _decoded(_task_decoder, raw, _FIELDS)
-    try:
-        return submission(body, task_id=task_id)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"invalid task: {error.message}") from None
-
-
-def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Submission:
-    """Check the form of one task. Raises `InvalidRequest` that names the field."""
-    kind, name = _kind(body)
-    agent = body.agent_id or (None if kind == model.ACTION else DEFAULT_AGENT)
-    if agent is None:
-        raise InvalidRequest("missing required field 'agentId'")
-    _matches("agentId", agent, _IDENTIFIER)
-    if kind == model.ACTION and not body.action:
-        raise InvalidRequest("missing required field 'action'")
-    if body.lane is not None:
-        _matches("lane", body.lane, _WORD)
-    if body.tab_id:
-        _matches("tabId", body.tab_id, _TAB_ID)
-    for field in ("ref", "selector"):
-        _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
-    for field in ("params", "metadata", "llm_config"):
-        _shallow(_camel(field), getattr(body, field))
-    _check_times(body, kind)
-    _check_dependencies(body, task_id)
-    retry = body.retry_policy
-    return Submission(
-        id=task_id,
-        kind=kind,
-        agent=agent,
-        route=model.route_of(kind, name),
-        body=_stored(body),
-        lane=body.lane,
-        priority=_priority(body.priority),
-        session=_session(body, agent),
-        deadline_at=parse_deadline(body.deadline) if body.deadline else None,
-        callback_url=_callback(body),
-        batch=batch,
-        depends_on=tuple(body.depends_on or ()),
-        run_at=parse_deadline(body.run_at, "runAt") if body.run_at else None,
-        delay_ms=body.delay_ms,
-        max_attempts=retry.max_retries + 1 if retry and retry.max_retries is not None else None,
-        preemptible=bool(body.preemptible),
-    )
-
-
-class BatchRequest(msgspec.Struct):
-    """A batch whose form has been checked, with each item a submission or what is wrong with it."""
-
-    id: str
-    agent: str
-    parallelism: int | None
-    callback_url: str | None
-    items: list[Submission | InvalidRequest]
-
-
-def parse_batch(raw: bytes, *, ids: Sequence[str], batch: str) -> BatchRequest:
-    """The items in order, each checked on its own; errors of the batch itself are raised."""
-    body: BatchBody = _decoded(_batch_decoder, raw, _BATCH_FIELDS)
-    parsed = [_item(raw_item) for raw_item in body.tasks or []]
-    _check_batch(body, parsed)
-    callback_url = _callback(body)
-    _link(parsed, ids)
-    items = [
-        _batch_item(item, body, callback_url, task_id=id_, batch=batch)
-        for id_, item in zip(ids, parsed, strict=False)
-    ]
-    _refuse_children(items, ids)
-    agent = body.agent_id or DEFAULT_AGENT
-    return BatchRequest(batch, agent, body.parallelism, callback_url, items)
-
-
-def _check_batch(body: BatchBody, items: Sequence[TaskBody | InvalidRequest]) -> None:
-    if not items:
-        raise InvalidRequest("batch must contain at least one task: give 'tasks'")
-    if len(items) > WORK_BATCH_MAX:
-        raise _too_large(len(items), WORK_BATCH_MAX)
-    bodies = [item for item in items if isinstance(item, TaskBody)]
-    others = sum(item.handler is not None or item.instruction is not None for item in bodies)
-    # An item that cannot be read may have been meant as an action.
-    if others < len(items) and len(items) > ACTION_BATCH_MAX:
-        raise _too_large(len(items), ACTION_BATCH_MAX)
-    if body.agent_id:
-        _matches("agentId", body.agent_id, _IDENTIFIER)
-    elif others < len(bodies) or not bodies:
-        raise InvalidRequest("missing required field 'agentId'")
-    _within("parallelism", body.parallelism, 1, PARALLELISM_MAX)
-
-
-def _link(items: list[TaskBody | InvalidRequest], ids: Sequence[str]) -> None:
-    """Turn `#key` into the id of the item with that key; items without their parent are refused."""
-    keys: dict[str, str] = {}
-    for number, (task_id, item) in enumerate(zip(ids, items, strict=False)):
-        if isinstance(item, TaskBody) and item.key is not None:
-            if not _IDENTIFIER.fullmatch(item.key):
-                items[number] = InvalidRequest("field 'key' is not an identifier")
-            elif item.key in keys:
-                items[number] = InvalidRequest(f"field 'key': '{item.key}' is used twice")
-            else:
-                keys[item.key] = task_id
-    names = {f"#{key}": task_id for key, task_id in keys.items()}
-    graph = {f"#{i.key}": i.depends_on or [] for i in items if isinstance(i, TaskBody) and i.key}
-    dependencies.in_order(graph)  # raises with the keys, which the caller knows
-    for number, item in enumerate(items):
-        if isinstance(item, TaskBody) and item.depends_on:
-            missing = [p for p in item.depends_on if p.startswith("#") and p not in names]
-            if missing:
-                text = f"field 'dependsOn': no valid item of the batch has the key '{missing[0][1:41]}'"
-                items[number] = InvalidRequest(text)
-            else:
-                item.depends_on = [names.get(parent, parent) for parent in item.depends_on]
-
-
-def _refuse_children(items: list[Submission | InvalidRequest], ids: Sequence[str]) -> None:
-    """An item that depends on a refused one could never run."""
-    refused = {i for i, item in zip(ids, items, strict=False) if isinstance(item, InvalidRequest)}
-    found = bool(refused)
-    while found:
-        found = False
-        for number, item in enumerate(items):
-            if isinstance(item, Submission) and not refused.isdisjoint(item.depends_on):
-                items[number] = InvalidRequest("field 'dependsOn' names an item that was refused")
-                refused.add(item.id)
-                found = True
-
-
-def _item(raw: msgspec.Raw) -> TaskBody | InvalidRequest:
-    try:
-        body: TaskBody = _decoded(_task_decoder, bytes(raw), _FIELDS)
-    except InvalidRequest as error:
-        return error
-    return body
-
-
-def _batch_item(
-    item: TaskBody | InvalidRequest,
-    body: BatchBody,
-    callback_url: str | None,
-    *,
-    task_id: str,
-    batch: str,
-) -> Submission | InvalidRequest:
-    if isinstance(item, InvalidRequest):
-        return item
-    item.agent_id = body.agent_id
-    if callback_url:
-        item.callback_url, item.webhook_url = callback_url, None
-    try:
-        return submission(item, task_id=task_id, batch=batch)
-    except InvalidRequest as error:
-        return InvalidRequest(f"invalid task: {error.message}")
-
-
-def _too_large(count: int, limit: int) -> BatchTooLarge:
-    details = {"submitted": count, "max": limit}
-    return BatchTooLarge(f"batch exceeds maximum size of {limit} tasks", details=details)
-
-
-def _kind(body: TaskBody) -> tuple[str, str | None]:
-    """What a task is, and the name that its route has besides."""
-    given = [k for k in KINDS if getattr(body, k) is not None]
-    if len(given) > 1:
-        raise InvalidRequest(f"give either '{given[0]}' or '{given[1]}', not both")
-    kind = given[0] if given else model.ACTION
-    for field, owner in _BELONGS.items():
-        if kind != owner and getattr(body, field) is not None:
-            raise InvalidRequest(f"'{_camel(field)}' goes with '{owner}', not with '{kind}'")
-    if kind == model.HANDLER:
-        _matches("handler", body.handler or "", _WORD)
-        return kind, body.handler
-    if kind == model.INSTRUCTION:
-        if not (body.instruction or "").strip():
-            raise InvalidRequest("field 'instruction' must not be empty")
-        _short("instruction", body.instruction, INSTRUCTION_CHARACTERS_MAX)
-    elif body.action is not None:
-        _matches("action", body.action, _WORD, empty=True)
-    return kind, None
-
-
-def _check_times(body: TaskBody, kind: str) -> None:
-    if body.timeout is not None:
-        if body.timeout_ms not in (None, body.timeout):
-            raise InvalidRequest("'timeout' is another word for 'timeoutMs': give one of them")
-        body.timeout_ms, body.timeout = body.timeout, None
-    longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else _DAY_MS
-    _within("timeoutMs", body.timeout_ms, 1, longest)
-    _within("delayMs", body.delay_ms, 0, 365 * _DAY_MS)
-    if body.run_at and body.delay_ms is not None:
-        raise InvalidRequest("give either 'runAt' or 'delayMs', not both")
-    retry = body.retry_policy
-    if retry is not None:
-        _within("retryPolicy.maxRetries", retry.max_retries, 0, 1000)
-        _within("retryPolicy.backoffMs", retry.backoff_ms, 0, _DAY_MS)
-        _within("retryPolicy.backoffMultiplier", retry.backoff_multiplier, 1, 100)
-
-
-def _check_dependencies(body: TaskBody, task_id: str) -> None:
-    if not body.depends_on:
-        return
-    body.depends_on = list(dict.fromkeys(body.depends_on))
-    if len(body.depends_on) > DEPENDS_ON_MAX:
-        raise InvalidRequest(f"field 'dependsOn' must not name more than {DEPENDS_ON_MAX} tasks")
-    for parent in body.depends_on:
-        if parent.startswith("#"):
-            raise InvalidRequest(
-                f"field 'dependsOn': '{parent[:40]}' names an item of the same batch; "
-                "outside a batch use task ids"
-            )
-        _matches("dependsOn", parent, _IDENTIFIER)
-        if parent == task_id:
-            raise dependencies.cycle_error([task_id, task_id])
-
-
-def _within(field: str, value: float | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        raise InvalidRequest(f"field '{field}' must be from {low} to {high}")
-
-
-def _stored(body: TaskBody) -> str:
-    kept = StoredRequest(
-        action=body.action,
-        tab_id=body.tab_id or None,
-        ref=body.ref or None,
-        selector=body.selector or None,
-        handler=body.handler,
-        instruction=body.instruction,
-        params=body.params or None,
-        metadata=body.metadata or None,
-        llm_config=body.llm_config or None,
-        depends_on=body.depends_on or None,
-        retry_policy=body.retry_policy,
-        timeout_ms=body.timeout_ms,
-        preemptible=body.preemptible or None,
-        key=body.key,
-    )
-    return encode(kept).decode()
-
-
-def _session(body: TaskBody, agent: str) -> str | None:
-    if body.session_key is not None:
-        _matches("sessionKey", body.session_key, _IDENTIFIER)
-        return body.session_key
-    if body.tab_id:
-        # One agent's actions on one tab run one at a time, in order.
-        return f"tab:{agent}:{body.tab_id}"
-    return None
-
-
-def _priority(value: int | str | None) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        if value not in model.PRIORITY_NAMES:
-            names = ", ".join(model.PRIORITY_NAMES)
-            raise InvalidRequest(f"field 'priority' must be a whole number or one of {names}")
-        return model.PRIORITY_NAMES[value]
-    if not -model.PRIORITY_MAX <= value <= model.PRIORITY_MAX:
-        limit = model.PRIORITY_MAX
-        raise InvalidRequest(f"field 'priority' must be from -{limit} to {limit}")
-    return value
-
-
-def _callback(body: TaskBody | BatchBody) -> str | None:
-    if body.callback_url and body.webhook_url and body.callback_url != body.webhook_url:
-        raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
-    url = (body.callback_url or body.webhook_url or "").strip()
-    _short("callbackUrl", url, URL_CHARACTERS_MAX)
-    return url or None
-
-
-def parse_deadline(text: str, field: str = "deadline") -> int:
-    """RFC 3339 with a zone, as milliseconds since the epoch."""
-    if not _DEADLINE.fullmatch(text):
-        raise InvalidRequest(
-            f"invalid {field} format: '{text[:40]}' is not RFC 3339, "
-            "for example 2026-03-08T12:05:00Z"
-        )
-    try:
-        # In UTC it must still be within the calendar, or it could never be shown again.
-        moment = datetime.fromisoformat(_six_digits(text.upper())).astimezone(UTC)
-        return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"invalid {field} format: {error}") from None
-
-
-def _six_digits(text: str) -> str:
-    """Python before 3.12 reads at most six digits of a second's fraction."""
-    return re.sub(r"(\.\d{6})\d+", r"\1", text)
-
-
-def _matches(field: str, text: str, pattern: re.Pattern[str], *, empty: bool = False) -> None:
-    if not pattern.fullmatch(text) and not (empty and not text):
-        raise InvalidRequest(
-            f"field '{field}' has characters that are not allowed, or is too long: "
-            f"it must match ^{pattern.pattern}$"
-        )
-
-
-def _short(field: str, text: str | None, limit: int) -> None:
-    if text is not None and len(text) > limit:
-        raise InvalidRequest(f"field '{field}' must not be longer than {limit} characters")
-
-
-def _shallow(field: str, value: Any) -> None:
-    if too_deep(value):
-        raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
 
 
 def too_deep(value: Any) -> bool:
@@ -447,68 +44,10 @@ def too_deep(value: Any) -> bool:
     return True
 
 
-def _camel(field: str) -> str:
-    head, *rest = field.split("_")
-    return head + "".join(part.title() for part in rest)
-
-
-# An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[str]) -> Any:
-    """Decode, or raise `InvalidRequest` in words that a caller can act on."""
-    try:
-        body = decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(_in_words(str(error), fields)) from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if decoder is not _batch_decoder and b"\\u0000" in raw and _NUL.search(raw):
-        raise InvalidRequest("the character U+0000 is not allowed in any text")
-    return body
-
-
-_object_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """Any JSON object, for bodies whose fields are checked elsewhere."""
-    body: dict[str, Any] = _decoded(_object_decoder, raw, frozenset())
-    if too_deep(body):
-        raise InvalidRequest(f"the body must not be nested deeper than {DEPTH_MAX} levels")
-    return body
-
-
-def _in_words(message: str, fields: frozenset[str]) -> str:
-    unknown = _UNKNOWN.match(message)
-    if unknown:
-        return f"unknown field '{unknown[1]}'{nearest(unknown[1], fields)}"
-    found = _AT.fullmatch(message)
-    if not found or not found[2]:
-        return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"
-    return f"field '{found[2]}': {found[1][0].lower()}{found[1][1:]}"
-
-
-def parse_states(text: str) -> list[str] | None:
-    """The states of a comma list; None for no filter. Raises for a word that is no state."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    states = []
-    for word in words:
-        state = lifecycle.state_from(word)
-        if state is None:
-            known = ", ".join(lifecycle.STATES)
-            hint = nearest(word, lifecycle.STATES)
-            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; known are {known}'}")
-        states.append(state)
-    return states or None
-
-
-# -------------------------------------------------------------------- out
+def sse(event_type: str, data: Any, number: int | None = None) -> bytes:
+    """One server-sent event. JSON has no line breaks, so its data is one line."""
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: %s\ndata: %s\n\n" % (event_type.encode(), encode(data))
 
 
 def moment(at: int) -> str:
@@ -532,9 +71,13 @@ def accepted(task: Task) -> dict[str, Any]:
     }
 
 
-def task(row: Task, body: str, result: str | None, error: str | None) -> dict[str, Any]:
+def task(
+    row: Task, body: str, result: str | None, error: str | None, log: Sequence[Attempt] = ()
+) -> dict[str, Any]:
     """A whole task: the fields that are set."""
     request: dict[str, Any] = decode(body, type=dict[str, msgspec.Raw])
+    if "llmConfig" in request:
+        request["llmConfig"] = masked(decode(request["llmConfig"]))
     shape: dict[str, Any] = {
         "taskId": row.id,
         "agentId": row.agent,
@@ -546,6 +89,7 @@ def task(row: Task, body: str, result: str | None, error: str | None) -> dict[st
         "createdAt": moment(row.created_at),
         "attempts": row.attempts,
         "maxAttempts": row.max_attempts,
+        "retryCount": max(0, row.attempts - 1),
     }
     optional = {
         "position": row.position or None,
@@ -556,7 +100,10 @@ def task(row: Task, body: str, result: str | None, error: str | None) -> dict[st
         "error": error,
         "result": msgspec.Raw(result.encode()) if result is not None else None,
         "latencyMs": _latency(row),
+        "attemptLog": [attempt(one) for one in log] or None,
     }
+    if row.kind == model.INSTRUCTION:
+        optional["executionTimeMs"] = _latency(row)
     moments = {
         "deadline": row.deadline_at,
         "nextEligibleAt": row.eligible_at,
@@ -572,6 +119,61 @@ def task(row: Task, body: str, result: str | None, error: str | None) -> dict[st
     shape.update({key: value for key, value in optional.items() if value is not None})
     shape.update({key: moment(at) for key, at in moments.items() if at is not None})
     return shape
+
+
+def attempt(one: Attempt) -> dict[str, Any]:
+    shape = {
+        "attempt": one.attempt,
+        "startedAt": moment(one.started_at),
+        "endedAt": None if one.ended_at is None else moment(one.ended_at),
+        "outcome": one.outcome,
+        "error": one.error,
+        "worker": one.worker,
+    }
+    return {key: value for key, value in shape.items() if value is not None}
+
+
+def event(
+    one: Event,
+    *,
+    task_id: str | None,
+    agent: str | None,
+    lane: str | None,
+    batch: str | None,
+    result: str | None,
+) -> dict[str, Any]:
+    """An event, with what its task adds to it."""
+    shape: dict[str, Any] = {
+        "id": one.id,
+        "type": one.type,
+        "timestamp": moment(one.at),
+        "taskId": task_id,
+        "batchId": one.batch or batch,
+        "agentId": agent,
+        "lane": lane,
+        "state": one.state,
+        "attempt": one.attempt or None,
+        "error": one.error,
+        "worker": one.worker,
+        "result": msgspec.Raw(result.encode()) if result is not None else None,
+    }
+    return {key: value for key, value in shape.items() if value is not None}
+
+
+def batch_status(batch: Batch, by_state: Mapping[str, int] | None = None) -> dict[str, Any]:
+    shape: dict[str, Any] = {
+        "batchId": batch.id,
+        "agentId": batch.agent,
+        "state": batch.state,
+        "total": batch.total,
+        "open": batch.open,
+        "byState": by_state,
+        "parallelism": batch.parallelism,
+        "createdAt": moment(batch.created_at),
+        "completedAt": None if batch.completed_at is None else moment(batch.completed_at),
+        "callbackUrl": batch.callback_url,
+    }
+    return {key: value for key, value in shape.items() if value is not None}
 
 
 def _latency(row: Task) -> int | None:

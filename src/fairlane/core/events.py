@@ -58,7 +58,8 @@ STATES: Final[Mapping[str, str]] = {
     UNBLOCKED: lifecycle.QUEUED,
 }
 TYPES: Final = (*STATES, BATCH_COMPLETED)
-_NAMES_STATE: Final = frozenset({CREATED, REQUEUED})
+_NAMES_STATE: Final = frozenset({CREATED, REQUEUED, BATCH_COMPLETED})
+_TELLS_ERROR: Final = frozenset({FAILED, RETRYING, PARKED, CANCELLED, REJECTED})
 
 # How an attempt can end, in the words of `attemptLog`.
 _ENDS: Final[Mapping[str, str]] = {
@@ -87,6 +88,14 @@ class Event(msgspec.Struct, gc=False):
         if self.type in _NAMES_STATE and self.detail:
             return self.detail
         return STATES.get(self.type)
+
+    @property
+    def worker(self) -> str | None:
+        return self.detail if self.type == STARTED else None
+
+    @property
+    def error(self) -> str | None:
+        return self.detail if self.type in _TELLS_ERROR else None
 
 
 def of(change: Change) -> tuple[str, str | None] | None:

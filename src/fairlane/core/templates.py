@@ -2,7 +2,7 @@
 
 A definition is checked as a whole when it is made or changed, so a use can only go wrong over the
 values it brings. Values are inserted in one pass and as they are: what looks like a placeholder or
-a pattern inside one is text. The trap: `llm_config` holds secrets; show it only through `masked`.
+a pattern inside one is text. The trap: `llm_config` holds secrets; show it only `masked`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import PRIORITY_MAX, PRIORITY_NAMES
 from fairlane.core.policy import nearest
+from fairlane.core.secrets import MASK, SECRETS
 
 NAME_CHARACTERS_MAX: Final = 200
 DESCRIPTION_CHARACTERS_MAX: Final = 10_000
@@ -24,8 +25,6 @@ PARAMETERS_MAX: Final = 100
 TIMEOUT_MS_MAX: Final = 600_000
 DEFINITION_BYTES_MAX: Final = 524_288
 
-MASK: Final = "***"
-SECRETS: Final = ("apiKey", "accessKeyId", "secretAccessKey", "sessionToken")
 TYPES: Final = ("string", "number", "boolean")
 # Fields of `POST /tasks` that a use may set for its own task.
 OVERRIDES: Final = (
@@ -104,11 +103,6 @@ def update(template: Template, document: Any, now: int) -> Template:
     if definition == template.definition:
         return template
     return msgspec.structs.replace(template, definition=definition, updated_at=now)
-
-
-def masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`llmConfig` as anybody may see it."""
-    return {name: MASK if name in SECRETS else value for name, value in config.items()}
 
 
 def _object(document: Any) -> dict[str, Any]:
@@ -276,7 +270,7 @@ def _free_object(value: Any) -> str | None:
 
 def _llm_config(path: str, value: Any, problems: Problems) -> None:
     _said(_free_object)(path, value, problems)
-    for name in SECRETS:
+    for name in sorted(SECRETS):
         secret = value.get(name) if isinstance(value, dict) else None
         if secret == MASK:
             problems.append(f"field '{path}.{name}' is masked and none is kept: give the secret")

@@ -48,6 +48,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.Reset: verbs.reset,
     requests.UseTemplate: templates.use_template,
     requests.DeleteTemplate: templates.delete_template,
+    requests.Prune: ticks.prune_now,
     requests.SettleDelivery: verbs.settle_delivery,
     requests.ReclaimDeliveries: verbs.reclaim_deliveries,
     requests.ClaimDeliveries: verbs.claim_deliveries,

@@ -8,33 +8,41 @@ runs the task, a webhook owed to the deliverer, work left over to other nodes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core import lifecycle
-from fairlane.core.errors import Draining, NotFound
+from fairlane.core.errors import BusyError, CallerError, Draining, NotFound
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
 from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.requests import (
     Cancel,
+    CancelBatch,
+    Prune,
     Reclaim,
     ReclaimDeliveries,
+    Reset,
+    Retry,
     SetPolicy,
     Submit,
     UseTemplate,
 )
-from fairlane.engine.views import TaskView, Views
+from fairlane.engine.views import Filter, TaskView, Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
 
 log = logging.getLogger("fairlane.node")
 
 LOOK_AGAIN_SECONDS: Final = 0.5  # how often a waiter looks for what another node has done
+PAGE: Final = 500
 
 
 class Node:
@@ -43,13 +51,15 @@ class Node:
         self.store = store
         self.clock = clock
         self.draining = False
-        self._drained = False
+        self.drained = False
         self.engine = Engine(store, clock, name=self.name)
         self.writer = Writer(self.engine, self._committed)
         self.views = Views(store)
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
-        self._waiters: dict[str, list[_Waiter]] = {}
+        self._followers: set[Waiter] = set()
+        self._last_event = 0
+        self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
 
     @property
@@ -88,6 +98,60 @@ class Node:
         task: Task = await self.writer.ask(Cancel(task_id))
         return task
 
+    async def retry(self, task_id: str) -> Task:
+        task: Task = await self.writer.ask(Retry(task_id))
+        return task
+
+    async def reset(self, task_id: str) -> Task:
+        task: Task = await self.writer.ask(Reset(task_id))
+        return task
+
+    async def cancel_batch(self, batch_id: str) -> int:
+        count: int = await self.writer.ask(CancelBatch(batch_id))
+        return count
+
+    async def find(self, wanted: Filter) -> list[str]:
+        """The ids of all tasks that fit, oldest first."""
+        found: list[tuple[int, str]] = []
+        while True:
+            page = await self.views.read(self.views.task_ids, wanted, PAGE)
+            found += page
+            if len(page) < PAGE:
+                return [task_id for _, task_id in reversed(found)]
+            wanted = msgspec.structs.replace(wanted, before=page[-1][0])
+
+    async def for_each(self, request: Callable[[str], Any], task_ids: Sequence[str]) -> int:
+        """Ask the same about many tasks; how many it could be done for."""
+        done = 0
+        for start in range(0, len(task_ids), PAGE):
+            asked = [self.writer.ask(request(id_)) for id_ in task_ids[start : start + PAGE]]
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(answer, Task):
+                    done += 1
+                elif not isinstance(answer, CallerError | BusyError):
+                    assert isinstance(answer, BaseException)
+                    raise answer
+        return done
+
+    async def prune(self, *, dry_run: bool) -> int:
+        """Forget what is beyond its retention, in steps; how many that were."""
+        total = 0
+        while True:
+            count: int = await self.writer.ask(Prune(dry_run))
+            total += count
+            if dry_run or not count:
+                return total
+
+    @contextlib.contextmanager
+    def follow(self) -> Iterator[Waiter]:
+        """A waiter that is told whenever there are new events or output."""
+        waiter = Waiter(asyncio.get_running_loop())
+        self._followers.add(waiter)
+        try:
+            yield waiter
+        finally:
+            self._followers.discard(waiter)
+
     async def set_policy(self, document: dict[str, Any], source: str) -> Policy:
         policy: Policy = await self.writer.ask(SetPolicy(document, source))
         return policy
@@ -100,7 +164,7 @@ class Node:
 
     async def wait(self, task_id: str, seconds: float | None) -> TaskView:
         """The task when it has ended or parked, or as it is when time is up or the node stops."""
-        waiter = _Waiter(asyncio.get_running_loop())
+        waiter = Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
         try:
@@ -108,13 +172,13 @@ class Node:
         finally:
             self._forget(task_id, waiter)
 
-    async def _wait(self, task_id: str, waiter: _Waiter, seconds: float | None) -> TaskView:
+    async def _wait(self, task_id: str, waiter: Waiter, seconds: float | None) -> TaskView:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
             view = await self.show(task_id)
             left = None if end is None else end - self.clock.monotonic()
             over = view.task.terminal or view.task.state == lifecycle.PARKED
-            if over or self._drained or (left is not None and left <= 0):
+            if over or self.drained or (left is not None and left <= 0):
                 return view
             if self.store.shared:
                 left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
@@ -122,10 +186,12 @@ class Node:
 
     def let_waiters_go(self) -> None:
         """Nothing more will end here: whoever waits is answered with what there is."""
-        self._drained = True
+        self.drained = True
         self._tell_waiters(None)
+        for follower in tuple(self._followers):
+            follower.tell()
 
-    def _forget(self, task_id: str, waiter: _Waiter) -> None:
+    def _forget(self, task_id: str, waiter: Waiter) -> None:
         with self._waiters_lock:
             waiting = self._waiters[task_id]
             waiting.remove(waiter)
@@ -142,6 +208,10 @@ class Node:
                 owed()
         if self._waiters:
             self._tell_waiters(None if outcome.others else outcome.ended)
+        if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others:
+            self._last_event = outcome.last_event
+            for follower in tuple(self._followers):
+                follower.tell()
         if outcome.elsewhere:
             self.store.ring()
 
@@ -154,21 +224,29 @@ class Node:
             waiter.tell()
 
 
-class _Waiter:
-    """An event that another thread can set."""
+class Waiter:
+    """An event that another thread can set; however often it is told, it wakes up once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._told = asyncio.Event()
+        self._ringing = False
 
-    async def wait(self, seconds: float | None) -> None:
+    async def wait(self, seconds: float | None) -> bool:
+        """Whether it was told; False when time is up."""
         try:
             async with asyncio.timeout(seconds):
                 await self._told.wait()
         except TimeoutError:
-            return
+            return False
         self._told.clear()
+        return True
 
     def tell(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._told.set)
+        if not self._ringing and not self._loop.is_closed():
+            self._ringing = True
+            self._loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        self._ringing = False
+        self._told.set()

@@ -134,7 +134,7 @@ class Reset(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """Answer: how many ended tasks are beyond their retention; they go soon, unless `dry_run`."""
+    """Answer: how many ended tasks were forgotten in this step, or for a dry run could be."""
 
     dry_run: bool
 

@@ -6,9 +6,12 @@ expired tasks nor a month of history holds up the writer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from fairlane.core import gates, leases
 from fairlane.core.dependencies import OPEN
 from fairlane.engine import dependencies
+from fairlane.engine.requests import Prune
 from fairlane.engine.verbs import backoffs
 from fairlane.store.transaction import Transaction
 
@@ -98,6 +101,17 @@ def prune(tx: Transaction, now: int) -> int:
     tx.connection.run_rows("line_forget", list(dict.fromkeys(row[2:] for row in rows)))
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     return len(seqs)
+
+
+def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[int]:
+    """One step, however many ask; or only the number of those that could go."""
+    before = now - tx.policy.retention.ttl_ms
+    tx.write()
+    for request in requests:
+        if request.dry_run:
+            yield tx.connection.run("task_old_count", before=before)[0][0]
+        else:
+            yield prune(tx, now)
 
 
 def _expire(tx: Transaction, now: int) -> bool:

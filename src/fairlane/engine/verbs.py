@@ -337,7 +337,7 @@ def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]
     """What comes from a run that is over, or was never ours, is dropped."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     rows = [
-        (request.seq, request.token, request.part, request.text)
+        (request.seq, request.token, request.part, task.attempts, request.text)
         for request in requests
         if (task := tasks.get(request.seq)) and task.token == request.token
     ]

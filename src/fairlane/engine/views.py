@@ -12,8 +12,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from fairlane.core import events
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.errors import StoreUnavailable
+from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
 from fairlane.core.templates import Template
 from fairlane.engine import templates
@@ -22,6 +25,7 @@ from fairlane.store.base import Connection, ConnectionLost, Row, Store
 READERS: Final = 4
 AGENTS_SHOWN_MAX: Final = 1000
 _TASK_WIDTH: Final = len(Task.__struct_fields__)
+_EVENT_WIDTH: Final = len(Event.__struct_fields__)
 
 T = TypeVar("T")
 
@@ -33,6 +37,7 @@ class TaskView(msgspec.Struct, frozen=True):
     body: str
     result: str | None
     error: str | None
+    log: tuple[Attempt, ...] = ()  # only of a task that was asked for by its id
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -43,7 +48,38 @@ class Filter(msgspec.Struct, frozen=True):
     lane: str | None = None
     session: str | None = None
     batch: str | None = None
+    kind: str | None = None
     before: int | None = None
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events to read; all that is given has to fit."""
+
+    task: str | None = None
+    batch: str | None = None
+    agent: str | None = None
+    lane: str | None = None
+    types: list[str] | None = None
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """An event with what its task says about it; the task may be forgotten already."""
+
+    event: Event
+    task_id: str | None
+    agent: str | None
+    lane: str | None
+    batch: str | None
+    result: str | None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of what a run has produced; `token` and `part` tell where to go on."""
+
+    token: int
+    part: int
+    attempt: int
+    text: str
 
 
 class Views:
@@ -60,8 +96,63 @@ class Views:
         return await loop.run_in_executor(self._threads, view, *arguments)
 
     def task(self, task_id: str) -> TaskView | None:
-        rows = self._run("task_view", id=task_id)
-        return _view(rows[0]) if rows else None
+        """A task with the log of its attempts, of one moment."""
+
+        def read(connection: Connection) -> TaskView | None:
+            with connection.snapshot():
+                rows = connection.run("task_view", id=task_id)
+                if not rows:
+                    return None
+                view = _view(rows[0])
+                if not view.task.token:
+                    return view
+                history = connection.run("event_task", seq=view.task.seq)
+                log = events.attempts(Event(*row) for row in history)
+                return msgspec.structs.replace(view, log=tuple(log))
+
+        return self._ask(read)
+
+    def task_ids(self, wanted: Filter, limit: int) -> list[tuple[int, str]]:
+        """Sequence numbers and ids, newest first."""
+        rows = self._run("task_ids", limit=limit, **msgspec.structs.asdict(wanted))
+        return [(row[0], row[1]) for row in rows]
+
+    def last_event(self) -> int:
+        last: int = self._run("event_last")[0][0]
+        return last
+
+    def events(self, wanted: EventFilter, after: int, until: int, limit: int) -> list[EventView]:
+        """Events with numbers above `after` and up to `until`, oldest first."""
+        given = msgspec.structs.asdict(wanted)
+        rows = self._run("event_list", after=after, until=until, limit=limit, **given)
+        return [EventView(Event(*row[:_EVENT_WIDTH]), *row[_EVENT_WIDTH:]) for row in rows]
+
+    def output(self, seq: int, token: int, part: int, limit: int) -> list[Piece]:
+        """The pieces behind `part` of `token`, in order."""
+        rows = self._run("output_view", seq=seq, token=token, part=part, limit=limit)
+        return [Piece(*row) for row in rows]
+
+    def batch(self, batch_id: str) -> tuple[Batch, dict[str, int]] | None:
+        """A batch, and how many of its tasks are in which state."""
+
+        def read(connection: Connection) -> tuple[Batch, dict[str, int]] | None:
+            with connection.snapshot():
+                rows = connection.run("batch_view", id=batch_id)
+                states = connection.run("batch_states", id=batch_id)
+                return (Batch(*rows[0]), {row[0]: row[1] for row in states}) if rows else None
+
+        return self._ask(read)
+
+    def batches(self, agent: str | None, before: int | None, limit: int) -> list[Batch]:
+        """Newest first."""
+        rows = self._run("batch_list", agent=agent, before=before, limit=limit)
+        return [Batch(*row) for row in rows]
+
+    def batches_by_seq(self, seqs: Sequence[int]) -> dict[int, tuple[Batch, dict[str, int]]]:
+        wanted = [(seq,) for seq in seqs]
+        rows = self._ask(lambda connection: connection.run_rows("batch_view_many", wanted))
+        found = [self.batch(row[0]) for row in rows]
+        return {batch[0].seq: batch for batch in found if batch is not None}
 
     def tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
         """Newest first."""

@@ -6,7 +6,16 @@ as much as the work itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import asyncio
+import contextlib
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -71,6 +80,18 @@ class Request:
                 raise InvalidRequest(f"query parameter '{name}' must not hold the character U+0000")
         return {name: found[0] for name, found in values.items()}
 
+    def wants_json(self) -> bool:
+        accepted = self.header(b"accept") or ""
+        return "application/json" in accepted and not self.wants_events()
+
+    def wants_events(self) -> bool:
+        return "text/event-stream" in (self.header(b"accept") or "")
+
+    async def closed(self) -> None:
+        """Returns when the caller has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def body(self) -> bytes:
         """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
         declared = self.header(b"content-length")
@@ -98,7 +119,13 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
 
 
-Handler = Callable[[Request], Awaitable[Answer]]
+class Stream(msgspec.Struct, frozen=True):
+    """An answer that is sent piece by piece, as server-sent events, until the caller has enough."""
+
+    pieces: AsyncIterator[bytes]
+
+
+Handler = Callable[[Request], Awaitable[Answer | Stream]]
 
 
 def refusal(problem: FairlaneError) -> Answer:
@@ -115,6 +142,38 @@ async def send_answer(send: Send, answer: Answer) -> None:
         headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_stream(send: Send, request: Request, stream: Stream) -> None:
+    """Send what comes until it ends or the caller goes, whichever is first."""
+    headers = [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        _NOSNIFF,
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    sending = asyncio.create_task(_send_pieces(send, stream))
+    closed = asyncio.create_task(request.closed())
+    try:
+        await asyncio.wait([sending, closed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        closed.cancel()
+        sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sending
+
+
+async def _send_pieces(send: Send, stream: Stream) -> None:
+    async with contextlib.aclosing(_closable(stream.pieces)) as pieces:
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _closable(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for piece in pieces:
+        yield piece
 
 
 def whole_number(

@@ -16,9 +16,13 @@ from fairlane.http.answers import (
     Request,
     Scope,
     Send,
+    Stream,
     refusal,
     send_answer,
+    send_stream,
 )
+from fairlane.http.batches import Batches
+from fairlane.http.events import Events
 from fairlane.http.tasks import Tasks
 from fairlane.http.templates import Templates
 from fairlane.version import __version__
@@ -34,13 +38,27 @@ class HttpApp:
         self._node = node
         tasks = Tasks(node, check_url)
         templates = Templates(node, tasks)
+        batches = Batches(node)
+        events = Events(node)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
             "/tasks": {"POST": tasks.submit, "GET": tasks.list},
             "/tasks/batch": {"POST": tasks.submit_batch},
-            "/tasks/{id}": {"GET": tasks.show},
+            "/tasks/cancel": {"POST": tasks.cancel_many},
+            "/tasks/retry": {"POST": tasks.retry_many},
+            "/tasks/reset": {"POST": tasks.reset_many},
+            "/tasks/prune": {"POST": tasks.prune},
+            "/tasks/{id}": {"GET": tasks.show, "DELETE": tasks.delete},
             "/tasks/{id}/cancel": {"POST": tasks.cancel},
+            "/tasks/{id}/retry": {"POST": tasks.retry},
+            "/tasks/{id}/reset": {"POST": tasks.reset},
             "/tasks/{id}/wait": {"GET": tasks.wait},
+            "/tasks/{id}/events": {"GET": events.of_task},
+            "/tasks/{id}/output": {"GET": events.output},
+            "/batches": {"GET": batches.list},
+            "/batches/{id}": {"GET": batches.show},
+            "/batches/{id}/cancel": {"POST": batches.cancel},
+            "/events": {"GET": events.read},
             "/scheduler/stats": {"GET": tasks.stats},
             "/templates": {"POST": templates.create, "GET": templates.list},
             "/templates/{id}": {
@@ -62,9 +80,14 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        await send_answer(send, await self._answer(scope, Request(scope, receive)))
+        request = Request(scope, receive)
+        answer = await self._answer(scope, request)
+        if isinstance(answer, Answer):
+            await send_answer(send, answer)
+        else:
+            await send_stream(send, request, answer)
 
-    async def _answer(self, scope: Scope, request: Request) -> Answer:
+    async def _answer(self, scope: Scope, request: Request) -> Answer | Stream:
         try:
             methods = self._find(scope, request)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
@@ -82,7 +105,7 @@ class HttpApp:
         path = scope["path"]
         exact = self.routes.get(path)
         # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
-        if exact is not None and (path != "/tasks/batch" or scope["method"] not in _READS):
+        if exact is not None and ("GET" in exact or scope["method"] not in _READS):
             return exact
         for pattern, methods in self._patterns:
             found = pattern.fullmatch(path)

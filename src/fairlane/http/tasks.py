@@ -1,4 +1,4 @@
-"""Routes of tasks: submit one or many, look, wait, cancel."""
+"""Routes of tasks: submit one or many, look, wait, cancel, try again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fairlane import wire
+from fairlane import bodies, wire
+from fairlane.core import lifecycle
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
 from fairlane.core.model import Submission, Task
 from fairlane.engine.node import Node
-from fairlane.engine.requests import IdempotencyKey, NewBatch, Submit
+from fairlane.engine.requests import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
 from fairlane.engine.views import Filter, TaskView
 from fairlane.http.answers import Answer, Request, whole_number
 
 WAIT_MS_DEFAULT: Final = 30_000
 WAIT_MS_MAX: Final = 60_000
+SHOWN_MAX: Final = 100
+_OPEN: Final = tuple(state for state in lifecycle.STATES if state not in lifecycle.TERMINAL)
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _FILTERS: Final = {"agentId": "agent", "lane": "lane", "sessionKey": "session", "batchId": "batch"}
 
@@ -32,7 +35,7 @@ class Tasks:
 
     async def submit(self, request: Request) -> Answer:
         raw = await request.body()
-        submission = wire.parse_task(raw, task_id=self._node.new_id())
+        submission = bodies.parse_task(raw, task_id=self._node.new_id())
         self.check_callback(submission)
         key = idempotency_key(request, submission.agent, raw)
         answer = (await self._node.submit(Submit([submission], key)))[0]
@@ -42,8 +45,8 @@ class Tasks:
 
     async def submit_batch(self, request: Request) -> Answer:
         raw = await request.body()
-        ids = [self._node.new_id() for _ in range(wire.WORK_BATCH_MAX)]
-        batch = wire.parse_batch(raw, ids=ids, batch=self._node.new_id("bat"))
+        ids = [self._node.new_id() for _ in range(bodies.WORK_BATCH_MAX)]
+        batch = bodies.parse_batch(raw, ids=ids, batch=self._node.new_id("bat"))
         items = [self._checked(item) for item in batch.items]
         good = [item for item in items if isinstance(item, Submission)]
         answers: list[Any] = []
@@ -58,7 +61,7 @@ class Tasks:
     async def list(self, request: Request) -> Answer:
         query = request.query(*_FILTERS, "state", "limit", "cursor")
         wanted = Filter(
-            states=wire.parse_states(query.get("state", "")),
+            states=bodies.parse_states(query.get("state", "")),
             before=whole_number(query, "cursor", None, low=1, high=2**62),
             **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},
         )
@@ -86,6 +89,48 @@ class Tasks:
     async def cancel(self, request: Request) -> Answer:
         task = await self._node.cancel(request.path["id"])
         return Answer(200, {"status": "cancelled", "taskId": task.id})
+
+    async def delete(self, request: Request) -> Answer:
+        task = await self._node.cancel(request.path["id"])
+        return Answer(200, {"taskId": task.id, "cancelled": True, "state": task.state})
+
+    async def retry(self, request: Request) -> Answer:
+        return Answer(200, _again(await self._node.retry(request.path["id"])))
+
+    async def reset(self, request: Request) -> Answer:
+        return Answer(200, _again(await self._node.reset(request.path["id"])))
+
+    async def cancel_many(self, request: Request) -> Answer:
+        return await self._for_each(request, Cancel, _OPEN)
+
+    async def retry_many(self, request: Request) -> Answer:
+        return await self._for_each(request, Retry, (lifecycle.FAILED, lifecycle.CANCELLED))
+
+    async def reset_many(self, request: Request) -> Answer:
+        return await self._for_each(request, Reset, (lifecycle.PARKED,))
+
+    async def prune(self, request: Request) -> Answer:
+        body = bodies.parse_prune(await request.body())
+        count = await self._node.prune(dry_run=body.dry_run)
+        return Answer(200, {"tasks": count, "dryRun": body.dry_run})
+
+    async def _for_each(
+        self, request: Request, verb: Callable[[str], Any], states: Sequence[str]
+    ) -> Answer:
+        """Do the same to all tasks that fit a filter and are in a state where it can be done."""
+        body = bodies.parse_many(await request.body())
+        wanted = Filter(
+            agent=body.agent_id,
+            states=[state for state in states if body.states is None or state in body.states],
+            lane=body.lane,
+            session=body.session_key,
+            batch=body.batch_id,
+            kind=body.kind,
+        )
+        found = await self._node.find(wanted) if wanted.states else []
+        changed = 0 if body.dry_run else await self._node.for_each(verb, found)
+        shape = {"matched": len(found), "changed": changed, "dryRun": body.dry_run}
+        return Answer(200, {**shape, "taskIds": found[:SHOWN_MAX]})
 
     async def stats(self, request: Request) -> Answer:
         request.query()
@@ -124,7 +169,11 @@ def _side_by_side(
 
 
 def _shape(view: TaskView) -> dict[str, Any]:
-    return wire.task(view.task, view.body, view.result, view.error)
+    return wire.task(view.task, view.body, view.result, view.error, view.log)
+
+
+def _again(task: Task) -> dict[str, Any]:
+    return {"taskId": task.id, "state": task.state, "retryCount": max(0, task.attempts - 1)}
 
 
 def idempotency_key(request: Request, agent: str, raw: bytes) -> IdempotencyKey | None:

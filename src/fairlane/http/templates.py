@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane import wire
-from fairlane.core import templates
+from fairlane import bodies, wire
+from fairlane.core import secrets, templates
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.core.templates import Template
@@ -35,7 +35,7 @@ class Templates:
         self._tasks = tasks
 
     async def create(self, request: Request) -> Answer:
-        document = wire.parse_object(await request.body())
+        document = bodies.parse_object(await request.body())
         made = CreateTemplate(self._node.new_id("tpl"), document)
         return Answer(201, _shape(await self._node.writer.ask(made)))
 
@@ -58,7 +58,7 @@ class Templates:
         return Answer(200, _shape(await self._found(request)))
 
     async def update(self, request: Request) -> Answer:
-        document = wire.parse_object(await request.body())
+        document = bodies.parse_object(await request.body())
         change = UpdateTemplate(request.path["id"], document)
         return Answer(200, _shape(await self._node.writer.ask(change)))
 
@@ -72,7 +72,7 @@ class Templates:
         use = _use(raw)
         template = await self._found(request)
         body = templates.instantiate(template, use.params or {}, use.overrides)
-        submission = wire.parse_task(wire.encode(body), task_id=self._node.new_id())
+        submission = bodies.parse_task(wire.encode(body), task_id=self._node.new_id())
         self._tasks.check_callback(submission)
         if not use.submit:
             await self._node.writer.ask(UseTemplate(template.id))
@@ -99,7 +99,7 @@ class _Use(msgspec.Struct, frozen=True):
 
 
 def _use(raw: bytes) -> _Use:
-    body = wire.parse_object(raw) if raw.strip() else {}
+    body = bodies.parse_object(raw) if raw.strip() else {}
     for name, value in body.items():
         if name not in _USE:
             raise InvalidRequest(f"unknown field '{name[:40]}'{nearest(name, _USE)}")
@@ -129,4 +129,4 @@ def _shape(template: Template) -> dict[str, Any]:
 def _masked(body: dict[str, Any]) -> dict[str, Any]:
     if "llmConfig" not in body:
         return body
-    return {**body, "llmConfig": templates.masked(body["llmConfig"])}
+    return {**body, "llmConfig": secrets.masked(body["llmConfig"])}

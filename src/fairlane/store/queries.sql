@@ -372,12 +372,13 @@ WHERE event.id > :after AND event.id <= :until
 ORDER BY event.id LIMIT :limit
 
 -- name: output_insert
--- rows: seq int, token int, part int, text text
-INSERT INTO output (seq, token, part, text) SELECT * FROM rows WHERE true
+-- rows: seq int, token int, part int, attempt int, text text
+INSERT INTO output (seq, token, part, attempt, text) SELECT * FROM rows WHERE true
 ON CONFLICT (seq, token, part) DO NOTHING
 
 -- name: output_view
-SELECT token, part, text FROM output WHERE seq = :seq AND (token, part) > (:token, :part)
+SELECT token, part, attempt, text FROM output
+WHERE seq = :seq AND (token, part) > (:token, :part)
 ORDER BY token, part LIMIT :limit
 
 -- ------------------------------------------------------------------ what time does
@@ -418,6 +419,11 @@ SELECT seq, batch, lane, agent FROM task WHERE completed_at IS NOT NULL AND comp
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
 ORDER BY completed_at, seq LIMIT :limit
+
+-- name: task_old_count
+SELECT count(*) FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
+  AND lease_expires_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
 
 -- name: task_rejected
 SELECT seq, batch, lane, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
@@ -508,6 +514,18 @@ JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 -- name: task_list
 SELECT {task}, request.body, result.result, result.error FROM task
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE true
+--? before: AND task.seq < :before
+--? agent: AND task.agent = :agent
+--? lane: AND task.lane = :lane
+--? session: AND task.session = :session
+--? batch: AND task.batch = :batch
+--? kind: AND task.kind = :kind
+--? states: AND task.state IN (:states...)
+ORDER BY task.seq DESC LIMIT :limit
+
+-- name: task_ids
+SELECT task.seq, task.id FROM task
 WHERE true
 --? before: AND task.seq < :before
 --? agent: AND task.agent = :agent

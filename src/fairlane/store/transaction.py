@@ -187,9 +187,7 @@ class Transaction:
         ]
         return found if len(found) == self.lane(lane).ready else None
 
-    def next_tasks(
-        self, lines: Sequence[int], limit: int
-    ) -> list[tuple[Task, str]]:
+    def next_tasks(self, lines: Sequence[int], limit: int) -> list[tuple[Task, str]]:
         """The first `limit` ready tasks of each line, with their requests."""
         self.write()
         rows = self.connection.run_rows("task_next", [(line,) for line in lines], limit=limit)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.wire import OUTPUT_CHARACTERS_MAX
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work
 from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
@@ -31,7 +32,6 @@ INTERRUPTED: Final = "interrupted: the server stopped before the work had finish
 INTERRUPT_SECONDS: Final = 10.0
 START_TRIES: Final = 5
 OUTPUT_SECONDS: Final = 0.1
-OUTPUT_CHARACTERS_MAX: Final = 1_048_576
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 

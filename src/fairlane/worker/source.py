@@ -93,6 +93,7 @@ class EngineSource:
         grants: list[Grant] = await self._writer.ask(request)
         kinds = self._policy().kinds
         return [_assignment(grant, kinds[grant.task.kind].timeout_ms) for grant in grants]
+
     def withdraw(self) -> None:
         self._writer.withdraw(self.worker)
 

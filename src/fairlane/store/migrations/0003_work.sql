@@ -75,6 +75,7 @@ CREATE TABLE output (
   seq {int} NOT NULL,
   token {int} NOT NULL,
   part {int} NOT NULL,
+  attempt {int} NOT NULL,
   text {text} NOT NULL,
   PRIMARY KEY (seq, token, part)
 ) {by_key};

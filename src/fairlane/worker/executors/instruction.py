@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.wire import SECRETS
+from fairlane.core.secrets import SECRETS
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Stream, StreamSender, Work
 from fairlane.worker.executors.sse import EventTooLong, Parser
