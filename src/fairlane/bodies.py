@@ -37,12 +37,6 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _DEADLINE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 KINDS: Final = (model.ACTION, model.HANDLER, model.INSTRUCTION)
-_BELONGS: Final = {
-    "tab_id": model.ACTION,
-    "ref": model.ACTION,
-    "selector": model.ACTION,
-    "llm_config": model.INSTRUCTION,
-}
 
 
 class TaskBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -130,10 +124,12 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         _matches("tabId", body.tab_id, _TAB_ID)
     for field in ("ref", "selector"):
         _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
-    for field in ("params", "metadata", "llm_config"):
-        _shallow(_camel(field), getattr(body, field))
+    _shallow("params", body.params)
+    _shallow("metadata", body.metadata)
+    _shallow("llmConfig", body.llm_config)
     _check_times(body, kind)
-    _check_dependencies(body, task_id)
+    if body.depends_on:
+        _check_dependencies(body, task_id)
     retry = body.retry_policy
     return Submission(
         id=task_id,
@@ -270,13 +266,22 @@ def _too_large(count: int, limit: int) -> BatchTooLarge:
 
 def _kind(body: TaskBody) -> tuple[str, str | None]:
     """What a task is, and the name that its route has besides."""
-    given = [k for k in KINDS if getattr(body, k) is not None]
+    given = [
+        kind
+        for kind, value in zip(KINDS, (body.action, body.handler, body.instruction), strict=True)
+        if value is not None
+    ]
     if len(given) > 1:
         raise InvalidRequest(f"give either '{given[0]}' or '{given[1]}', not both")
     kind = given[0] if given else model.ACTION
-    for field, owner in _BELONGS.items():
-        if kind != owner and getattr(body, field) is not None:
-            raise InvalidRequest(f"'{_camel(field)}' goes with '{owner}', not with '{kind}'")
+    for field, owner, value in (
+        ("tabId", model.ACTION, body.tab_id),
+        ("ref", model.ACTION, body.ref),
+        ("selector", model.ACTION, body.selector),
+        ("llmConfig", model.INSTRUCTION, body.llm_config),
+    ):
+        if value is not None and kind != owner:
+            raise InvalidRequest(f"'{field}' goes with '{owner}', not with '{kind}'")
     if kind == model.HANDLER:
         _matches("handler", body.handler or "", _WORD)
         return kind, body.handler
@@ -294,9 +299,11 @@ def _check_times(body: TaskBody, kind: str) -> None:
         if body.timeout_ms not in (None, body.timeout):
             raise InvalidRequest("'timeout' is another word for 'timeoutMs': give one of them")
         body.timeout_ms, body.timeout = body.timeout, None
-    longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else _DAY_MS
-    _within("timeoutMs", body.timeout_ms, 1, longest)
-    _within("delayMs", body.delay_ms, 0, 365 * _DAY_MS)
+    if body.timeout_ms is not None:
+        longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else _DAY_MS
+        _within("timeoutMs", body.timeout_ms, 1, longest)
+    if body.delay_ms is not None:
+        _within("delayMs", body.delay_ms, 0, 365 * _DAY_MS)
     if body.run_at and body.delay_ms is not None:
         raise InvalidRequest("give either 'runAt' or 'delayMs', not both")
     retry = body.retry_policy
@@ -307,9 +314,7 @@ def _check_times(body: TaskBody, kind: str) -> None:
 
 
 def _check_dependencies(body: TaskBody, task_id: str) -> None:
-    if not body.depends_on:
-        return
-    body.depends_on = list(dict.fromkeys(body.depends_on))
+    body.depends_on = list(dict.fromkeys(body.depends_on or ()))
     if len(body.depends_on) > DEPENDS_ON_MAX:
         raise InvalidRequest(f"field 'dependsOn' must not name more than {DEPENDS_ON_MAX} tasks")
     for parent in body.depends_on:
@@ -414,13 +419,8 @@ def _short(field: str, text: str | None, limit: int) -> None:
 
 
 def _shallow(field: str, value: Any) -> None:
-    if too_deep(value):
+    if value is not None and too_deep(value):
         raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
-
-
-def _camel(field: str) -> str:
-    head, *rest = field.split("_")
-    return head + "".join(part.title() for part in rest)
 
 
 # An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
@@ -498,8 +498,7 @@ def parse_many(raw: bytes) -> ManyBody:
     if not any(given):
         names = ", ".join(sorted(fields - {"dryRun"}))
         raise InvalidRequest(f"say which tasks: give at least one of {names}")
-    if body.kind is not None and body.kind not in KINDS:
-        raise InvalidRequest(f"field 'kind' must be one of {', '.join(KINDS)}")
+    body.kind = parse_kind(body.kind)
     return body
 
 
@@ -507,6 +506,13 @@ def parse_prune(raw: bytes) -> PruneBody:
     fields = frozenset(PruneBody.__struct_encode_fields__)
     body: PruneBody = _decoded(_prune_decoder, raw or b"{}", fields)
     return body
+
+
+def parse_kind(text: str | None) -> str | None:
+    """The kind of a filter; None for all."""
+    if text and text not in KINDS:
+        raise InvalidRequest(f"'kind' must be one of {', '.join(KINDS)}{nearest(text, KINDS)}")
+    return text or None
 
 
 def parse_states(text: str) -> list[str] | None:

@@ -41,6 +41,10 @@ class Asker:
         async with self._session.post(self._server.url + path, json=body) as answer:
             return Answer(answer.status, await answer.json())
 
+    async def delete(self, path: str) -> Answer:
+        async with self._session.delete(self._server.url + path) as answer:
+            return Answer(answer.status, await answer.json())
+
     async def submit(self, **body: Any) -> str:
         answer = await self.post("/tasks", {"agentId": "agent-a", **body})
         assert answer.status == 202, answer

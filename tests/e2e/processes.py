@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 ROOT = Path(__file__).parents[2]
 FAIRLANE = Path(sysconfig.get_path("scripts")) / "fairlane"
@@ -40,6 +40,7 @@ class Program:
         ready: str,
         folder: Path,
         file_bytes_max: int | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """`ready` matches what it prints when it can be used; group 1 is its address."""
         self.name = name
@@ -51,6 +52,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
         self._begins_at = 0
         self._file_bytes_max = file_bytes_max
+        self._variables = variables or {}
 
     @property
     def pid(self) -> int:
@@ -69,7 +71,7 @@ class Program:
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,
-                env=_environment(),
+                env={**_environment(), **self._variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -149,21 +151,39 @@ class Programs:
             program.put_away()
 
     def server(
-        self, store: str, *flags: str, name: str = "fairlane", file_bytes_max: int | None = None
+        self,
+        store: str,
+        *flags: str,
+        name: str = "fairlane",
+        file_bytes_max: int | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Program:
         command = [str(FAIRLANE), "serve", "--store", store, "--port", "0", *flags]
         ready = r"fairlane is listening on (http://\S+)\n"
-        return self._add(name, command, ready, file_bytes_max=file_bytes_max)
+        return self._add(
+            name, command, ready, file_bytes_max=file_bytes_max, variables=variables
+        )
 
     def tab_instance(self, *tabs: str) -> Program:
         command = [sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", ",".join(tabs)]
         return self._add("tab-instance", command, r'\{"url":"([^"]+)"\}\n')
 
     def _add(
-        self, name: str, command: list[str], ready: str, *, file_bytes_max: int | None = None
+        self,
+        name: str,
+        command: list[str],
+        ready: str,
+        *,
+        file_bytes_max: int | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Program:
         program = Program(
-            name, command, ready=ready, folder=self._folder, file_bytes_max=file_bytes_max
+            name,
+            command,
+            ready=ready,
+            folder=self._folder,
+            file_bytes_max=file_bytes_max,
+            variables=variables,
         )
         self._all.append(program)
         return program
@@ -171,7 +191,8 @@ class Programs:
 
 def _environment() -> dict[str, str]:
     """Ours without settings of Fairlane, and with the tests to import."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("FAIRLANE_")}
+    ours = ("FAIRLANE_", "TASK_QUEUE_")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 

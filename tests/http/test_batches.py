@@ -288,7 +288,7 @@ async def test_a_batch_shows_how_far_it_is(work: Work) -> None:
     await work.api.until(answer.ids[2], "running")
     batch = await shown(work, answer.json["batchId"])
     created = (await work.api.show(answer.ids[0]))["createdAt"]
-    assert batch == {
+    expected = {
         "batchId": answer.json["batchId"],
         "state": "running",
         "total": 5,
@@ -297,6 +297,8 @@ async def test_a_batch_shows_how_far_it_is(work: Work) -> None:
         "createdAt": created,
         "callbackUrl": hook.url,
     }
+    assert {name: batch[name] for name in expected} == expected
+    assert "completedAt" not in batch
 
 
 async def test_a_batch_is_completed_when_its_last_task_has_ended(work: Work) -> None:
@@ -392,8 +394,9 @@ async def test_batches_are_listed_newest_first_and_page_by_page(work: Work) -> N
         query["cursor"] = answer.json["nextCursor"]
         await accepted(work, work.echo_item(lane=HELD))
     assert found[:5] == ids[::-1]
-    newest = (await work.api.get("/batches", limit=1)).json["batches"][0]
-    assert newest == await shown(work, newest["batchId"])
+    (newest,) = (await work.api.get("/batches", limit=1)).json["batches"]
+    assert newest.items() <= (await shown(work, newest["batchId"])).items()
+    assert {"batchId", "state", "total", "createdAt"} <= set(newest)
 
 
 # --- one batch, however often it is sent --------------------------------------------------------

@@ -163,8 +163,8 @@ async def test_a_cancel_by_filter_is_final_for_running_tasks(work: Work) -> None
 async def test_a_filter_is_required_and_has_to_be_right(work: Work, verb: str) -> None:
     task_id = await work.submit(lane=HELD)
     wrong: list[tuple[Any, str]] = [
-        ({}, "filter"),
-        ({"dryRun": True}, "filter"),
+        ({}, "at least one of agentId"),
+        ({"dryRun": True}, "at least one of agentId"),
         ({"agentid": work.agent}, "agentId"),
         ({"agentId": 5}, "agentId"),
         ({"agentId": work.agent, "dryRun": "yes"}, "dryRun"),

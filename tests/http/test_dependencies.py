@@ -323,14 +323,15 @@ async def test_a_refused_cancel_of_a_done_parent_does_not_touch_its_children(wor
 
 
 def cycle_in(answer: Answer) -> list[str]:
-    """The keys of the cycle that the message shows, beginning with the smallest."""
+    """The keys of the cycle that the message shows, from either end, from the smallest on."""
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     found = re.search(r"#?\w+(?: -> #?\w+)+", answer.error)
     assert found, answer.error
     first, *rest = [key.removeprefix("#") for key in found.group().split(" -> ")]
     assert rest[-1] == first, answer.error
     start = rest.index(min(rest))
-    return rest[start:] + rest[:start]
+    cycle = rest[start:] + rest[:start]
+    return min(cycle, cycle[:1] + cycle[:0:-1])
 
 
 def linked(work: Work, edges: dict[str, list[str]]) -> list[dict[str, Any]]:

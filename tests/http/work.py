@@ -198,6 +198,9 @@ class Stream:
         lines: dict[str, str] = {}
         async with asyncio.timeout(WAIT_SECONDS):
             while (line := await self._line()) or "data" not in lines:
+                if not line:
+                    lines.clear()
+                    continue
                 name, colon, value = line.partition(":")
                 if colon and name in {"id", "event", "data"}:
                     assert name not in lines, f"{name} twice in one message"

@@ -1,8 +1,9 @@
-"""Random legal histories: many tasks, agents and sessions, driven through the real core.
+"""Random legal histories: tasks, agents, sessions and batches, driven through the real core.
 
 A `History` does what an engine does and no more: it hands rows to the core, keeps the rows and
-counters that come back, and passes a session's turn on. Each step names a verb and two numbers that
-choose among what the verb could be applied to; a step that applies to nothing does nothing.
+counters that come back, and passes turns and places on. Each step names a verb and two numbers that
+choose among what the verb could be applied to; a step that applies to nothing does nothing. What a
+task waits for is a number here: the parents themselves matter only to a store.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Final, NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fairlane.core import admission, counts, gates, leases, lifecycle
+from fairlane.core import admission, batches, counts, dependencies, gates, leases, lifecycle
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import QueueFull
 from fairlane.core.gates import Session
-from fairlane.core.model import SESSION_GATE, Change, Submission, Task
+from fairlane.core.model import BATCH_GATE, SESSION_GATE, Change, Submission, Task
 from fairlane.core.policy import Policy, from_document
 
 BOUNDED: Final = settings(max_examples=100, deadline=None)
@@ -28,6 +30,9 @@ POLICY: Final = from_document(
 )
 PRIORITIES: Final = (-30, -20, -1, 0, 10)
 SESSIONS: Final = (None, None, "s1", "s2")
+BATCHES: Final = (None, None, "b1", "b2", "free")
+PARALLELISM: Final = {"b1": 1, "b2": 2, "free": None}
+DELAYS: Final = (None, None, None, 20, 3000)
 TTL_MS: Final = 5000
 
 
@@ -47,11 +52,17 @@ class History:
         self.lane = Tally()
         self.lines: dict[tuple[str, str], Tally] = {}
         self.sessions: dict[str, Session] = {}
+        self.batches: dict[str, Batch] = {}
+        self.ended: list[tuple[str, int]] = []  # batches that were over, and when
 
     def take(self, step: Step) -> None:
         self.now += step.how % 7
         VERBS[step.verb](self, step)
         self._pass_turns_on()
+        self._fill_batches()
+        for batch in self.batches.values():
+            if batches.settle(batch, self.now):
+                self.ended.append((batch.id, self.now))
 
     def save(self, change: Change | None) -> None:
         """Keep what the core decided, as a store does."""
@@ -66,9 +77,29 @@ class History:
         counts.apply(self.lines.setdefault((after.agent, after.route), Tally()), change)
         if after.session:
             gates.apply(self.session(after.session), change)
+        if after.batch:
+            batches.apply(self.batch(after.batch), change)
 
     def session(self, key: str) -> Session:
         return self.sessions.setdefault(key, Session(key, max_concurrent=1 + (key == "s2")))
+
+    def batch(self, key: str) -> Batch:
+        parallelism = PARALLELISM[key.partition("-")[0]]
+        return self.batches.setdefault(key, Batch(key, 1, "a", parallelism, 0, self.now))
+
+    def batch_name(self, kind: str | None) -> str | None:
+        """A batch of that kind that is not over: nothing is added to one that is."""
+        if kind is None:
+            return None
+        own = [batch for key, batch in self.batches.items() if key.partition("-")[0] == kind]
+        running = [batch.id for batch in own if batch.completed_at is None]
+        return running[0] if running else f"{kind}-{len(own)}"
+
+    def gate(self, task: Task, *, has_turn: bool = False) -> str | None:
+        """The gate that a task meets next."""
+        session = self.session(task.session) if task.session else None
+        batch = self.batch(task.batch) if task.batch else None
+        return gates.next_gate(task, session, batch, self.now, has_turn=has_turn)
 
     def of(self, *states: str) -> list[Task]:
         return [task for task in self.tasks.values() if task.state in states]
@@ -81,6 +112,15 @@ class History:
             waiting = [t for t in self.of(lifecycle.QUEUED) if _waits(t, session)]
             waiting.sort(key=lambda task: (task.priority, task.seq))
             for task in waiting[: session.free]:
+                batch = self.batch(task.batch) if task.batch else None
+                self.save(gates.promote(task, self.now, gates.batch_gate(batch)))
+
+    def _fill_batches(self) -> None:
+        for batch in self.batches.values():
+            waiting = [t for t in self.of(lifecycle.QUEUED) if t.batch == batch.id]
+            waiting = [task for task in waiting if task.gate == BATCH_GATE]
+            waiting.sort(key=lambda task: (task.priority, task.seq))
+            for task in waiting[: batch.free]:
                 self.save(gates.promote(task, self.now))
 
 
@@ -103,6 +143,9 @@ def _submission(history: History, step: Step) -> Submission:
         body="{}",
         priority=PRIORITIES[step.how % len(PRIORITIES)],
         session=SESSIONS[step.which % len(SESSIONS)],
+        batch=history.batch_name(BATCHES[(step.which + step.how) % len(BATCHES)]),
+        delay_ms=DELAYS[(step.which * 3 + step.how) % len(DELAYS)],
+        preemptible=bool(step.which // 4 % 2),
     )
 
 
@@ -113,12 +156,45 @@ def _submit(history: History, step: Step) -> None:
         "main",
         history.policy,
         seq=len(history.tasks) + 1,
+        line=1,
         position=history.lane.queued + 1,
         now=history.now,
     )
-    session = history.session(submission.session) if submission.session else None
-    change.after.gate = gates.entry_gate(session)
+    change.after.gate = history.gate(change.after)
     history.save(change)
+
+
+def _submit_child(history: History, step: Step) -> None:
+    """A task that waits for one or two others."""
+    change = admission.admit(
+        _submission(history, step),
+        "main",
+        history.policy,
+        seq=len(history.tasks) + 1,
+        line=1,
+        position=history.lane.queued + 1,
+        now=history.now,
+    )
+    dependencies.block(change.after, 1 + step.which % 2)
+    history.save(change)
+
+
+def _meet(history: History, step: Step) -> None:
+    task = _one(history.of(lifecycle.WAITING), step)
+    if task:
+        after = dependencies.met(task)
+        if not after.unmet:
+            after.state = lifecycle.step(task.state, lifecycle.UNBLOCK)
+            after.gate = history.gate(after)
+            after.eligible_at = after.eligible_at if after.gate == "delay" else None
+        verb = lifecycle.MEET if after.unmet else lifecycle.UNBLOCK
+        history.save(Change(task, after, verb))
+
+
+def _orphan(history: History, step: Step) -> None:
+    task = _one(history.of(lifecycle.WAITING), step)
+    if task:
+        history.save(dependencies.orphan(task, "tsk_0", lifecycle.FAILED, history.now))
 
 
 def _reject(history: History, step: Step) -> None:
@@ -170,6 +246,7 @@ def _fail(history: History, task: Task, step: Step) -> leases.Decision:
         retryable=step.how % 4 != 0,
         retry_after_ms=(None, 3, 60_000)[step.how % 3],
         policy=history.policy,
+        own=None,
         now=history.now,
     )
 
@@ -177,7 +254,7 @@ def _fail(history: History, task: Task, step: Step) -> leases.Decision:
 def _reclaim(history: History, step: Step) -> None:
     task = _one(history.leased(), step)
     if task:
-        history.save(leases.reclaim(task, history.policy, history.now))
+        history.save(leases.reclaim(task, history.policy, None, history.now))
 
 
 def _cancel(history: History, step: Step) -> None:
@@ -187,15 +264,19 @@ def _cancel(history: History, step: Step) -> None:
 
 
 def _expire(history: History, step: Step) -> None:
-    task = _one(history.of(lifecycle.QUEUED, *lifecycle.IN_FLIGHT), step)
+    task = _one(history.of(*lifecycle.IN_QUEUE, *lifecycle.IN_FLIGHT), step)
     if task:
         history.save(leases.expire(task, history.now))
 
 
 def _promote(history: History, step: Step) -> None:
+    """The moment that a task waits for comes."""
     task = _one((task for task in history.tasks.values() if task.gate == "delay"), step)
     if task:
-        history.save(gates.promote(task, history.now))
+        assert task.eligible_at is not None
+        history.now = max(history.now, task.eligible_at)
+        gate = history.gate(task, has_turn=gates.holds_turn(task))
+        history.save(gates.promote(task, history.now, gate))
 
 
 def _hold(history: History, step: Step) -> None:
@@ -204,14 +285,35 @@ def _hold(history: History, step: Step) -> None:
         history.save(gates.hold(task))
 
 
-def _reset(history: History, step: Step) -> None:
-    task = _one(history.of(lifecycle.PARKED), step)
+def _stop(history: History, step: Step) -> None:
+    in_flight = history.of(*lifecycle.IN_FLIGHT)
+    task = _one((task for task in in_flight if task.preempt == 0), step)
     if task:
-        after = copy.copy(task)
-        after.state = lifecycle.step(task.state, lifecycle.RESET)
-        after.attempts = 0
-        after.gate = gates.entry_gate(history.session(task.session) if task.session else None)
-        history.save(Change(task, after, lifecycle.RESET))
+        history.save(leases.stop(task))
+
+
+def _reset(history: History, step: Step) -> None:
+    task = _one(history.tasks.values(), step)
+    if task:
+        _begin_again(history, leases.reset(task, task.id, history.now), unmet=0)
+
+
+def _revive(history: History, step: Step) -> None:
+    task = _one(history.tasks.values(), step)
+    if task:
+        unmet = 0 if task.unmet is None else step.how % 2
+        _begin_again(history, leases.revive(task, task.id, history.now), unmet=unmet)
+
+
+def _begin_again(history: History, decision: leases.Decision, *, unmet: int) -> None:
+    change = decision.change
+    if change is None:
+        return
+    if change.after.unmet is not None:
+        dependencies.block(change.after, unmet)
+    if not unmet:
+        change.after.gate = history.gate(change.after)
+    history.save(change)
 
 
 Verb = Callable[[History, Step], None]
@@ -230,9 +332,14 @@ VERBS: Final[dict[str, Verb]] = {
     "promote": _promote,
     "hold": _hold,
     "reset": _reset,
+    "revive": _revive,
+    "submit child": _submit_child,
+    "meet": _meet,
+    "orphan": _orphan,
+    "stop": _stop,
 }
 # More often, so that tasks live long enough for the rest to happen to them.
-_OFTEN: Final = ("submit", "lease", "lease", "start", "fail", "fail", "promote", "promote")
+_OFTEN: Final = ("submit", "lease", "lease", "start", "fail", "fail", "promote", "promote", "meet")
 _DRAWN: Final = (*VERBS, *_OFTEN, *_OFTEN)
 STEPS_MAX: Final = 50
 

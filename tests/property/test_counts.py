@@ -19,7 +19,7 @@ def _recounted(tasks: list[Task]) -> dict[str, int]:
     ready = [task for task in queued if task.gate is None]
     states = [task.state for task in tasks]
     return {
-        "queued": len(queued),
+        "queued": len(queued) + states.count("waiting_dependency"),
         "ready": len(ready),
         "urgent": len([task for task in ready if task.priority <= -20]),
         "inflight": states.count("assigned") + states.count("running"),

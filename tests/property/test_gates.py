@@ -20,10 +20,11 @@ def test_a_sessions_counters_equal_a_recount(steps: list[Step]) -> None:
             own = [task for task in history.tasks.values() if task.session == session.key]
             queued = [task for task in own if task.state == "queued"]
             waiting = [task for task in queued if task.gate == "session"]
+            delayed = [task for task in queued if task.gate == "delay" and not task.token]
             leased = [task for task in own if task.leased]
             assert session.waiting == len(waiting)
-            assert session.holders == len(leased) + len(queued) - len(waiting)
-            assert session.empty == (not leased and not queued)
+            assert session.holders == len(leased) + len(queued) - len(waiting) - len(delayed)
+            assert session.empty == (not leased and len(queued) == len(delayed))
 
 
 @BOUNDED
@@ -55,3 +56,18 @@ def test_a_task_keeps_its_turn_through_retries_and_releases(history: History) ->
             gates.apply(session, Change(None, change.before or change.after, "submit"))
             gates.apply(session, change)
             assert (session.holders, session.waiting) == (1, 0)
+
+
+@BOUNDED
+@given(histories)
+def test_a_task_gets_the_turn_once_in_each_of_its_lives(history: History) -> None:
+    """It may be asked to give it back, and then waits for it again."""
+    turns = dict.fromkeys(history.tasks, 0)
+    for change in history.changes:
+        seq = change.after.seq
+        if change.after.session:
+            before = change.before is not None and gates.holds_turn(change.before)
+            turns[seq] += gates.holds_turn(change.after) - before
+            assert turns[seq] in {0, 1}
+            lost = before and not gates.holds_turn(change.after)
+            assert not lost or change.after.terminal or change.verb in {"hold", "park"}

@@ -6,30 +6,32 @@ change that only a stale worker could have brought about has no cause at all.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.model import Task
 from fairlane.engine.engine import Outcome
 from fairlane.engine.requests import (
     Cancel,
+    CancelBatch,
     Complete,
     Fail,
     Lease,
+    NewBatch,
+    Output,
     Reclaim,
     Release,
     Renew,
+    Reset,
+    Retry,
     Start,
     Submit,
 )
-from tests.simulation.ledger import ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.simulation.ledger import Seen
+    from fairlane.core.model import Submission, Task
 
 REPORTS: Final = (Start, Renew, Complete, Fail, Release)
 CLOSERS: Final = (Complete, Fail, Release)
@@ -69,17 +71,33 @@ class Causes:
         self.now = now
         self.reports: dict[tuple[int, int], list[Any]] = {}
         self.cancelled: set[str] = set()
-        self.submitted: set[str] = set()
+        self.retried: set[str] = set()
+        self.reset: set[str] = set()
+        self.submitted: dict[str, Submission] = {}
+        self.batches: dict[str, NewBatch] = {}
         self.prefixes: list[str] = []
+        self.output: dict[tuple[int, int, int], set[str]] = {}
         for request in batch:
             if isinstance(request, REPORTS):
                 self.reports.setdefault((request.seq, request.token), []).append(request)
-            elif isinstance(request, Cancel):
+            elif isinstance(request, Cancel | CancelBatch):
                 self.cancelled.add(request.id)
+            elif isinstance(request, Retry):
+                self.retried.add(request.id)
+            elif isinstance(request, Reset):
+                self.reset.add(request.id)
             elif isinstance(request, Submit):
-                self.submitted.update(submission.id for submission in request.submissions)
+                self._submit(request)
             elif isinstance(request, Reclaim):
                 self.prefixes.append(request.prefix)
+            elif isinstance(request, Output):
+                place = (request.seq, request.token, request.part)
+                self.output.setdefault(place, set()).add(request.text)
+
+    def _submit(self, request: Submit) -> None:
+        self.submitted.update({submission.id: submission for submission in request.submissions})
+        if request.batch is not None:
+            self.batches[request.batch.id] = request.batch
 
     def of(self, row: Task | None, *kinds: type) -> list[Any]:
         """The reports that carry the token of the row's open lease."""
@@ -93,53 +111,3 @@ class Causes:
             return False
         taken = any((row.worker or "").startswith(prefix) for prefix in self.prefixes)
         return taken or row.lease_expires_at <= self.now
-
-
-def demand_final(before: Task, after: Task) -> None:
-    kept = copy.copy(before)
-    kept.lease_expires_at = after.lease_expires_at
-    if kept != after:
-        raise Violation("final", f"task {after.seq} ended as {before.state} and became {after}")
-
-
-def demand_closed(row: Task, causes: Causes) -> None:
-    """A lease ends by a report with its token, by time, or with its worker."""
-    told = causes.of(row, *CLOSERS) or (row.state in ENDS and causes.of(row, Start))
-    message = f"task {row.seq}: lease {row.token} of {row.worker} was closed by nobody"
-    demand("fencing", told or causes.lost(row), message)
-
-
-def demand_attempts(seen: Seen, causes: Causes) -> None:
-    """Each lease is one attempt, unless it was given back or never started."""
-    before, after = seen.before, seen.after
-    counted = after.attempts - (before.attempts if before else 0) - seen.granted
-    name = f"task {after.seq}: {counted} attempts beside leases, {after.attempts} in all"
-    lost = causes.lost(before)
-    idle = lost and before is not None and before.state == "assigned"
-    clean = seen.closed is not None and (idle or bool(causes.of(before, Release)))
-    if counted == -1:
-        demand("attempts", clean, name)
-    else:
-        demand("attempts", counted == 0, name)
-        used = bool(causes.of(before, Start, Complete, Fail)) or (lost and not idle)
-        over = after.state in ENDS or after.state == "parked"
-        demand("attempts", used or over or not clean, f"{name}: one was not given back")
-    demand("attempts", 0 <= after.attempts <= after.max_attempts, name)
-
-
-def demand_end(before: Task | None, after: Task, causes: Causes) -> None:
-    name = f"task {after.seq} is {after.state}"
-    spent = after.attempts >= after.max_attempts
-    failed = causes.of(before, Fail)
-    final = any(not r.retryable for r in failed) or (spent and (failed or causes.lost(before)))
-    if after.state == "done":
-        demand("fencing", causes.of(before, Complete), f"{name} and nobody completed it")
-    elif after.state == "cancelled":
-        demand("cancel", after.id in causes.cancelled, f"{name} and nobody cancelled it")
-    elif after.state == "failed":
-        late = after.deadline_at is not None and after.deadline_at <= causes.now
-        demand("end", late or final, f"{name} before its time")
-    elif after.state == "parked" and before is not None and before.state != "parked":
-        demand("end", spent and final, f"{name} before its time")
-    elif after.state == "rejected":
-        demand("end", before is None, f"{name} after it was admitted")

@@ -8,7 +8,7 @@ and orders that it is compared with.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.store.sqlite import SqliteStore
 
-LIVE: Final = ("queued", "assigned", "running")
+LIVE: Final = ("waiting_dependency", "queued", "assigned", "running")
 ENDS: Final = ("done", "failed", "cancelled", "rejected")
 COUNTERS: Final = (
     "queued",
@@ -56,11 +56,15 @@ COUNTERS: Final = (
     WAITED_MS,
 ) = range(len(COUNTERS))
 # What may change about a task is read after every step, the whole row only when it has.
-_MOVING_SQL: Final = """SELECT seq, line, state, gate, attempts, eligible_at, queued_at, started_at,
-  completed_at, token, worker, lease_expires_at FROM task ORDER BY seq"""
+_MOVING_SQL: Final = """SELECT seq, line, rank, state, gate, attempts, deadline_at, eligible_at,
+  queued_at, started_at, completed_at, token, worker, lease_expires_at, unmet, preempt
+  FROM task ORDER BY seq"""
 _TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task"
 _LINE_SQL: Final = f"SELECT lane, agent, route, share, served, {', '.join(COUNTERS)} FROM line"
 _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
+_EVENT_SQL: Final = "SELECT id, seq, at, type, attempt, detail, batch FROM event WHERE id > ?"
+_BATCH_SQL: Final = """SELECT id, seq, parallelism, total, callback_url, open, holders, waiting,
+  cancelled, completed_at FROM batch"""
 # The columns that a task is born with and keeps.
 FIXED: Final = (
     "seq",
@@ -75,26 +79,56 @@ FIXED: Final = (
     "max_attempts",
     "position",
     "created_at",
-    "deadline_at",
     "callback_url",
 )
 
 Row = tuple[Any, ...]
 
 
+class Event(NamedTuple):
+    """A row of the event table: `seq` is the task's, None for an event of a batch."""
+
+    id: int
+    seq: int | None
+    at: int
+    type: str
+    attempt: int
+    detail: str | None
+    batch: str | None
+
+
+class Group(NamedTuple):
+    """A row of the batch table."""
+
+    id: str
+    seq: int
+    parallelism: int | None
+    total: int
+    callback_url: str | None
+    open: int
+    holders: int
+    waiting: int
+    cancelled: int
+    completed_at: int | None
+
+
 class Seen(msgspec.Struct):
-    """A row that differs from the last reading; `before` is None when it was not there."""
+    """A row that differs from the last reading; `before` is None when it was not there.
+
+    `word` are the events that it left since then, oldest first.
+    """
 
     before: Task | None
     after: Task
+    word: list[Event] = []
 
     @property
     def granted(self) -> bool:
         return self.after.token != (self.before.token if self.before else 0)
 
-    @property
-    def ended(self) -> bool:
-        return self.after.state in ENDS and not (self.before and self.before.state in ENDS)
+    def has(self, *types: str) -> bool:
+        """Whether one of its events is of these types."""
+        return any(event.type in types for event in self.word)
 
     @property
     def closed(self) -> Task | None:
@@ -152,6 +186,19 @@ class Reader:
     def sessions(self) -> list[Row]:
         return self.sql("SELECT key, holders, waiting, max_concurrent FROM session")
 
+    def events(self, after: int) -> list[Event]:
+        return [Event(*row) for row in self.sql(f"{_EVENT_SQL} ORDER BY id", (after,))]
+
+    def batches(self) -> dict[str, Group]:
+        return {row[0]: Group(*row) for row in self.sql(_BATCH_SQL)}
+
+    def edges(self) -> list[Row]:
+        return self.sql("SELECT child, parent, state FROM dependency")
+
+    def unsettled(self) -> dict[str, int]:
+        """Parents whose end has not reached all of their children, and where their edges go."""
+        return dict(self.sql("SELECT parent, edges FROM unsettled"))
+
     def deliveries(self) -> list[Row]:
         return self.sql("SELECT id, seq, event, state FROM delivery")
 
@@ -173,6 +220,8 @@ class Books:
         self.ready: dict[str, dict[str, dict[int, Task]]] = {}  # by lane, agent and seq
         self.holders: dict[str, dict[int, Task]] = {}  # by session: who has the turn
         self.waiting: dict[str, dict[int, Task]] = {}  # by session: who waits for it
+        self.members: dict[str, list[int]] = {}  # by batch: open, with a place, next to get one
+        self.blocked: dict[int, Task] = {}  # by seq: who waits for others
 
     def move(self, before: Task | None, after: Task | None) -> None:
         """Let `after` stand where `before` stood."""
@@ -197,9 +246,10 @@ class Books:
 
     def _add(self, task: Task, sign: int) -> None:
         state, leased = task.state, task.lease_expires_at is not None
-        if state == "queued":
+        ready = state == "queued" and task.gate is None
+        if state in ("queued", "waiting_dependency"):
             self.count(task, QUEUED, sign)
-            if task.gate is None:
+            if ready:
                 self.count(task, READY, sign)
                 if task.priority <= -20:
                     self.count(task, URGENT, sign)
@@ -212,11 +262,26 @@ class Books:
         if leased:
             self.count(task, SLOTS, sign)
             self.slots[task.lane, task.agent] += sign
+        if state == "waiting_dependency":
+            if sign > 0:
+                self.blocked[task.seq] = task
+            else:
+                self.blocked.pop(task.seq, None)
         if task.session is not None:
             if state == "queued" and task.gate == "session":
                 _keep(self.waiting, task.session, task, sign)
-            elif leased or state == "queued":
+            elif leased or (state == "queued" and not _is_new_and_delayed(task)):
                 _keep(self.holders, task.session, task, sign)
+        if task.batch is not None:
+            members = self.members.setdefault(task.batch, [0, 0, 0])
+            members[0] += sign * (state not in ENDS)
+            members[1] += sign * (leased or ready)
+            members[2] += sign * (state == "queued" and task.gate == "batch")
+
+
+def _is_new_and_delayed(task: Task) -> bool:
+    """It has not had its session's turn yet; between two attempts it keeps the turn."""
+    return task.gate == "delay" and task.token == 0
 
 
 def _zeros() -> list[int]:

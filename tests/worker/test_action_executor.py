@@ -132,6 +132,22 @@ async def test_a_selector_in_params_is_used_when_the_task_has_none(
     assert only_action(instance).body == {"kind": "click", "selector": "#btn"}
 
 
+async def test_what_earlier_tasks_have_left_is_sent_along(
+    executor: ActionExecutor, instance: TabInstance
+) -> None:
+    left = [{"taskId": "tsk_0", "state": "done", "result": {"title": "ü"}}]
+    params = {"inputs": "evil", "text": "x"}
+    await executor.execute(click(params=params, inputs=left))
+    assert only_action(instance).body == {"kind": "click", "inputs": left, "text": "x"}
+
+
+async def test_without_earlier_tasks_there_are_no_inputs_but_those_in_params(
+    executor: ActionExecutor, instance: TabInstance
+) -> None:
+    await executor.execute(click(params={"inputs": [1]}))
+    assert only_action(instance).body == {"kind": "click", "inputs": [1]}
+
+
 async def test_the_request_says_who_asks_for_what(
     executor: ActionExecutor, instance: TabInstance
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.worker.executors.sse import Event, EventTooLong, Parser
+from fairlane.sse import Event, EventTooLong, Parser
 
 
 def events_of(*chunks: bytes, characters_max: int = 1000) -> list[Event]:

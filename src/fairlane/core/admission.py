@@ -67,6 +67,7 @@ def reject(
     after.state = lifecycle.step(lifecycle.NEW, lifecycle.REJECT)
     after.session = None
     after.callback_url = None
+    after.eligible_at = None
     after.completed_at = now
     return Change(None, after, lifecycle.REJECT, error=error.message)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Contender(msgspec.Struct, frozen=True, gc=False):
+class Contender(msgspec.Struct, gc=False):
     """An agent with ready work in one lane. `ceiling` is its own limit there, if it has one."""
 
     agent: str
@@ -32,21 +32,16 @@ class Contender(msgspec.Struct, frozen=True, gc=False):
     def eligible(self) -> bool:
         return self.ready > 0 and (self.ceiling is None or self.slots < self.ceiling)
 
-    def after_turn(self, token: int) -> Contender:
-        """The agent with one lease more, the newest."""
-        return Contender(
-            self.agent,
-            self.ready - 1,
-            self.urgent - 1,
-            self.slots + 1,
-            token,
-            self.weight,
-            self.ceiling,
-        )
-
     @property
-    def key(self) -> tuple[bool, float, int, str]:
-        return (self.urgent <= 0, self.slots / self.weight, self.served, self.agent)
+    def most(self) -> int:
+        """How many leases it can take."""
+        if self.ceiling is None:
+            return self.ready
+        return min(self.ready, self.ceiling - self.slots)
+
+    def key_after(self, turns: int, served: int) -> tuple[bool, float, int, str]:
+        """Its place in the order after that many turns; the smallest goes next."""
+        return (self.urgent <= turns, (self.slots + turns) / self.weight, served, self.agent)
 
 
 def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[str]:
@@ -54,15 +49,20 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
 
     `served` is the token of the newest lease; each pick counts on from there, as the leases will.
     """
-    heap = [(one.key, one) for one in contenders if one.eligible]
+    able = [one for one in contenders if one.eligible]
+    # The key of each, and its number in `able`; how many turns it has had stands in `turns`.
+    heap = [(*one.key_after(0, one.served), number) for number, one in enumerate(able)]
     heapq.heapify(heap)
+    turns = [0] * len(able)
     order: list[str] = []
     while heap and len(order) < slots:
-        one = heap[0][1]
+        number = heap[0][-1]
+        one = able[number]
         order.append(one.agent)
-        after = one.after_turn(served + len(order))
-        if after.eligible:
-            heapq.heapreplace(heap, (after.key, after))
+        turns[number] += 1
+        if turns[number] < one.most:
+            token = served + len(order)
+            heapq.heapreplace(heap, (*one.key_after(turns[number], token), number))
         else:
             heapq.heappop(heap)
     return order

@@ -154,18 +154,21 @@ def stop(task: Task) -> Change:
     return Change(task, after, lifecycle.STOP)
 
 
-def reset(task: Task | None, task_id: str, now: int) -> Decision:
-    """Out of parking, with its whole budget again. The gates are for the caller to set."""
+def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
+    """Out of parking, with its whole budget again. The gates are for the caller to set.
+
+    `since` is when it began again the last time, None when it never did.
+    """
     if task is None:
         return Decision(None, NotFound(f'task "{task_id}" not found'))
     if task.state != lifecycle.PARKED:
         message = f'task "{task_id}" is {task.state}: only a parked task can be reset'
         return Decision(None, Conflict(message, details={"state": task.state}))
-    after = _renewed(task, lifecycle.RESET, now)
+    after = _renewed(task, lifecycle.RESET, now, since)
     return Decision(Change(task, after, lifecycle.RESET), after)
 
 
-def revive(task: Task | None, task_id: str, now: int) -> Decision:
+def revive(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
     """Run a failed or cancelled task once more, with its whole budget and time again."""
     if task is None:
         return Decision(None, NotFound(f'task "{task_id}" not found'))
@@ -175,11 +178,11 @@ def revive(task: Task | None, task_id: str, now: int) -> Decision:
     if task.leased:
         message = f'the last run of task "{task_id}" has not stopped yet; try again in a moment'
         return Decision(None, Conflict(message, details={"state": task.state}))
-    after = _renewed(task, lifecycle.REVIVE, now)
+    after = _renewed(task, lifecycle.REVIVE, now, since)
     return Decision(Change(task, after, lifecycle.REVIVE), after)
 
 
-def _renewed(task: Task, verb: str, now: int) -> Task:
+def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
     after = copy.copy(task)
     after.state = lifecycle.step(task.state, verb)
     after.gate = None
@@ -189,8 +192,11 @@ def _renewed(task: Task, verb: str, now: int) -> Task:
     after.started_at = None
     after.completed_at = None
     after.worker = None
+    if after.preempt:
+        after.preempt = 0
     if task.deadline_at is not None:
-        after.deadline_at = now + (task.deadline_at - task.created_at)
+        span_ms = task.deadline_at - (task.created_at if since is None else since)
+        after.deadline_at = now + span_ms
     return after
 
 

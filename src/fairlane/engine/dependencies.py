@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from fairlane.core import dependencies, gates, leases, lifecycle
-from fairlane.core.admission import deadline
+from fairlane.core import admission, dependencies, gates, leases, lifecycle
 from fairlane.core.dependencies import BROKEN, MET, OPEN
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
-from fairlane.core.model import ORPHANED, Change, Submission, Task
+from fairlane.core.model import DELAY_GATE, ORPHANED, Change, Submission, Task
 from fairlane.store.transaction import Transaction
 
 LEVELS_MAX: Final = 50
@@ -93,6 +92,29 @@ def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
     return None
 
 
+def let_in(tx: Transaction, task: Task, now: int) -> None:
+    """Nothing is to be waited for but a moment, the session and the batch.
+
+    The deadline that a task has by its kind runs from here when it had parents.
+    """
+    if task.unmet is not None and task.deadline_at is None:
+        since = max(now, task.eligible_at or now)
+        task.deadline_at = admission.deadline(tx.policy, task.kind, since)
+    task.gate = gates.next_gate(task, tx.session_of(task), tx.batch_of(task), now)
+    if task.gate != DELAY_GATE:
+        task.eligible_at = None
+
+
+def place_again(tx: Transaction, tasks: Iterable[Task]) -> None:
+    """Tasks that had ended may belong into other lines by now: the policy may have changed."""
+    placed = list(tasks)
+    for task in placed:
+        owner = admission.line_agent(tx.policy, task.lane, task.agent)
+        task.line = tx.line_number(task.lane, owner, task.route)
+        task.rank = admission.rank(tx.policy.lanes[task.lane], task.priority, task.created_at)
+    tx.place(placed)
+
+
 # -------------------------------------------------------------------- a parent ends
 
 
@@ -113,7 +135,10 @@ def settle(tx: Transaction, now: int) -> None:
 def _load(tx: Transaction) -> None:
     for parent, goes, state in tx.connection.run("unsettled_all"):
         left = BROKEN if goes == OPEN else OPEN
-        tx.settling.setdefault(parent, (left, goes, state))
+        newer = tx.settling.get(parent)
+        # What a revived parent has not mended yet must be, before that it is done can count.
+        if newer is None or (goes == OPEN and newer[1] == MET):
+            tx.settling[parent] = (left, goes, state)
     tx.connection.run("unsettled_forget")
     tx.unsettled = 0
     tx.changed = True
@@ -134,6 +159,7 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     if len(found) < budget:  # all of their edges are at hand
         for parent in parents:
             del tx.settling[parent]
+        _catch_up(tx, [parent for parent, (_, goes, _) in parents.items() if goes == OPEN])
     if not found:
         return 0
     moved = [(child, parent, parents[parent][1]) for parent, child in found]
@@ -141,30 +167,30 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     tx.open_edges += sum(1 if goes == OPEN else -1 for _, _, goes in moved)
     children = tx.tasks_by_seq(child for child, _, _ in moved)
     tx.prepare(children[child] for child, _, _ in moved)
-    revived = [child for child, _, goes in moved if goes == OPEN]
-    edges_of = tx.edges_of(revived) if revived else {}
-    for child, parent, goes in moved:
-        _follow(tx, tx.task(child), parent, goes, parents[parent][2], edges_of, now)
+    _follow(tx, moved, {parent: state for parent, (_, _, state) in parents.items()}, now)
+    # Last: whoever is mended counts all of its edges as they are now.
+    _mend_all(tx, [child for child, _, goes in moved if goes == OPEN], now)
     return len(found)
 
 
+def _catch_up(tx: Transaction, mended: Sequence[str]) -> None:
+    """A revived parent may have ended again before all of its children were mended."""
+    for parent, task in tx.tasks_by_id(mended).items() if mended else ():
+        if task.terminal:
+            goes = dependencies.EDGE_AFTER[task.state]
+            tx.settling.setdefault(parent, (OPEN, goes, task.state))
+
+
 def _follow(
-    tx: Transaction,
-    child: Task,
-    parent: str,
-    goes: int,
-    parent_state: str,
-    edges_of: Mapping[int, Mapping[str, int]],
-    now: int,
+    tx: Transaction, moved: Iterable[tuple[int, str, int]], states: Mapping[str, str], now: int
 ) -> None:
-    if goes == OPEN:
-        _mend(tx, child, edges_of[child.seq], now)
-    elif child.state != lifecycle.WAITING:
-        return
-    elif goes == MET:
-        _meet(tx, child, now)
-    else:
-        tx.apply(dependencies.orphan(child, parent, parent_state, now))
+    """The waiting children of parents that ended in these states."""
+    for seq, parent, goes in moved:
+        child = tx.task(seq)
+        if child.state == lifecycle.WAITING and goes == MET:
+            _meet(tx, child, now)
+        elif child.state == lifecycle.WAITING and goes == BROKEN:
+            tx.apply(dependencies.orphan(child, parent, states[parent], now))
 
 
 def _meet(tx: Transaction, child: Task, now: int) -> None:
@@ -174,22 +200,31 @@ def _meet(tx: Transaction, child: Task, now: int) -> None:
         return
     after.state = lifecycle.step(child.state, lifecycle.UNBLOCK)
     after.queued_at = now
-    if after.deadline_at is None:
-        after.deadline_at = deadline(tx.policy, after.kind, max(now, after.eligible_at or now))
-    after.gate = gates.next_gate(after, tx.session_of(after), tx.batch_of(after), now)
+    let_in(tx, after, now)
     tx.apply(Change(child, after, lifecycle.UNBLOCK))
 
 
-def _mend(tx: Transaction, child: Task, edges_: Mapping[str, int], now: int) -> None:
-    """A parent was revived: so is the child that had been cancelled because of it."""
-    if child.unmet != ORPHANED or child.state != lifecycle.CANCELLED:
+def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
+    """Parents were revived: so are the children that had been cancelled because of them."""
+    orphans = [child for child in dict.fromkeys(children) if _orphaned(tx.task(child))]
+    if not orphans:
         return
-    if BROKEN in edges_.values():
-        return
-    change = leases.revive(child, child.id, now).change
-    assert change is not None
-    dependencies.block(change.after, sum(state == OPEN for state in edges_.values()))
-    tx.apply(change)
+    edges_of, since = tx.edges_of(orphans), tx.began_again(orphans)
+    mended = []
+    for seq in orphans:
+        states = edges_of[seq].values()
+        if BROKEN not in states:
+            child = tx.task(seq)
+            change = leases.revive(child, child.id, now, since.get(seq)).change
+            assert change is not None
+            dependencies.block(change.after, sum(state == OPEN for state in states))
+            tx.apply(change)
+            mended.append(change.after)
+    place_again(tx, mended)
+
+
+def _orphaned(task: Task) -> bool:
+    return task.unmet == ORPHANED and task.state == lifecycle.CANCELLED
 
 
 # -------------------------------------------------------------------- what parents leave behind

@@ -240,7 +240,10 @@ def _urgent(tx: Transaction, lane: str, routes: frozenset[str]) -> int:
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
     agents = dict.fromkeys(line.agent for line in lines)
     contenders = [_contender(tx, lane, routes, agent) for agent in agents]
-    return sum(one.urgent for one in contenders if by_priority or one.eligible)
+    if by_priority:
+        return sum(one.urgent for one in contenders)
+    # Of each agent no more than its own ceiling lets it run.
+    return sum(min(one.urgent, one.most) for one in contenders if one.eligible)
 
 
 def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:

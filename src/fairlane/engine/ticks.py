@@ -95,6 +95,7 @@ def prune(tx: Transaction, now: int) -> int:
     for table in _TABLES:
         tx.connection.run_rows(f"{table}_delete", seqs)
     batches = [(id_,) for id_ in dict.fromkeys(row[1] for row in rows) if id_]
+    tx.connection.run_rows("delivery_forget", batches)
     tx.connection.run_rows("batch_forget", batches)
     tx.connection.run_rows("event_forget", batches)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.

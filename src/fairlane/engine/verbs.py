@@ -91,13 +91,17 @@ def _submit_one(
     known: dict[str, Task],
     now: int,
 ) -> Any:
+    try:
+        ordered = _parents_first(request.submissions)
+    except InvalidRequest as error:
+        return error  # an answer to this request: others of the transaction are not to blame
     key = request.idempotency
     if key is None:
-        return _admit_all(tx, request, known, now)
+        return _admit_all(tx, request, ordered, known, now)
     memory = remembered.get((key.agent, key.key))
     if memory is not None:
         return _again(tx, memory, key.digest)
-    answers = _admit_all(tx, request, known, now)
+    answers = _admit_all(tx, request, ordered, known, now)
     # A refused submission is to be tried again with the same key, so it is not remembered.
     seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
     if seqs:
@@ -109,20 +113,34 @@ def _submit_one(
     return answers
 
 
+def _parents_first(submissions: Sequence[Submission]) -> Sequence[Submission]:
+    """Raises `InvalidRequest` when some of them wait for each other."""
+    if not any(submission.depends_on for submission in submissions):
+        return submissions
+    by_id = {submission.id: submission for submission in submissions}
+    return [by_id[id_] for id_ in graph.in_order({s.id: s.depends_on for s in submissions})]
+
+
 def _admit_all(
-    tx: Transaction, request: Submit, known: dict[str, Task], now: int
+    tx: Transaction,
+    request: Submit,
+    ordered: Sequence[Submission],
+    known: dict[str, Task],
+    now: int,
 ) -> list[Task | FairlaneError]:
     """All of one request, parents before their children; the answers in the order of asking."""
-    if request.batch is not None:
-        tx.add_batch(_new_batch(tx, request.batch, now))
-    submissions = request.submissions
-    if not any(submission.depends_on for submission in submissions):
-        return [_admit(tx, submission, now) for submission in submissions]
-    by_id = {submission.id: submission for submission in submissions}
+    batch = None if request.batch is None else _new_batch(tx, request.batch, now)
+    if batch is not None:
+        tx.add_batch(batch)
     answers: dict[str, Task | FairlaneError] = {}
-    for id_ in graph.in_order({id_: s.depends_on for id_, s in by_id.items()}):
-        answers[id_] = _admit_child(tx, by_id[id_], known, answers, now)
-    return [answers[submission.id] for submission in submissions]
+    for submission in ordered:
+        if submission.depends_on:
+            answers[submission.id] = _admit_child(tx, submission, known, answers, now)
+        else:
+            answers[submission.id] = _admit(tx, submission, now)
+    if batch is not None and not batch.total:
+        tx.drop_batch(batch.id)
+    return [answers[submission.id] for submission in request.submissions]
 
 
 def _new_batch(tx: Transaction, new: NewBatch, now: int) -> Batch:
@@ -141,12 +159,15 @@ def _admit_child(
     cycle = dependencies.refuse_cycle(tx, submission)
     if cycle is not None:
         return cycle
+    # What came with another request of this transaction may have been rejected in the meantime.
+    others = [id_ for id_ in submission.depends_on if id_ not in known and id_ not in answers]
+    if others:
+        known.update(tx.tasks_by_id(others))
     edges = dependencies.edges(submission, known)
     unmet = sum(state != graph.MET for _, state in edges)
-    answer = _admit(tx, submission, now, unmet if submission.depends_on else None)
+    answer = _admit(tx, submission, now, unmet)
     if isinstance(answer, Task):
-        if submission.depends_on:
-            answer = dependencies.connect(tx, answer, edges, known)
+        answer = dependencies.connect(tx, answer, edges, known)
         known[answer.id] = answer
     return answer
 
@@ -178,16 +199,16 @@ def _admit(
     if unmet is not None:
         graph.block(after, unmet)
     if not unmet:
-        session = tx.session(submission.session) if submission.session else None
-        batch = tx.batch(submission.batch) if submission.batch else None
-        after.gate = gates.next_gate(after, session, batch, now)
+        dependencies.let_in(tx, after, now)
     tx.apply(change, body=submission.body)
     return after
 
 
 def _refusal(tx: Transaction, agent: str, task_id: str, lane: str) -> QueueFull | None:
+    agent_queued = 0
+    if tx.policy.lanes[lane].max_per_agent is not None:
+        agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
     lane_queued = tx.lane(lane).queued
-    agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
     return admission.refusal(
         agent, task_id, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
     )
@@ -383,19 +404,28 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
 
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
-    found = tx.tasks_by_id(request.id for request in requests)
-    tx.prepare(found.values())
-    for request in requests:
-        task = found.get(request.id)
-        yield _begin_again(tx, leases.revive(task and tx.task(task.seq), request.id, now), now)
+    for task, task_id, since in _ended(tx, requests):
+        yield _begin_again(tx, leases.revive(task, task_id, now, since), now)
 
 
 def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[Any]:
+    for task, task_id, since in _ended(tx, requests):
+        yield _begin_again(tx, leases.reset(task, task_id, now, since), now)
+
+
+def _ended(
+    tx: Transaction, requests: Sequence[Retry | Reset]
+) -> Iterator[tuple[Task | None, str, int | None]]:
+    """The task of each request as it is then, its id, and when it began again the last time."""
     found = tx.tasks_by_id(request.id for request in requests)
     tx.prepare(found.values())
+    since = tx.began_again(task.seq for task in found.values() if task.deadline_at is not None)
     for request in requests:
         task = found.get(request.id)
-        yield _begin_again(tx, leases.reset(task and tx.task(task.seq), request.id, now), now)
+        if task is None:
+            yield None, request.id, None
+        else:
+            yield tx.task(task.seq), request.id, since.get(task.seq)
 
 
 def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task | FairlaneError:
@@ -411,12 +441,9 @@ def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task |
     if problem is not None:
         return problem
     if not after.unmet:
-        after.gate = gates.next_gate(after, tx.session_of(after), tx.batch_of(after), now)
+        dependencies.let_in(tx, after, now)
     tx.apply(change)
-    owner = admission.line_agent(tx.policy, after.lane, after.agent)
-    after.line = tx.line_number(after.lane, owner, after.route)
-    after.rank = admission.rank(tx.policy.lanes[after.lane], after.priority, after.created_at)
-    tx.place(after)
+    dependencies.place_again(tx, [after])
     return after
 
 

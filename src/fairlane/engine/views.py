@@ -270,7 +270,12 @@ def recount(connection: Connection) -> list[str]:
         _compare(f"lane {row[0]}", tally, sums, problems)
         if not tally.balanced:
             problems.append(f"lane {row[0]}: what was submitted is not all accounted for")
-    return problems + _recount_sessions(connection)
+    return [
+        *problems,
+        *_recount_sessions(connection),
+        *_recount_batches(connection),
+        *_recount_dependencies(connection),
+    ]
 
 
 def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
@@ -287,3 +292,34 @@ def _recount_sessions(connection: Connection) -> list[str]:
         for key in sorted(real.keys() | kept.keys())
         if kept.get(key, (0, 0)) != real.get(key, (0, 0))
     ]
+
+
+def _recount_batches(connection: Connection) -> list[str]:
+    """A batch remembers how many tasks it had, even those that are not kept any more."""
+    real = {row[0]: tuple(row[1:]) for row in connection.run("batch_recount")}
+    kept = {b.id: b for row in connection.run("batch_all") for b in [Batch(*row)]}
+    problems = [
+        f"batch {id_}: its tasks are there, it is not" for id_ in sorted(real.keys() - kept.keys())
+    ]
+    for id_, batch in sorted(kept.items()):
+        total, *counted = real.get(id_, (0, 0, 0, 0))
+        numbers = [batch.open, batch.holders, batch.waiting]
+        if batch.total < total or numbers != counted:
+            has = (batch.total, *numbers)
+            problems.append(f"batch {id_}: has {has}, the tasks say {(total, *counted)}")
+    return problems
+
+
+def _recount_dependencies(connection: Connection) -> list[str]:
+    edges, open_edges, unsettled, parents = connection.run("dependency_recount")[0]
+    problems = []
+    if edges != open_edges:
+        problems.append(f"dependencies: {edges} are counted as open, {open_edges} are")
+    if unsettled != parents:
+        problems.append(
+            f"dependencies: {unsettled} parents are counted as unsettled, {parents} are"
+        )
+    for id_, unmet, real in connection.run("unmet_recount"):
+        if unmet != real or not real:
+            problems.append(f"task {id_}: waits for {unmet} others, its dependencies say {real}")
+    return problems

@@ -34,12 +34,19 @@ _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
 class HttpApp:
-    def __init__(self, node: Node, check_url: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        check_url: Callable[[str], object],
+        *,
+        look_seconds: float | None = None,
+    ) -> None:
+        """`look_seconds`: how often streams look for what others wrote, when nobody tells."""
         self._node = node
         tasks = Tasks(node, check_url)
         templates = Templates(node, tasks)
         batches = Batches(node)
-        events = Events(node)
+        events = Events(node, look_seconds)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
             "/tasks": {"POST": tasks.submit, "GET": tasks.list},

@@ -22,16 +22,17 @@ HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
 WINDOW: Final = 5000
 PAGE: Final = 500
-_HELLO: Final = b"retry: 1000\n: events follow\n\n"
+_HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 _FILTERS: Final = {"taskId": "task", "batchId": "batch", "agentId": "agent", "lane": "lane"}
 _NUMBER_MAX: Final = 2**62
 
 
 class Events:
-    def __init__(self, node: Node, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(self, node: Node, look_seconds: float | None = None) -> None:
+        """`look_seconds` is how often to look for what nobody tells this node; None for never."""
         self._node = node
-        self._heartbeat_seconds = heartbeat_seconds
+        self._look_seconds = LOOK_AGAIN_SECONDS if node.store.shared else look_seconds
 
     async def read(self, request: Request) -> Answer | Stream:
         query = request.query(*_FILTERS, "type", "after", "limit")
@@ -98,7 +99,8 @@ class Events:
         views = self._node.views
         after = min(after, await views.read(views.last_event))
         with self._node.follow() as waiter:
-            yield _HELLO
+            # An id without data: who is cut off before the first event comes back to this place.
+            yield b"id: %d\n" % after + _HELLO
             while True:
                 last = await views.read(views.last_event)
                 while after < last:
@@ -147,15 +149,13 @@ class Events:
     async def _wait(self, waiter: Waiter, news: Callable[[], bool]) -> AsyncIterator[bytes]:
         """Wait until there may be something new; a heartbeat shows meanwhile that we live."""
         clock = self._node.clock
-        beat_at = clock.monotonic() + self._heartbeat_seconds
+        beat_at = clock.monotonic() + HEARTBEAT_SECONDS
         while True:
             left = beat_at - clock.monotonic()
             if left <= 0:
                 yield _HEARTBEAT
                 return
-            told = await waiter.wait(
-                min(left, LOOK_AGAIN_SECONDS) if self._node.store.shared else left
-            )
+            told = await waiter.wait(min(left, self._look_seconds or left))
             if told or await self._node.views.read(news):
                 return
 

@@ -59,9 +59,10 @@ class Tasks:
         return Answer(202, wire.batch(*_side_by_side(batch.id, items, answers)))
 
     async def list(self, request: Request) -> Answer:
-        query = request.query(*_FILTERS, "state", "limit", "cursor")
+        query = request.query(*_FILTERS, "kind", "state", "limit", "cursor")
         wanted = Filter(
             states=bodies.parse_states(query.get("state", "")),
+            kind=bodies.parse_kind(query.get("kind")),
             before=whole_number(query, "cursor", None, low=1, high=2**62),
             **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},
         )

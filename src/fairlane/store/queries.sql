@@ -122,7 +122,7 @@ SELECT {line} FROM rows JOIN line ON line.lane = rows.lane AND line.agent = rows
 -- name: line_save
 -- rows: queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int, lane text, agent text, route text, share real, served int, id int
 INSERT INTO line ({line}) SELECT * FROM rows WHERE true
-ON CONFLICT (lane, agent, route) DO UPDATE SET queued = excluded.queued, ready = excluded.ready,
+ON CONFLICT (id) DO UPDATE SET queued = excluded.queued, ready = excluded.ready,
   urgent = excluded.urgent, inflight = excluded.inflight, slots = excluded.slots,
   parked = excluded.parked, submitted = excluded.submitted, completed = excluded.completed,
   failed = excluded.failed, cancelled = excluded.cancelled, rejected = excluded.rejected,
@@ -176,6 +176,23 @@ CROSS JOIN LATERAL (
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
   ORDER BY l.share, l.served, l.agent LIMIT :limit) AS first
 JOIN line ON line.lane = rows.lane AND line.agent = first.agent
+
+-- name: task_head @sqlite
+-- rows: line int
+SELECT {task}, request.body FROM rows
+CROSS JOIN task ON task.seq = (
+  SELECT t.seq FROM task AS t
+  WHERE t.line = rows.line AND t.state = 'queued' AND t.gate IS NULL
+  ORDER BY t.rank, t.seq LIMIT 1)
+CROSS JOIN request ON request.seq = task.seq
+-- name: task_head @postgres
+-- rows: line int
+SELECT {task}, request.body FROM rows
+CROSS JOIN LATERAL (
+  SELECT * FROM task AS t
+  WHERE t.line = rows.line AND t.state = 'queued' AND t.gate IS NULL
+  ORDER BY t.rank, t.seq LIMIT 1) AS task
+JOIN request ON request.seq = task.seq
 
 -- name: task_next @sqlite
 -- rows: line int
@@ -303,12 +320,6 @@ SELECT state, count(*) FROM task WHERE batch = :id GROUP BY state
 -- rows: child int, parent text, state int
 INSERT INTO dependency (child, parent, state) SELECT * FROM rows
 
--- name: dependency_parents
--- rows: id text, state int
-SELECT rows.id FROM rows
-WHERE EXISTS (
-  SELECT 1 FROM dependency AS d WHERE d.parent = rows.id AND d.state = rows.state)
-
 -- name: dependency_children @sqlite
 -- rows: parent text, state int
 SELECT d.parent, d.child FROM rows
@@ -333,9 +344,6 @@ WHERE dependency.child = rows.child AND dependency.parent = rows.parent
 -- rows: child int
 DELETE FROM dependency WHERE child IN (SELECT rows.child FROM rows)
 
--- name: dependency_open
-SELECT count(*) FROM dependency WHERE state = 0
-
 -- name: unsettled_all
 SELECT parent, edges, state FROM unsettled
 
@@ -355,6 +363,11 @@ INSERT INTO event (id, seq, at, type, attempt, detail, batch) SELECT * FROM rows
 
 -- name: event_task
 SELECT {event} FROM event WHERE seq = :seq ORDER BY id
+
+-- name: event_requeued
+-- rows: seq int
+SELECT event.seq, max(event.at) FROM rows JOIN event ON event.seq = rows.seq
+WHERE event.type = 'task.requeued' GROUP BY event.seq
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1
@@ -418,12 +431,16 @@ SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL ORDER BY lease_expire
 SELECT seq, batch, lane, agent FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
+  AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
+    WHERE batch.id = task.batch AND delivery.state = 'due')
 ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_old_count
 SELECT count(*) FROM task WHERE completed_at IS NOT NULL AND completed_at <= :before
   AND lease_expires_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
+  AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
+    WHERE batch.id = task.batch AND delivery.state = 'due')
 
 -- name: task_rejected
 SELECT seq, batch, lane, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
@@ -441,6 +458,11 @@ DELETE FROM result WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: delivery_delete
 -- rows: seq int
 DELETE FROM delivery WHERE seq IN (SELECT rows.seq FROM rows)
+-- name: delivery_forget
+-- rows: id text
+DELETE FROM delivery WHERE seq IN (
+  SELECT batch.seq FROM rows JOIN batch ON batch.id = rows.id
+  WHERE NOT EXISTS (SELECT 1 FROM task WHERE task.batch = batch.id))
 -- name: event_delete
 -- rows: seq int
 DELETE FROM event WHERE seq IN (SELECT rows.seq FROM rows)
@@ -588,6 +610,11 @@ SELECT batch,
   sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'batch' THEN 1 ELSE 0 END)
 FROM task WHERE batch IS NOT NULL GROUP BY batch
+
+-- name: dependency_recount
+SELECT open_edges, (SELECT count(*) FROM dependency WHERE state = 0),
+  unsettled, (SELECT count(*) FROM unsettled)
+FROM scheduler WHERE id = 1
 
 -- name: unmet_recount
 SELECT task.id, task.unmet,

@@ -22,6 +22,9 @@ SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
 _CHUNK_MAX: Final = 256
 _BUSY_MS: Final = 10_000
+_WRITER_CACHE_KIB: Final = 32_000
+_READER_CACHE_KIB: Final = 8_000
+_CHECKPOINT_PAGES: Final = 4000
 _TROUBLE: Final = (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError)
 
 
@@ -248,7 +251,9 @@ class SqliteStore:
             connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
-        connection.pragma("cache_size", -16_000)
+        connection.pragma("cache_size", -_READER_CACHE_KIB if readonly else -_WRITER_CACHE_KIB)
+        # Pages that many commits rewrite reach the file once per so many pages of the log.
+        connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
         if readonly:
             connection.pragma("query_only", True)
         return connection

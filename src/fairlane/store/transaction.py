@@ -90,8 +90,10 @@ class Transaction:
         return self.last_token
 
     def tasks_by_id(self, ids: Iterable[str]) -> dict[str, Task]:
-        self.write()
         rows = [(id_,) for id_ in dict.fromkeys(ids)]
+        if not rows:
+            return {}
+        self.write()
         found = [Task(*row) for row in self.connection.run_rows("task_by_id", rows)]
         return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
 
@@ -190,7 +192,11 @@ class Transaction:
     def next_tasks(self, lines: Sequence[int], limit: int) -> list[tuple[Task, str]]:
         """The first `limit` ready tasks of each line, with their requests."""
         self.write()
-        rows = self.connection.run_rows("task_next", [(line,) for line in lines], limit=limit)
+        wanted = [(line,) for line in lines]
+        if limit == 1:  # one value instead of a table of one row: twice as fast on SQLite
+            rows = self.connection.run_rows("task_head", wanted)
+        else:
+            rows = self.connection.run_rows("task_next", wanted, limit=limit)
         return [(Task(*row[:_TASK_WIDTH]), row[_TASK_WIDTH]) for row in rows]
 
     def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
@@ -235,6 +241,12 @@ class Transaction:
         self._batches[batch.id] = batch
         self._dirty_batches.add(batch.id)
 
+    def drop_batch(self, id_: str) -> None:
+        """Take back a batch that none of its tasks has come into."""
+        del self._batches[id_]
+        self._dirty_batches.discard(id_)
+        self.connection.run_rows("batch_forget", [(id_,)])
+
     def apply(self, change: Change, body: str | None = None) -> None:
         """Count the change now; its row is written with all others. A new task brings its body."""
         after = change.after
@@ -271,10 +283,16 @@ class Transaction:
         self.last_event += 1
         self._events.append((self.last_event, seq, self.now, type_, attempt, detail, batch))
 
-    def place(self, task: Task) -> None:
-        """Put a task that comes back from its end into the line where it belongs now."""
+    def place(self, tasks: Iterable[Task]) -> None:
+        """Put tasks that come back from their end into the lines where they belong now."""
         self.write()
-        self.connection.run_rows("task_place", [(task.seq, task.line, task.rank)])
+        self.connection.run_rows("task_place", [(t.seq, t.line, t.rank) for t in tasks])
+
+    def began_again(self, seqs: Iterable[int]) -> dict[int, int]:
+        """When tasks were last queued again after they had ended or parked, if ever."""
+        self.write()
+        rows = [(seq,) for seq in seqs]
+        return {row[0]: row[1] for row in self.connection.run_rows("event_requeued", rows)}
 
     def connect(self, child: int, edges: Iterable[tuple[str, int]]) -> None:
         """Keep the edges of a new task: its parents and the state of each edge."""
@@ -414,15 +432,15 @@ class Transaction:
         return (id_, batch.seq, batch.callback_url, event, "due", self.now, 0, self.now)
 
     def _note_due(self, task: Task) -> None:
-        due = task.lease_expires_at
+        self.note_due(task.lease_expires_at)
         if task.state not in lifecycle.TERMINAL:
-            due = _earlier(due, task.deadline_at)
-            due = _earlier(due, task.eligible_at)
-        self.note_due(due)
+            self.note_due(task.deadline_at)
+            self.note_due(task.eligible_at)
 
     def note_due(self, moment: int | None) -> None:
         """Something has to be looked at again at `moment`."""
-        self.due_at = _earlier(self.due_at, moment)
+        if moment is not None and (self.due_at is None or moment < self.due_at):
+            self.due_at = moment
 
     # ---------------------------------------------------------------- counters
 
@@ -513,8 +531,3 @@ def _moving(task: Task) -> Row:
         task.preempt,
     )
 
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)

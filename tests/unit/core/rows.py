@@ -25,8 +25,9 @@ def queued(**given: Any) -> Task:
         "lane": "main",
         "agent": "ada",
         "route": "handler/count",
-        "line": "ada",
+        "line": 3,
         "priority": 0,
+        "rank": 0,
         "state": lifecycle.QUEUED,
         "gate": None,
         "session": None,
@@ -38,6 +39,12 @@ def queued(**given: Any) -> Task:
         "queued_at": NOW,
     }
     return Task(**{**fields, **given})
+
+
+def waiting(**given: Any) -> Task:
+    """A task that waits for one other."""
+    fields = {"state": lifecycle.WAITING, "gate": "dependency", "unmet": 1}
+    return queued(**{**fields, **given})
 
 
 def assigned(**given: Any) -> Task:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairlane.core import admission
 from fairlane.core.errors import InvalidRequest, QueueFull
-from fairlane.core.policy import Policy, from_document
+from fairlane.core.model import Task
+from fairlane.core.policy import LanePolicy, Policy, from_document
 from tests.unit.core.rows import NOW, submission
 
+DEFAULT = Policy()
 SMALL = from_document({"lanes": {"browser": {"maxQueueSize": 5, "maxPerAgent": 3}}})
 
 
 def _refusal(lane_queued: int, agent_queued: int, policy: Policy = SMALL) -> QueueFull | None:
     return admission.refusal(
-        submission(), "browser", policy, lane_queued=lane_queued, agent_queued=agent_queued
+        "ada", "tsk_1", "browser", policy, lane_queued=lane_queued, agent_queued=agent_queued
     )
+
+
+def _admitted(lane: str = "browser", policy: Policy = DEFAULT, **given: Any) -> Task:
+    asked = submission(**given)
+    return admission.admit(asked, lane, policy, seq=1, line=3, position=1, now=NOW).after
 
 
 def test_a_deadline_in_the_past_is_refused() -> None:
@@ -71,13 +80,13 @@ def test_lowered_limits_refuse_more_but_evict_nothing() -> None:
 
 def test_a_lane_without_limits_takes_everything() -> None:
     refusal = admission.refusal(
-        submission(), "queue", Policy(), lane_queued=10**9, agent_queued=10**9
+        "ada", "tsk_1", "queue", Policy(), lane_queued=10**9, agent_queued=10**9
     )
     assert refusal is None
 
 
 def test_an_admitted_action_is_queued_with_the_deadline_of_its_kind() -> None:
-    change = admission.admit(submission(), "browser", Policy(), seq=9, position=4, now=NOW)
+    change = admission.admit(submission(), "browser", Policy(), seq=9, line=3, position=4, now=NOW)
     task = change.after
     assert (change.before, change.verb, change.error) == (None, "submit", None)
     assert (task.seq, task.id, task.kind, task.lane, task.agent) == (
@@ -94,14 +103,12 @@ def test_an_admitted_action_is_queued_with_the_deadline_of_its_kind() -> None:
 
 
 def test_an_admitted_handler_has_no_deadline_and_three_attempts() -> None:
-    change = admission.admit(
-        submission(kind="handler"), "main", Policy(), seq=1, position=1, now=NOW
-    )
-    assert (change.after.deadline_at, change.after.max_attempts) == (None, 3)
+    task = _admitted("main", kind="handler")
+    assert (task.deadline_at, task.max_attempts) == (None, 3)
 
 
 def test_what_the_caller_asked_for_is_kept() -> None:
-    asked = submission(
+    task = _admitted(
         priority=-5,
         session="chat:7",
         batch="bat_1",
@@ -109,7 +116,6 @@ def test_what_the_caller_asked_for_is_kept() -> None:
         callback_url="https://example.com/done",
         route="action",
     )
-    task = admission.admit(asked, "browser", Policy(), seq=1, position=1, now=NOW).after
     assert (task.priority, task.session, task.batch, task.deadline_at, task.callback_url) == (
         -5,
         "chat:7",
@@ -120,18 +126,84 @@ def test_what_the_caller_asked_for_is_kept() -> None:
 
 
 def test_a_rejected_task_is_a_terminal_record_that_owes_nobody_anything() -> None:
-    asked = submission(session="chat:7", callback_url="https://example.com/done")
+    asked = submission(session="chat:7", callback_url="https://example.com/done", delay_ms=9)
     change = admission.reject(asked, "browser", SMALL, QueueFull("rejected: full"), seq=1, now=NOW)
     task = change.after
     assert (change.before, change.verb, change.error) == (None, "reject", "rejected: full")
     assert (task.state, task.terminal, task.completed_at) == ("rejected", True, NOW)
-    assert (task.session, task.callback_url) == (None, None)
+    assert (task.session, task.callback_url, task.eligible_at) == (None, None, None)
     assert (task.position, task.started_at, task.leased) == (0, None, False)
 
 
 def test_a_task_stands_in_its_agents_line_or_in_the_one_of_its_lane() -> None:
-    policy = Policy()
-    assert admission.line_of(policy, "browser", "ada") == "ada"
-    assert admission.line_of(policy, "queue", "ada") == ""
-    task = admission.admit(submission(), "queue", policy, seq=1, position=1, now=NOW).after
-    assert (task.line, task.agent) == ("", "ada")
+    assert admission.line_agent(DEFAULT, "browser", "ada") == "ada"
+    assert admission.line_agent(DEFAULT, "queue", "ada") == ""
+    task = _admitted("queue")
+    assert (task.line, task.agent) == (3, "ada")
+
+
+# ---------------------------------------------------------------- when it may begin
+
+
+@pytest.mark.parametrize(
+    ("given", "eligible_at"),
+    [
+        ({}, None),
+        ({"delay_ms": 500}, NOW + 500),
+        ({"delay_ms": 0}, None),
+        ({"run_at": NOW + 9}, NOW + 9),
+        ({"run_at": NOW}, None),
+        ({"run_at": NOW - 9}, None),
+    ],
+)
+def test_a_delay_and_a_moment_are_kept_while_they_lie_ahead(
+    given: dict[str, int], eligible_at: int | None
+) -> None:
+    assert _admitted(**given).eligible_at == eligible_at
+
+
+def test_the_deadline_of_a_kind_runs_from_when_the_task_may_begin() -> None:
+    assert _admitted(delay_ms=5000).deadline_at == NOW + 65_000
+    assert _admitted(delay_ms=5000, deadline_at=NOW + 9000).deadline_at == NOW + 9000
+
+
+def test_while_a_task_has_to_wait_for_others_it_has_only_a_deadline_of_its_own() -> None:
+    assert _admitted(depends_on=("tsk_0",)).deadline_at is None
+    assert _admitted(depends_on=("tsk_0",), deadline_at=NOW + 9).deadline_at == NOW + 9
+
+
+def test_the_deadline_of_a_kind_can_be_asked_for_on_its_own() -> None:
+    assert admission.deadline(DEFAULT, "action", NOW) == NOW + 60_000
+    assert admission.deadline(DEFAULT, "handler", NOW) is None
+
+
+# ---------------------------------------------------------------- retries, place and pre-emption
+
+
+@pytest.mark.parametrize(("asked", "allowed"), [(None, 3), (1, 1), (9, 9)])
+def test_a_task_may_have_a_budget_of_its_own(asked: int | None, allowed: int) -> None:
+    assert _admitted("main", kind="handler", max_attempts=asked).max_attempts == allowed
+
+
+@pytest.mark.parametrize(("preemptible", "preempt"), [(False, None), (True, 0)])
+def test_only_who_says_so_can_be_interrupted(*, preemptible: bool, preempt: int | None) -> None:
+    assert _admitted(preemptible=preemptible).preempt == preempt
+
+
+def test_without_aging_a_tasks_place_is_its_priority() -> None:
+    assert admission.rank(LanePolicy(), 7, NOW) == 7
+    assert _admitted(priority=-3).rank == -3
+
+
+def test_with_aging_a_point_of_priority_is_worth_some_waiting() -> None:
+    lane = LanePolicy(aging_ms=1000)
+    early, late = admission.rank(lane, 3, NOW), admission.rank(lane, 0, NOW + 2999)
+    assert (early, late) == (NOW + 3000, NOW + 2999)
+    assert admission.rank(lane, 0, NOW + 3000) == early
+
+
+def test_critical_work_stays_in_front_however_long_others_wait() -> None:
+    lane = LanePolicy(aging_ms=86_400_000)
+    assert admission.rank(lane, -20, NOW) == -20
+    assert admission.rank(lane, -21, NOW) == -21
+    assert admission.rank(lane, -19, NOW) > 0

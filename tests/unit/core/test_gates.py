@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairlane.core import gates
+from fairlane.core.batches import Batch
 from fairlane.core.gates import Session
 from fairlane.core.model import Change, Task
 from tests.unit.core import rows
@@ -14,25 +17,67 @@ WAITING = rows.queued(gate="session", session="s")
 READY = rows.queued(session="s")
 
 
+def _gate(session: Session | None = None, batch: Batch | None = None, **given: Any) -> str | None:
+    has_turn = given.pop("has_turn", False)
+    return gates.next_gate(rows.queued(**given), session, batch, NOW, has_turn=has_turn)
+
+
+def _batch(parallelism: int | None = 2, **given: Any) -> Batch:
+    return Batch("bat_1", 1, "ada", parallelism, 0, NOW, **given)
+
+
+# ---------------------------------------------------------------- which gate comes first
+
+
 def test_a_task_without_a_session_has_no_gate() -> None:
-    assert gates.entry_gate(None) is None
+    assert _gate() is None
 
 
 def test_the_first_of_a_session_goes_at_once() -> None:
-    assert gates.entry_gate(Session("s")) is None
+    assert _gate(Session("s")) is None
 
 
 def test_the_next_one_waits_for_its_turn() -> None:
-    assert gates.entry_gate(Session("s", holders=1)) == "session"
+    assert _gate(Session("s", holders=1)) == "session"
 
 
 def test_nobody_enters_past_those_who_wait() -> None:
-    assert gates.entry_gate(Session("s", holders=0, waiting=1)) == "session"
+    assert _gate(Session("s", holders=0, waiting=1)) == "session"
 
 
 def test_a_session_may_have_several_turns() -> None:
-    assert gates.entry_gate(Session("s", holders=2, max_concurrent=3)) is None
-    assert gates.entry_gate(Session("s", holders=3, max_concurrent=3)) == "session"
+    assert _gate(Session("s", holders=2, max_concurrent=3)) is None
+    assert _gate(Session("s", holders=3, max_concurrent=3)) == "session"
+
+
+def test_whoever_has_the_turn_does_not_wait_for_it_again() -> None:
+    assert _gate(Session("s", holders=1, waiting=4), has_turn=True) is None
+
+
+@pytest.mark.parametrize(("eligible_at", "gate"), [(NOW + 1, "delay"), (NOW, None), (None, None)])
+def test_a_moment_that_lies_ahead_is_waited_for(eligible_at: int | None, gate: str | None) -> None:
+    assert _gate(eligible_at=eligible_at) == gate
+
+
+def test_before_its_moment_a_task_asks_for_no_turn_and_no_place() -> None:
+    session, batch = Session("s", holders=1), _batch()
+    assert _gate(session, batch, eligible_at=NOW + 1) == "delay"
+    assert _gate(session, batch) == "session"
+    assert _gate(Session("s"), batch) == "batch"
+
+
+def test_a_place_in_a_batch_is_asked_for_last_and_always() -> None:
+    assert _gate(batch=_batch()) == "batch"
+    assert _gate(Session("s", holders=1), _batch(), has_turn=True) == "batch"
+    assert gates.batch_gate(_batch(holders=0)) == "batch"
+
+
+def test_a_batch_without_a_limit_of_its_own_holds_nobody() -> None:
+    assert _gate(batch=_batch(parallelism=None)) is None
+    assert gates.batch_gate(None) is None
+
+
+# ---------------------------------------------------------------- counting turns
 
 
 @pytest.mark.parametrize(("holders", "free"), [(0, 2), (1, 1), (2, 0), (5, 0)])
@@ -59,7 +104,10 @@ def test_a_session_is_empty_when_nobody_runs_and_nobody_waits(
     [
         (READY, 1, 0),
         (WAITING, 0, 1),
-        (rows.queued(session="s", gate="delay"), 1, 0),  # a retry keeps the turn
+        (rows.queued(session="s", gate="delay", token=1), 1, 0),  # a retry keeps the turn
+        (rows.queued(session="s", gate="delay"), 0, 0),  # it never had one
+        (rows.queued(session="s", gate="batch"), 1, 0),  # and waits for a place besides
+        (rows.waiting(session="s"), 0, 0),
         (rows.assigned(session="s"), 1, 0),
         (rows.running(session="s"), 1, 0),
         (rows.stopped(session="s"), 1, 0),  # cancelled, but its run has not ended
@@ -95,6 +143,12 @@ def test_a_promoted_task_is_ready_and_its_wait_counts_from_now(task: Task) -> No
     assert change.after.ready
     assert (change.after.eligible_at, change.after.queued_at) == (None, NOW + 50)
     assert task.gate is not None
+
+
+@pytest.mark.parametrize("gate", ["session", "batch"])
+def test_behind_one_gate_may_stand_another(gate: str) -> None:
+    after = gates.promote(rows.queued(gate="delay", eligible_at=NOW - 1), NOW, gate).after
+    assert (after.gate, after.eligible_at, after.ready) == (gate, None, False)
 
 
 def test_a_held_task_is_not_ready() -> None:

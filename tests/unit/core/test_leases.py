@@ -13,6 +13,7 @@ from fairlane.core.errors import Conflict, LeaseLost, NotFound
 from fairlane.core.leases import Decision
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, from_document
+from fairlane.core.retries import Backoff
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW, TOKEN
 
@@ -23,7 +24,12 @@ Report = Callable[[Task | None, int], Decision]
 
 
 def _fail(task: Task | None, token: int = TOKEN, **given: Any) -> Decision:
-    options: dict[str, Any] = {"retryable": True, "retry_after_ms": None, "policy": POLICY}
+    options: dict[str, Any] = {
+        "retryable": True,
+        "retry_after_ms": None,
+        "policy": POLICY,
+        "own": None,
+    }
     return leases.fail(task, token, "no luck", now=LATER, **{**options, **given})
 
 
@@ -244,6 +250,29 @@ def test_jitter_follows_the_token() -> None:
     assert all(LATER + 5000 <= (moment or 0) <= LATER + 15_000 for moment in moments)
 
 
+def test_a_task_may_wait_as_it_says_itself() -> None:
+    own = Backoff(backoff_ms=50, backoff_multiplier=3)
+    waits = []
+    for attempts in (1, 2):
+        change = _changed(_fail(rows.running(attempts=attempts), own=own))
+        waits.append((change.after.eligible_at or 0) - LATER)
+    assert waits == [50, 150]
+
+
+@pytest.mark.parametrize(
+    ("task", "may"),
+    [
+        (rows.running(attempts=2, max_attempts=3), True),
+        (rows.running(attempts=3, max_attempts=3), False),
+        (None, False),
+    ],
+)
+def test_only_while_attempts_are_left_a_failure_can_lead_to_another(
+    task: Task | None, *, may: bool
+) -> None:
+    assert leases.may_retry(task) == may
+
+
 # ---------------------------------------------------------------- release and reclaim
 
 
@@ -257,29 +286,34 @@ def test_a_released_task_is_ready_again_and_has_lost_no_attempt(task: Task) -> N
 
 
 def test_a_run_whose_worker_died_counts_as_a_failed_attempt() -> None:
-    change = leases.reclaim(rows.running(), POLICY, LATER)
+    change = leases.reclaim(rows.running(), POLICY, None, LATER)
     assert (change.verb, change.error) == ("retry", leases.WORKER_GONE)
     assert (change.after.gate, change.after.attempts) == ("delay", 1)
 
 
+def test_a_run_whose_worker_died_waits_as_the_task_says() -> None:
+    change = leases.reclaim(rows.running(), POLICY, Backoff(backoff_ms=5), LATER)
+    assert change.after.eligible_at == LATER + 5
+
+
 def test_a_run_that_may_not_be_repeated_fails_when_its_worker_died() -> None:
-    change = leases.reclaim(rows.running(kind="action", max_attempts=1), POLICY, LATER)
+    change = leases.reclaim(rows.running(kind="action", max_attempts=1), POLICY, None, LATER)
     assert (change.verb, change.after.state) == ("fail", "failed")
 
 
 def test_a_worker_that_dies_every_time_parks_the_task() -> None:
-    change = leases.reclaim(rows.running(attempts=3), POLICY, LATER)
+    change = leases.reclaim(rows.running(attempts=3), POLICY, None, LATER)
     assert (change.verb, change.after.state, change.after.leased) == ("park", "parked", False)
 
 
 def test_a_task_that_was_only_assigned_is_queued_again_with_its_attempt() -> None:
-    change = leases.reclaim(rows.assigned(kind="action", max_attempts=1), POLICY, LATER)
+    change = leases.reclaim(rows.assigned(kind="action", max_attempts=1), POLICY, None, LATER)
     assert (change.verb, change.after.ready, change.after.attempts) == ("release", True, 0)
     assert (change.error, change.after.leased, change.after.worker) == (None, False, None)
 
 
 def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_taken_back() -> None:
-    change = leases.reclaim(rows.stopped(), POLICY, LATER)
+    change = leases.reclaim(rows.stopped(), POLICY, None, LATER)
     assert (change.verb, change.after.state, change.after.leased) == ("close", "cancelled", False)
 
 
@@ -292,6 +326,8 @@ def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_taken_back() -> N
         rows.queued(),
         rows.queued(gate="delay", eligible_at=LATER),
         rows.queued(gate="session", session="s"),
+        rows.queued(gate="batch", batch="bat_1"),
+        rows.waiting(eligible_at=LATER),
         rows.queued(state="parked"),
     ],
 )
@@ -349,6 +385,7 @@ def test_cancelling_what_has_ended_is_a_conflict(state: str) -> None:
     [
         (rows.queued(), "deadline exceeded while queued"),
         (rows.queued(gate="session"), "deadline exceeded while queued"),
+        (rows.waiting(), "deadline exceeded while queued"),
         (rows.queued(gate="delay", eligible_at=LATER), "deadline exceeded while queued"),
         (rows.assigned(), "deadline exceeded while queued"),  # leased, but it never ran
         (rows.running(), "deadline exceeded while running"),
@@ -365,3 +402,124 @@ def test_a_passed_deadline_fails_a_task_and_says_how_far_it_got(task: Task, erro
         None,
     )
     assert after.leased == task.leased
+
+
+# ---------------------------------------------------------------- making room
+
+
+@pytest.mark.parametrize("task", [rows.assigned(preempt=0), rows.running(preempt=0)])
+def test_a_run_that_is_asked_to_make_room_goes_on_until_its_worker_gives_it_back(
+    task: Task,
+) -> None:
+    change = leases.stop(task)
+    after = change.after
+    assert (change.before, change.verb, after.preempt) == (task, "stop", 1)
+    assert (after.state, after.token, after.lease_expires_at) == (
+        task.state,
+        task.token,
+        task.lease_expires_at,
+    )
+    assert task.preempt == 0
+
+
+@pytest.mark.parametrize("how", ["release", "retry", "reclaim"])
+@pytest.mark.parametrize(("was", "becomes"), [(1, 0), (0, 0), (None, None)])
+def test_back_in_the_queue_a_task_may_be_asked_again(
+    how: str, was: int | None, becomes: int | None
+) -> None:
+    task = rows.running(preempt=was)
+    change = {
+        "release": lambda: _changed(leases.release(task, TOKEN, LATER)),
+        "retry": lambda: _changed(_fail(task)),
+        "reclaim": lambda: leases.reclaim(task, POLICY, None, LATER),
+    }[how]()
+    assert (change.after.state, change.after.preempt) == ("queued", becomes)
+
+
+# ---------------------------------------------------------------- begin again
+
+SPENT = {"attempts": 3, "token": TOKEN, "worker": "w1", "started_at": NOW, "completed_at": NOW}
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_revived_task_has_everything_before_it_again(state: str) -> None:
+    task = rows.queued(state=state, **SPENT)
+    change = _changed(leases.revive(task, task.id, LATER))
+    after = change.after
+    assert (change.before, change.verb, change.error) == (task, "revive", None)
+    assert (after.ready, after.attempts, after.max_attempts, after.queued_at) == (True, 0, 3, LATER)
+    assert (after.started_at, after.completed_at, after.worker) == (None, None, None)
+    assert (after.created_at, after.token, after.deadline_at) == (NOW, TOKEN, None)
+    assert (task.state, task.attempts) == (state, 3)
+
+
+def test_a_parked_task_is_reset_with_its_whole_budget() -> None:
+    task = rows.queued(state="parked", attempts=3, token=TOKEN, started_at=NOW)
+    change = _changed(leases.reset(task, task.id, LATER))
+    assert (change.verb, change.after.ready, change.after.attempts) == ("reset", True, 0)
+    assert (change.after.started_at, change.after.queued_at) == (None, LATER)
+
+
+AGAIN = {"revive": (leases.revive, "failed"), "reset": (leases.reset, "parked")}
+again = pytest.mark.parametrize(("begin", "state"), AGAIN.values(), ids=AGAIN.keys())
+
+
+@again
+def test_a_deadline_moves_on_by_the_span_that_it_had(begin: Any, state: str) -> None:
+    task = rows.queued(state=state, deadline_at=NOW + 60_000)
+    assert begin(task, task.id, LATER).answer.deadline_at == LATER + 60_000
+
+
+@again
+def test_and_however_often_it_begins_again_the_span_is_the_same(begin: Any, state: str) -> None:
+    began_at = NOW + 1_000_000
+    task = rows.queued(state=state, deadline_at=began_at + 60_000)
+    answer = begin(task, task.id, began_at + 2_000_000, began_at).answer
+    assert answer.deadline_at == began_at + 2_000_000 + 60_000
+
+
+@again
+@pytest.mark.parametrize(("was", "becomes"), [(1, 0), (0, 0), (None, None)])
+def test_what_was_asked_to_make_room_is_not_asked_any_more(
+    begin: Any, state: str, was: int | None, becomes: int | None
+) -> None:
+    task = rows.queued(state=state, preempt=was)
+    assert begin(task, task.id, LATER).answer.preempt == becomes
+
+
+@again
+def test_what_does_not_exist_cannot_begin_again(begin: Any, state: str) -> None:
+    decision = begin(None, "tsk_9", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, NotFound)
+    assert decision.answer.message == 'task "tsk_9" not found'
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("done", "done"), ("rejected", "rejected"), ("parked", "parked"), ("queued", "queued")],
+)
+def test_only_what_has_failed_or_was_cancelled_is_revived(state: str, words: str) -> None:
+    decision = leases.revive(rows.queued(state=state), "tsk_1", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, Conflict)
+    assert decision.answer.message == (
+        f'task "tsk_1" is {words}: only failed or cancelled tasks can be retried'
+    )
+    assert decision.answer.details == {"state": state}
+
+
+def test_a_run_that_has_not_stopped_yet_is_not_revived() -> None:
+    decision = leases.revive(rows.stopped(), "tsk_1", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, Conflict)
+    assert "has not stopped yet; try again in a moment" in decision.answer.message
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "done", "queued", "waiting_dependency"])
+def test_only_a_parked_task_is_reset(state: str) -> None:
+    decision = leases.reset(rows.queued(state=state), "tsk_1", LATER)
+    assert decision.change is None
+    assert isinstance(decision.answer, Conflict)
+    assert decision.answer.message == f'task "tsk_1" is {state}: only a parked task can be reset'
+    assert decision.answer.details == {"state": state}

@@ -11,6 +11,10 @@ from fairlane.core.lifecycle import IllegalMove, state_from, step
 LIFE = {
     ("new", "submit", "queued"),
     ("new", "reject", "rejected"),
+    ("queued", "block", "waiting_dependency"),
+    ("waiting_dependency", "unblock", "queued"),
+    ("waiting_dependency", "cancel", "cancelled"),
+    ("waiting_dependency", "expire", "failed"),
     ("queued", "lease", "assigned"),
     ("queued", "cancel", "cancelled"),
     ("queued", "expire", "failed"),
@@ -31,6 +35,8 @@ LIFE = {
     ("running", "cancel", "cancelled"),
     ("parked", "reset", "queued"),
     ("parked", "cancel", "cancelled"),
+    ("failed", "revive", "queued"),
+    ("cancelled", "revive", "queued"),
 }
 VERBS = sorted({verb for _, verb, _ in LIFE})
 PLACES = ("new", *lifecycle.STATES)
@@ -51,9 +57,18 @@ def test_the_terminal_states_are_the_four_of_the_documents() -> None:
     assert {"done", "failed", "cancelled", "rejected"} == lifecycle.TERMINAL
 
 
-@pytest.mark.parametrize("state", sorted(lifecycle.TERMINAL))
-def test_nothing_leaves_a_terminal_state(state: str) -> None:
+@pytest.mark.parametrize("state", ["done", "rejected"])
+def test_nothing_leaves_what_is_done_or_rejected(state: str) -> None:
     assert state not in lifecycle.MOVES
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_only_a_revival_leaves_what_has_failed_or_was_cancelled(state: str) -> None:
+    assert lifecycle.MOVES[state] == {"revive": "queued"}
+
+
+def test_a_task_waits_in_the_queue_for_its_turn_or_for_others() -> None:
+    assert {"queued", "waiting_dependency"} == lifecycle.IN_QUEUE
 
 
 def test_only_a_leased_task_is_in_flight() -> None:
@@ -62,9 +77,10 @@ def test_only_a_leased_task_is_in_flight() -> None:
     assert entered_by == {"lease"}
 
 
+@pytest.mark.parametrize("state", ["queued", "waiting_dependency"])
 @pytest.mark.parametrize("target", ["running", "done", "parked"])
-def test_a_queued_task_cannot_skip_its_lease(target: str) -> None:
-    assert target not in lifecycle.MOVES["queued"].values()
+def test_a_queued_task_cannot_skip_its_lease(state: str, target: str) -> None:
+    assert target not in lifecycle.MOVES[state].values()
 
 
 def test_an_illegal_move_names_the_verb_and_the_state() -> None:
@@ -78,7 +94,7 @@ def test_words_that_do_not_exist_lead_nowhere(state: str, verb: str) -> None:
         step(state, verb)
 
 
-@pytest.mark.parametrize("verb", ["promote", "hold", "renew", "close"])
+@pytest.mark.parametrize("verb", ["promote", "hold", "meet", "renew", "stop", "close"])
 def test_verbs_that_keep_the_state_are_not_moves(verb: str) -> None:
     assert all(verb not in moves for moves in lifecycle.MOVES.values())
 

@@ -14,6 +14,8 @@ from tests.unit.core import rows
         (rows.queued(), True, False, False),
         (rows.queued(gate="delay"), False, False, False),
         (rows.queued(gate="session"), False, False, False),
+        (rows.queued(gate="batch"), False, False, False),
+        (rows.waiting(), False, False, False),
         (rows.assigned(), False, True, False),
         (rows.running(), False, True, False),
         (rows.queued(state="parked"), False, False, False),

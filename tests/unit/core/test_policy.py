@@ -118,6 +118,7 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "maxQueueSize": 1000,
         "maxPerAgent": 100,
         "paused": False,
+        "agingMs": None,
     }
     assert document["kinds"]["action"] == {
         "lane": "browser",

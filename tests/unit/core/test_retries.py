@@ -6,6 +6,7 @@ import pytest
 
 from fairlane.core import retries
 from fairlane.core.policy import KindPolicy, Policy
+from fairlane.core.retries import Backoff
 
 PARKS = KindPolicy(lane="main", when_spent="park")
 FAILS = KindPolicy(lane="main")
@@ -71,6 +72,25 @@ def test_neighbouring_tasks_do_not_come_back_at_the_same_moment() -> None:
     assert len(set(waits)) > 90
     assert 1500 <= min(waits) < 1600
     assert 2400 < max(waits) <= 2500
+
+
+def test_a_task_without_a_word_about_retries_has_those_of_its_kind() -> None:
+    assert retries.overlaid(CRON, None) is CRON
+    assert retries.overlaid(CRON, Backoff()) == CRON
+    assert retries.overlaid(CRON, Backoff(max_retries=9)) == CRON
+
+
+def test_a_task_says_instead_only_what_it_says() -> None:
+    slower = retries.overlaid(CRON, Backoff(backoff_ms=0))
+    assert (slower.backoff_ms, slower.backoff_multiplier, slower.max_backoff_ms) == (0, 2, 30_000)
+    steeper = retries.overlaid(CRON, Backoff(backoff_multiplier=3))
+    assert (steeper.backoff_ms, steeper.backoff_multiplier) == (2000, 3)
+    assert [retries.backoff_ms(retry, steeper) for retry in (1, 2, 3, 4)] == [
+        2000,
+        6000,
+        18_000,
+        30_000,
+    ]
 
 
 def test_there_is_no_retry_before_the_first() -> None:

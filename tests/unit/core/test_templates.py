@@ -8,7 +8,8 @@ import pytest
 
 from fairlane.core import templates
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.templates import Template, create, instantiate, masked, update
+from fairlane.core.secrets import masked
+from fairlane.core.templates import Template, create, instantiate, update
 from tests.unit.core.rows import NOW
 
 GREETING = {"name": "Greeting", "instruction": "Greet {{who}}", "parameters": [{"name": "who"}]}

@@ -2,16 +2,36 @@
 -- a fraction, so that leasing from many agents touches few pages. `rank` is a task's place in its
 -- line. A lane ordered by priority has a line without an agent for each route.
 
-ALTER TABLE line ADD COLUMN id {int} NOT NULL DEFAULT 0;
-UPDATE line SET id = numbered.number FROM (
-  SELECT lane, agent, route, row_number() OVER (ORDER BY lane, agent, route) AS number FROM line
-) AS numbered
-WHERE line.lane = numbered.lane AND line.agent = numbered.agent AND line.route = numbered.route;
-INSERT INTO line (lane, agent, route, queued, ready, urgent, inflight, slots, parked, submitted,
-  completed, failed, cancelled, rejected, expired, dispatched, waited_ms, share, served, id)
-SELECT lane, '', route, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-  (SELECT count(*) FROM line) + row_number() OVER (ORDER BY lane, route)
+ALTER TABLE line RENAME TO old_line;
+DROP INDEX line_order;
+DROP INDEX line_urgent;
+CREATE TABLE line (
+  id {key},
+  lane {text} NOT NULL,
+  agent {text} NOT NULL,
+  route {text} NOT NULL,
+  queued {int} NOT NULL, ready {int} NOT NULL, urgent {int} NOT NULL, inflight {int} NOT NULL,
+  slots {int} NOT NULL, parked {int} NOT NULL, submitted {int} NOT NULL, completed {int} NOT NULL,
+  failed {int} NOT NULL, cancelled {int} NOT NULL, rejected {int} NOT NULL, expired {int} NOT NULL,
+  dispatched {int} NOT NULL, waited_ms {int} NOT NULL,
+  share {real} NOT NULL,
+  served {int} NOT NULL
+) {hot};
+INSERT INTO line (id, lane, agent, route, queued, ready, urgent, inflight, slots, parked, submitted,
+  completed, failed, cancelled, rejected, expired, dispatched, waited_ms, share, served)
+SELECT row_number() OVER (ORDER BY lane, agent, route), lane, agent, route, queued, ready, urgent,
+  inflight, slots, parked, submitted, completed, failed, cancelled, rejected, expired, dispatched,
+  waited_ms, share, served
+FROM old_line;
+INSERT INTO line (id, lane, agent, route, queued, ready, urgent, inflight, slots, parked, submitted,
+  completed, failed, cancelled, rejected, expired, dispatched, waited_ms, share, served)
+SELECT (SELECT count(*) FROM old_line) + row_number() OVER (ORDER BY lane, route), lane, '', route,
+  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 FROM task WHERE line = '' GROUP BY lane, route;
+DROP TABLE old_line;
+CREATE UNIQUE INDEX line_name ON line (lane, agent, route);
+CREATE INDEX line_order ON line (lane, route, share, served, agent) WHERE ready > 0;
+CREATE INDEX line_urgent ON line (lane, route, share, served, agent) WHERE urgent > 0;
 ALTER TABLE scheduler ADD COLUMN last_line {int} NOT NULL DEFAULT 0;
 UPDATE scheduler SET last_line = (SELECT count(*) FROM line);
 

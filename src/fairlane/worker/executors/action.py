@@ -81,7 +81,10 @@ def tab_of(work: Work) -> str:
 
 
 def body_of(work: Work) -> bytes:
-    """Params at the top level; the envelope always wins, `selector` only when the task has one."""
+    """Params at the top level, below the envelope: a param never overrides what the task has.
+
+    `inputs` is what its parents have left; a task without any may have a param of that name.
+    """
     params = work.request.get("params") or {}
     if not isinstance(params, dict):
         raise ExecutionFailed("params is not valid: use an object", retryable=False)
@@ -89,6 +92,7 @@ def body_of(work: Work) -> bytes:
         "kind": work.request.get("action"),
         "ref": work.request.get("ref"),
         "selector": work.request.get("selector"),
+        "inputs": work.inputs,
     }
     body = {key: value for key, value in envelope.items() if value}
     body.update({key: params[key] for key in params.keys() - RESERVED - body.keys()})

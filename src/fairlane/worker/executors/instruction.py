@@ -17,9 +17,9 @@ import msgspec
 
 from fairlane.core.errors import ExecutionFailed
 from fairlane.core.secrets import SECRETS
+from fairlane.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Stream, StreamSender, Work
-from fairlane.worker.executors.sse import EventTooLong, Parser
 from fairlane.worker.executors.transcript import UNFINISHED, Hide, Transcript
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.sse import Event
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.sse import Event
 
 END_MARK: Final = "[DONE]"
 UNFINISHED: Final = "the agent's stream ended before it had finished"

@@ -28,15 +28,20 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Parser:
-    """One stream. `characters_max` bounds an event with all its lines."""
+    """One stream. `characters_max` bounds an event with all its lines.
+
+    `last_id` is what to send as Last-Event-ID to go on behind what has been handed out.
+    """
 
     def __init__(self, characters_max: int) -> None:
+        self.last_id = ""
         self._characters_max = characters_max
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._line: list[str] = []  # the pieces of a line that has not ended yet
         self._after_cr = False
         self._data: list[str] = []
         self._name = ""
+        self._id = ""
         self._characters = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -86,9 +91,12 @@ class Parser:
             self._data.append(value)
         elif field == "event":
             self._name = value
+        elif field == "id":
+            self._id = value
         return field in ("data", "event")
 
     def _ended(self) -> list[Event]:
         events = [Event("\n".join(self._data), self._name)] if self._data else []
+        self.last_id = self._id
         self._data, self._name, self._characters = [], "", 0
         return events

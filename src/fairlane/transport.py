@@ -1,0 +1,299 @@
+"""What carries requests to a server and answers back, whole or piece by piece.
+
+Connections are kept open and used again; a stream has one of its own. The trap: a request whose
+answer got lost may have been carried out, so only what is safe to repeat is repeated: reads, and
+submissions with an idempotency key.
+"""
+
+from __future__ import annotations
+
+import http.client
+import selectors
+import socket
+import ssl
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from fairlane import wire
+from fairlane.config import DEFAULT_PORT
+from fairlane.core import errors
+from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
+from fairlane.version import __version__
+
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+_CHUNK_BYTES: Final = 65_536
+
+_BY_CODE: Final[Mapping[str, type[FairlaneError]]] = {
+    error.code: error
+    for error in (
+        errors.InvalidRequest,
+        errors.BatchTooLarge,
+        errors.PayloadTooLarge,
+        errors.NotFound,
+        errors.Conflict,
+        errors.IdempotencyConflict,
+        errors.LeaseLost,
+        errors.QueueFull,
+        errors.Draining,
+        errors.Disabled,
+        errors.StoreUnavailable,
+        errors.TargetRefused,
+    )
+}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """`target` is the path and the query, quoted as they go over the wire."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    timeout_seconds: float
+
+    @property
+    def repeatable(self) -> bool:
+        return self.method == "GET" or "Idempotency-Key" in self.headers
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class Streaming(msgspec.Struct, frozen=True):
+    """An answer whose body is still coming. Closing `pieces` hangs up."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: Generator[bytes, None, None]
+
+
+class Transport(Protocol):
+    """HTTP, or something that answers requests itself."""
+
+    where: str
+
+    def ask(self, request: Request) -> Answer:
+        """Raises `Unreachable` when there is no answer."""
+        ...
+
+    def stream(self, request: Request) -> Streaming:
+        """As `ask`; `pieces` raises `Unreachable` when the answer breaks off."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def build(
+    method: str,
+    path: str,
+    *,
+    timeout_seconds: float,
+    query: Mapping[str, Any] | None = None,
+    body: Any = None,
+    idempotency_key: str | None = None,
+    last_event_id: str | None = None,
+    accept: str = JSON,
+) -> Request:
+    """A request with what is given; query values that are None are left out."""
+    headers = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
+    if body is not None:
+        headers["Content-Type"] = JSON
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = _header(idempotency_key)
+    if last_event_id:
+        headers["Last-Event-ID"] = last_event_id
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return Request(
+        method,
+        path + (f"?{urlencode(given)}" if given else ""),
+        headers,
+        body=None if body is None else wire.encode(body),
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def understood(answer: Answer, where: str) -> dict[str, Any]:
+    """The document of an answer. Raises the error that it stands for."""
+    try:
+        shape = wire.decode(answer.body)
+    except (wire.DecodeError, UnicodeDecodeError):
+        shape = None
+    if not isinstance(shape, dict) or (answer.status >= 400 and "code" not in shape):
+        raise Unreachable(
+            f"what answers at {where} is not a fairlane server "
+            f"(its answer had status {answer.status}); give the right address with --url"
+        )
+    if answer.status >= 400:
+        raise _error(shape, answer)
+    return shape
+
+
+def opened(streaming: Streaming, where: str) -> Streaming:
+    """The stream that was asked for. Raises the error that was answered instead."""
+    kind = streaming.headers.get("content-type", "")
+    if streaming.status == 200 and kind.startswith(EVENT_STREAM):
+        return streaming
+    body = b"".join(streaming.pieces) if kind.startswith(JSON) else b""
+    streaming.pieces.close()
+    understood(Answer(streaming.status, streaming.headers, body), where)
+    raise Unreachable(f"what answers at {where} does not stream events")
+
+
+class HttpTransport:
+    def __init__(self, url: str) -> None:
+        self.where, self._host, self._port, self._prefix = _parsed(url)
+        self._tls = ssl.create_default_context() if url.startswith("https:") else None
+        self._idle: deque[http.client.HTTPConnection] = deque()
+
+    def ask(self, request: Request) -> Answer:
+        try:
+            connection = self._kept()
+            if connection is not None:
+                try:
+                    return self._exchange(connection, request)
+                except ConnectionError:
+                    # The server may have closed it at the very moment it was used again.
+                    if not request.repeatable:
+                        raise
+            return self._exchange(self._new(request.timeout_seconds), request)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error, request.timeout_seconds) from None
+
+    def stream(self, request: Request) -> Streaming:
+        connection = self._new(request.timeout_seconds)
+        try:
+            response = self._asked(connection, request)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._lost(error, request.timeout_seconds) from None
+        except BaseException:
+            connection.close()
+            raise
+        return Streaming(
+            response.status,
+            _headers(response),
+            self._pieces(connection, response, request.timeout_seconds),
+        )
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _exchange(self, connection: http.client.HTTPConnection, request: Request) -> Answer:
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(request.timeout_seconds)
+            response = self._asked(connection, request)
+            answer = Answer(response.status, _headers(response), response.read())
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    def _asked(
+        self, connection: http.client.HTTPConnection, request: Request
+    ) -> http.client.HTTPResponse:
+        target, headers = self._prefix + request.target, dict(request.headers)
+        connection.request(request.method, target, body=request.body, headers=headers)
+        return connection.getresponse()
+
+    def _pieces(
+        self,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+        timeout_seconds: float,
+    ) -> Generator[bytes, None, None]:
+        try:
+            while piece := response.read1(_CHUNK_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error, timeout_seconds) from None
+        finally:
+            response.close()
+            connection.close()
+
+    def _kept(self) -> http.client.HTTPConnection | None:
+        """A connection from an earlier request that the server has not closed since."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.sock is not None and _is_silent(connection.sock):
+                return connection
+            connection.close()
+
+    def _new(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=timeout_seconds, context=self._tls
+        )
+
+    def _lost(self, error: Exception, timeout_seconds: float) -> Unreachable:
+        if isinstance(error, ConnectionRefusedError):
+            why = "is fairlane serve running? start it with make run, or fairlane serve"
+        elif isinstance(error, TimeoutError):
+            why = f"it did not answer within {timeout_seconds:g} s"
+        elif isinstance(error, ConnectionError | http.client.IncompleteRead):
+            why = "it hung up before it had answered; look whether the request was carried out"
+        elif isinstance(error, http.client.HTTPException):
+            why = "what listens there does not speak HTTP"
+        else:
+            why = getattr(error, "strerror", None) or str(error)
+        return Unreachable(f"cannot reach {self.where}: {why}")
+
+
+def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+def _is_silent(sock: socket.socket) -> bool:
+    """An idle connection that has something to read was closed by the server."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return not selector.select(0)
+
+
+def _parsed(url: str) -> tuple[str, str, int | None, str]:
+    """The address to show (never with a password), host, port and path of a server's URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not host or "?" in url or "#" in url or not plain:
+        shown = url.rpartition("@")[2]
+        raise InvalidSettings([f"url must look like {DEFAULT_URL}, not {shown!r}"])
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}", host, port, path
+
+
+def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
+    code, message = str(shape["code"]), str(shape.get("error", ""))
+    seconds = answer.headers.get("retry-after", "")
+    retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
+    if code == errors.InvalidPolicy.code:
+        return errors.InvalidPolicy([message])
+    kind = _BY_CODE.get(code)
+    if kind is None:  # an error of the server itself, or of a newer one
+        return FairlaneError(message, details={"code": code, "status": answer.status})
+    return kind(message, details=shape.get("details"), retry_after_ms=retry_after_ms)
+
+
+def _header(text: str) -> str:
+    """Text that cannot be a header's value is refused here as the server would refuse it."""
+    if not (text.isascii() and text.isprintable()):
+        raise errors.InvalidRequest("Idempotency-Key must be 1 to 255 visible ASCII characters")
+    return text

@@ -1,0 +1,336 @@
+"""kill -9 while work waits, streams or makes room: what each scene says holds in the next life.
+
+A scene is told up to the moment of the kill (`yield`) and then from the next life on. On a file each
+scene has a server of its own, which is started again. On PostgreSQL all scenes share one node; it
+is frozen, another node starts, and then the first is killed: the second has to take over what the
+dead one held, and not before its leases have run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.core.leases import WORKER_GONE
+from fairlane.store.opening import open_store
+from tests.e2e import checks
+from tests.e2e.processes import until
+from tests.e2e.world import (
+    AT_ONCE,
+    LEASE_SECONDS,
+    ONE,
+    SLACK_SECONDS,
+    WIDE,
+    World,
+    talking,
+    text,
+    world,
+)
+from tests.fakes.chat_agent import Script
+from tests.http.work import Stream
+from tests.outbound.receivers import answering, hanging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.processes import Programs
+
+pytestmark = pytest.mark.slow
+
+Scene = Callable[[World], AsyncGenerator[None, None]]
+
+TAKEN_BACK_SECONDS = LEASE_SECONDS + SLACK_SECONDS
+LATE_MS_MAX = 1500  # how long after its moment, or after the server is ready, work may begin
+
+
+def ms(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def outcomes(task: dict[str, Any]) -> list[str]:
+    return [one.get("outcome", "open") for one in task["attemptLog"]]
+
+
+def not_late(world: World, began_at_ms: int, due_at_ms: int) -> None:
+    """At its moment, or as soon as there was a server again; never before."""
+    assert began_at_ms >= due_at_ms
+    assert began_at_ms - max(due_at_ms, world.ready_at_ms) < LATE_MS_MAX
+
+
+# -------------------------------------------------------------------- the scenes
+
+
+async def a_retry_that_waits(world: World) -> AsyncGenerator[None, None]:
+    world.agent.scripts["retry once"] = Script(status=503, times=1)
+    world.agent.scripts["retry in vain"] = Script(status=503)
+    world.agent.scripts["retry soon"] = Script(status=503, times=1)
+    once = await world.say("retry once", retryPolicy={"maxRetries": 3, "backoffMs": 2500})
+    vain = await world.say("retry in vain", retryPolicy={"maxRetries": 2, "backoffMs": 100})
+    soon = await world.say("retry soon", retryPolicy={"maxRetries": 3, "backoffMs": 200})
+    await world.until_task(once, state="queued", gate="delay", attempts=1)
+    before = await world.task(once)
+    yield
+    waiting = await world.task(once)
+    assert waiting["nextEligibleAt"] == before["nextEligibleAt"]
+    assert (waiting["state"], waiting["attempts"], waiting["retryCount"]) == ("queued", 1, 0)
+    for task_id, requests, end in ((once, 2, "done"), (vain, 3, "failed"), (soon, 2, "done")):
+        task = await world.end_of(task_id)
+        asked = world.asked(task["instruction"])
+        assert [one.headers["x-fairlane-attempt"] for one in asked] == [
+            str(number + 1) for number in range(requests)
+        ]
+        assert (task["state"], task["attempts"], task["retryCount"]) == (end, requests, requests - 1)
+        last = "completed" if end == "done" else "failed"
+        assert outcomes(task) == ["retrying"] * (requests - 1) + [last]
+        assert all("503" in one["error"] for one in task["attemptLog"] if "error" in one)
+    began_at = (await world.task(once))["attemptLog"][1]["startedAt"]
+    not_late(world, ms(began_at), ms(before["nextEligibleAt"]))
+
+
+async def a_stream_in_the_middle(world: World) -> AsyncGenerator[None, None]:
+    message = "stream a long story"
+    world.agent.scripts[message] = Script(events=text("Once ", "upon "), hang_after=2)
+    task_id = await world.say(message, retryPolicy=AT_ONCE)
+    await _until_text(world, task_id, "Once upon ")
+    world.agent.scripts[message] = talking("Another ", "story", hang_after=1)
+    yield
+    assert await world.output(task_id) == {
+        "taskId": task_id,
+        "attempt": 1,
+        "text": "Once upon ",
+        "complete": False,
+        "truncated": False,
+    }
+    await world.until_asked(message, 2, TAKEN_BACK_SECONDS)
+    await _until_text(world, task_id, "Another ", attempt=2)
+    world.agent.release()
+    task = await world.end_of(task_id)
+    assert (task["state"], task["attempts"], task["result"]["text"]) == ("done", 2, "Another story")
+    assert outcomes(task) == ["retrying", "completed"]
+    assert task["attemptLog"][0]["error"] == WORKER_GONE
+    assert len({one["worker"] for one in task["attemptLog"]}) == 2
+    first, second = world.asked(message)
+    assert (first.outcome, second.outcome) == ("gone", "answered")
+    assert first.finished is not None
+    assert first.finished < second.arrived, "two runs at once"
+    assert first.body["conversationId"] != second.body["conversationId"]
+    assert (await world.output(task_id))["text"] == "Another story"
+    async with Stream(f"{world.server.url}/tasks/{task_id}/output?follow=1", {}) as stream:
+        told = [await stream.message() for _ in range(await _pieces(world, task_id))]
+    assert "Once upon" in told[0]["data"]  # what was put out is not taken back
+    assert told[-1]["event"] == "end"
+
+
+async def _until_text(world: World, task_id: str, wanted: str, attempt: int = 1) -> None:
+    async def there() -> bool:
+        found = await world.output(task_id)
+        return bool(found["text"] == wanted and found["attempt"] == attempt)
+
+    await until(there, 5, lambda: f"{wanted!r} does not come")
+
+
+async def _pieces(world: World, task_id: str) -> int:
+    """How many messages the output of an ended task has."""
+    async with world._session.get(
+        f"{world.server.url}/tasks/{task_id}/output?follow=1"
+    ) as answer:
+        return (await answer.text()).count("event: ")
+
+
+async def a_batch_half_way(world: World) -> AsyncGenerator[None, None]:
+    items = [
+        {"instruction": f"batch {n}", "lane": WIDE, "retryPolicy": AT_ONCE, "key": f"k{n}"}
+        for n in range(6)
+    ]
+    for item in items:
+        world.agent.scripts[item["instruction"]] = talking("never said", hang_after=0)
+    body = {"agentId": "batch", "tasks": items, "parallelism": 2, "webhookUrl": world.hook.url}
+    answer = await world.post("/tasks/batch", body)
+    assert answer.status == 202, answer
+    batch_id = answer.body["batchId"]
+    await world.until_asked("batch ", 2)
+    assert (await world.get(f"/batches/{batch_id}")).body["byState"] == {"queued": 4, "running": 2}
+    for item in items:
+        world.agent.scripts[item["instruction"]] = talking("said", pause_ms=40)
+    yield
+    ids = [item["taskId"] for item in answer.body["tasks"]]
+    ended = [await world.end_of(task_id, TAKEN_BACK_SECONDS) for task_id in ids]
+    assert [task["state"] for task in ended] == ["done"] * 6
+    assert sorted(task["attempts"] for task in ended) == [1, 1, 1, 1, 2, 2]
+    assert world.most_at_once("batch ") == 2
+    assert Counter(one.message for one in world.asked("batch ")) == {
+        task["instruction"]: task["attempts"] for task in ended
+    }
+    await until(lambda: bool(world.webhooks("batch.completed")), 5, lambda: "no webhook")
+    told = world.webhooks("batch.completed")
+    assert len({message_id for message_id, _ in told}) == 1
+    assert told[0][1]["byState"] == {"done": 6}
+    status = (await world.get(f"/batches/{batch_id}")).body
+    assert (status["state"], status["open"]) == ("completed", 0)
+    ends = await world.events(type="batch.completed", batchId=batch_id)
+    assert [one["state"] for one in ends] == ["completed"]
+
+
+async def a_start_that_is_delayed(world: World) -> AsyncGenerator[None, None]:
+    delays = (50, 700, 1400, 2100)
+    ids = [await world.submit(handler="echo", delayMs=delay) for delay in delays]
+    created = [ms((await world.task(task_id))["createdAt"]) for task_id in ids]
+    yield
+    for task_id, delay, created_at in zip(ids, delays, created, strict=True):
+        task = await world.end_of(task_id)
+        assert (task["state"], task["attempts"]) == ("done", 1)
+        began_at = ms(task["startedAt"])
+        assert began_at >= created_at + delay
+        if delay > delays[0]:  # that one may have begun before the kill
+            not_late(world, began_at, created_at + delay)
+
+
+SCENES = [a_retry_that_waits, a_stream_in_the_middle, a_batch_half_way, a_start_that_is_delayed]
+
+
+# -------------------------------------------------------------------- on a file
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_a_server_that_was_killed_goes_on_where_it_was(
+    programs: Programs, tmp_path: Path, scene: Scene
+) -> None:
+    store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    async with world(programs, tmp_path, store) as one:
+        await one.start()
+        async with contextlib.aclosing(scene(one)) as told:
+            await anext(told)
+            await one.restart()
+            assert await anext(told, "the end") == "the end"
+    assert checks.disagreements(store) == []
+
+
+async def test_the_webhook_of_a_batch_keeps_its_id_when_its_answer_was_not_heard(
+    programs: Programs, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    async with world(programs, tmp_path, store) as one:
+        one.hook.answers = [hanging, answering(200)]
+        await one.start()
+        body = {"tasks": [{"handler": "echo"}], "webhookUrl": one.hook.url}
+        batch_id = (await one.post("/tasks/batch", body)).body["batchId"]
+        # The task's own webhook and that of the batch: one of them hangs.
+        await one.hook.wait_for(2)
+        await one.restart()
+        await until(lambda: len(one.hook.received) >= 3, 5, lambda: "it is not sent again")
+        await until(lambda: _owed(store) == 0, 5, lambda: "it is not settled")
+        ends = await one.events(type="batch.completed", batchId=batch_id)
+        assert len(ends) == 1
+        for event in ("task.completed", "batch.completed"):
+            assert len({message_id for message_id, _ in one.webhooks(event)}) == 1
+
+
+def _owed(store: str) -> int:
+    connection = open_store(store).reader()
+    try:
+        found = connection.run("delivery_next", now=0)
+    finally:
+        connection.close()
+    return sum(row[0] is not None for row in found)
+
+
+# -------------------------------------------------------------------- making room
+
+
+def _calm_in_the_end(world: World, victim: dict[str, Any], urgent: dict[str, Any]) -> None:
+    """What must be true of a pre-emption, wherever a kill has interrupted it."""
+    assert (victim["state"], urgent["state"]) == ("done", "done")
+    for task in (victim, urgent):
+        asked = world.asked(task["instruction"])
+        log = outcomes(task)
+        # A run is written down before its request leaves, and may die in between.
+        assert 1 <= len(asked) <= len(log), "a run that nobody knows of"
+        assert log[-1] == "completed"
+        assert set(log[:-1]) <= {"released", "retrying"}
+        assert task["attempts"] == len(log) - log.count("released"), "the budget is wrong"
+    both = [*world.asked(victim["instruction"]), *world.asked(urgent["instruction"])]
+    last = max(both, key=lambda one: one.arrived)
+    assert last.message == victim["instruction"], "the urgent one did not go first"
+
+
+@pytest.mark.parametrize("pause_ms", [0, 1, 4, 20])
+async def test_a_kill_in_the_middle_of_making_room_leaves_nothing_half_done(
+    programs: Programs, tmp_path: Path, pause_ms: int
+) -> None:
+    store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    async with world(programs, tmp_path, store) as one:
+        await one.start()
+        one.agent.scripts["room victim"] = talking("long", hang_after=1)
+        one.agent.scripts["room urgent"] = talking("short", hang_after=1)
+        given = {"lane": ONE, "retryPolicy": {"maxRetries": 3, "backoffMs": 0}}
+        victim = await one.say("room victim", preemptible=True, **given)
+        await one.until_asked("room victim")
+        urgent = await one.say("room urgent", priority="critical", **given)
+        await asyncio.sleep(pause_ms / 1000)
+        one.server.kill()
+        one.agent.scripts.clear()
+        await one.start()
+        ended = [await one.end_of(task_id) for task_id in (victim, urgent)]
+        assert one.most_at_once("room ") == 1
+        _calm_in_the_end(one, *ended)
+    assert checks.disagreements(store) == []
+
+
+async def _stopping(store: str) -> None:
+    """Wait until somebody has asked a run in the lane to make room."""
+    connection = open_store(store).reader()
+    try:
+        await until(
+            lambda: any(row[-1] == 1 for row in connection.run("task_preemptible", lane=ONE)),
+            5,
+            lambda: "nobody makes room",
+        )
+    finally:
+        connection.close()
+
+
+# -------------------------------------------------------------------- on a shared database
+
+
+async def test_another_node_goes_on_where_the_killed_one_was(
+    programs: Programs, tmp_path: Path, fresh_postgres: str
+) -> None:
+    async with world(programs, tmp_path, fresh_postgres) as one, contextlib.AsyncExitStack() as all:
+        await one.start()
+        told = [await all.enter_async_context(contextlib.aclosing(s(one))) for s in SCENES]
+        told.append(await all.enter_async_context(contextlib.aclosing(_room(one, fresh_postgres))))
+        for scene in told:
+            await anext(scene)
+        frozen = await one.successor()
+        await anext(told[-1])
+        frozen.kill()
+        await asyncio.gather(*(_to_its_end(scene) for scene in told))
+    assert checks.disagreements(fresh_postgres) == []
+
+
+async def _to_its_end(scene: AsyncGenerator[None, None]) -> None:
+    assert await anext(scene, "the end") == "the end"
+
+
+async def _room(world: World, store: str) -> AsyncGenerator[None, None]:
+    """The node that runs the victim is frozen when it is asked to make room, and then dies."""
+    world.agent.scripts["room victim"] = talking("long", hang_after=1)
+    given = {"lane": ONE, "retryPolicy": AT_ONCE}
+    victim = await world.say("room victim", preemptible=True, **given)
+    await world.until_asked("room victim")
+    yield
+    urgent = await world.say("room urgent", priority="critical", **given)
+    await _stopping(store)
+    assert (await world.task(victim))["state"] == "running"
+    world.agent.scripts["room victim"] = talking("again")
+    yield
+    ended = [await world.end_of(task_id, TAKEN_BACK_SECONDS) for task_id in (victim, urgent)]
+    assert world.most_at_once("room ") == 1
+    _calm_in_the_end(world, ended[0], ended[1])
+    assert outcomes(ended[0]) == ["retrying", "completed"]

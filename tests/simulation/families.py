@@ -1,0 +1,192 @@
+"""Parents and children: nobody runs before its parents are done, nobody waits for nothing.
+
+The graph is kept from what was asked and the ends of tasks from their events. The edges in the
+store have to say the same, except those of parents whose end is still on its way: the store has
+to know these, and they have to get on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.causes import Violation, demand
+from tests.simulation.histories import CANCELLED, ENDINGS, REQUEUED, UNBLOCKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fairlane.core.model import Task
+    from tests.simulation.ledger import Event, Row
+
+_OPEN, _MET, _BROKEN = range(3)
+BAD: Final = ("failed", "cancelled", "rejected")
+STEPS_MAX: Final = 60  # that the end of a parent may be on its way, while others end too
+
+
+class Families:
+    def __init__(self) -> None:
+        self.parents: dict[str, tuple[str, ...]] = {}  # by the id of the child, as asked for
+        self.ends: dict[str, str] = {}  # how each task has ended, also when it is forgotten
+        self.orphans: set[str] = set()
+        self.unsettled: dict[str, int] = {}
+        self.mended = 0
+        self._ages: Counter[str] = Counter()
+        self._lately: dict[str, set[str]] = {}  # how tasks have ended at any time in this step
+        self._begun: set[str] = set()  # tasks that have begun again in this step
+
+    def born(self, task: Task, parents: Iterable[str]) -> None:
+        self.parents[task.id] = tuple(dict.fromkeys(parents))
+
+    def begin(self) -> None:
+        self._lately = {}
+        self._begun = set()
+
+    def enter(self, task: Task, event: Event) -> None:
+        """Take what has become of a task into account. Everything, before anything is judged."""
+        id_ = task.id
+        if event.type in ENDINGS:
+            if id_ in self.ends:
+                self._lately.setdefault(id_, set()).add(self.ends[id_])
+            self.ends[id_] = ENDINGS[event.type]
+            self._lately.setdefault(id_, set()).add(self.ends[id_])
+        elif event.type == REQUEUED and id_ in self.ends:
+            self._lately.setdefault(id_, set()).add(self.ends.pop(id_))
+            self._begun.add(id_)
+
+    def judge_event(self, task: Task, event: Event, *, orphaned: bool, asked: bool) -> None:
+        """`orphaned` is what the task is now; `asked` whether somebody asked for this."""
+        parents = self.parents.get(task.id, ())
+        if event.type == UNBLOCKED:
+            self.demand_done(task, "was unblocked")
+        elif event.type == CANCELLED and event.detail and not asked:
+            _, parent, state = event.detail.split(" ")
+            possible = {self.ends.get(parent, ""), *self._lately.get(parent, ())}
+            demand("family", parent in parents, f"task {task.seq}: {parent} is no parent")
+            bad = state in BAD and state in possible
+            demand("family", bad, f"task {task.seq}: {event.detail}, which is {possible}")
+        elif event.type == REQUEUED and not asked:
+            moved = any(p in self._begun or p in self.unsettled for p in parents)
+            demand("family", moved, f"task {task.seq} was revived by no parent")
+            self.mended += 1
+        if orphaned:
+            self.orphans.add(task.id)
+        else:
+            self.orphans.discard(task.id)
+
+    def forget(self, task: Task) -> None:
+        self.orphans.discard(task.id)
+
+    def demand_done(self, task: Task, what: str) -> None:
+        """All of its parents are done."""
+        for parent in self.parents.get(task.id, ()):
+            state = self.ends.get(parent, "not ended")
+            demand("parents", state == "done", f"task {task.seq} {what}: {parent} is {state}")
+
+    def is_broken(self, id_: str) -> bool:
+        """One of its parents ended badly, now or at any time in this step."""
+        for parent in self.parents.get(id_, ()):
+            states = {self.ends.get(parent, ""), *self._lately.get(parent, ())}
+            if states.intersection(BAD) or parent in self.unsettled:
+                return True
+        return False
+
+    def demand_no_cycle(self, task: Task) -> None:
+        found = self.cycle_through(task.id, self.parents[task.id])
+        demand("cycle", not found, f"task {task.id} waits for itself")
+
+    def cycle_through(self, id_: str, parents: Iterable[str]) -> bool:
+        """Whether a task with these parents waits for itself, however indirectly."""
+        ahead, met = list(parents), set()
+        while ahead:
+            one = ahead.pop()
+            if one == id_:
+                return True
+            if one not in met:
+                met.add(one)
+                ahead += [p for p in self.parents.get(one, ()) if p not in self.ends]
+        return False
+
+    # ------------------------------------------------------------ after every step
+
+    def judge(
+        self,
+        blocked: Mapping[int, Task],
+        ids: Mapping[int, str],
+        edges: Sequence[Row],
+        open_edges: int,
+        unsettled: Mapping[str, int],
+    ) -> None:
+        """`ids` are those of all tasks that are kept, by number."""
+        self._judge_age(unsettled)
+        unmet = self._judge_edges(ids, edges)
+        demand("edges", sum(unmet.values()) == open_edges, f"{open_edges}: {unmet}")
+        for seq, task in blocked.items():
+            demand("edges", task.unmet == unmet[seq], f"task {seq}: {task.unmet}, {unmet[seq]}")
+            demand("stranded", self._waits_for(task.id), f"task {seq} waits for nobody")
+        for id_ in self.orphans:
+            reason = [p for p in self.parents[id_] if p in unsettled or self.ends.get(p) in BAD]
+            demand("orphan", reason, f"{id_} stays cancelled, and none of its parents is")
+
+    def _waits_for(self, id_: str) -> list[str]:
+        """Parents that have not ended, or whose end is on its way."""
+        found = [p for p in self.parents[id_] if p not in self.ends or p in self.unsettled]
+        bad = [p for p in self.parents[id_] if self.ends.get(p) in BAD and p not in self.unsettled]
+        demand("family", not bad, f"{id_} waits, although {bad} ended badly")
+        return found
+
+    def _judge_age(self, unsettled: Mapping[str, int]) -> None:
+        self.unsettled = dict(unsettled)
+        self._ages = Counter({parent: self._ages[parent] + 1 for parent in unsettled})
+        for parent, age in self._ages.items():
+            demand("stranded", age <= STEPS_MAX, f"the end of {parent} does not arrive")
+
+    def _judge_edges(self, ids: Mapping[int, str], edges: Sequence[Row]) -> Counter[int]:
+        """Every edge is there and says what became of the parent. How many are open, by child."""
+        unmet: Counter[int] = Counter()
+        kept: Counter[int] = Counter()
+        for child, parent, state in edges:
+            id_ = ids.get(child)
+            if id_ is None or parent not in self.parents[id_]:
+                raise Violation("edges", f"task {child} has an edge from {parent}")
+            kept[child] += 1
+            unmet[child] += state == _OPEN
+            if state != self._right_state(parent) and parent not in self.unsettled:
+                end = self.ends.get(parent)
+                raise Violation("edges", f"{parent} is {end}, its edge to {child} is {state}")
+        for seq, id_ in ids.items():
+            if kept[seq] != len(self.parents.get(id_, ())) and self.ends.get(id_) != "rejected":
+                raise Violation("edges", f"task {seq} has {kept[seq]} of {self.parents[id_]}")
+        return unmet
+
+    def _right_state(self, parent: str) -> int:
+        end = self.ends.get(parent)
+        if end is None:
+            return _OPEN
+        return _MET if end == "done" else _BROKEN
+
+    # ------------------------------------------------------------ at the end
+
+    def excused(self, tasks: Mapping[str, Task]) -> set[str]:
+        """Who waits for somebody that nobody knows or that is parked, however indirectly."""
+        found: set[str] = set()
+        waiting = [task for task in tasks.values() if task.state == "waiting_dependency"]
+        while True:
+            more = {
+                task.id
+                for task in waiting
+                if task.id not in found
+                if any(_holds(p, tasks, found, self.ends) for p in self.parents[task.id])
+            }
+            if not more:
+                return found
+            found |= more
+
+
+def _holds(
+    parent: str, tasks: Mapping[str, Task], excused: set[str], ends: Mapping[str, str]
+) -> bool:
+    if parent in ends:
+        return False
+    task = tasks.get(parent)
+    return task is None or task.state == "parked" or parent in excused
