@@ -12,18 +12,18 @@ import gc
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, Self, Unpack, overload
 
 import msgspec
 
-from fairlane import bodies, wire
+from fairlane import bodies, sse, transport, wire
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
-from fairlane.core.batches import Batch
 from fairlane.core.errors import (
     BusyError,
+    Draining,
     FairlaneError,
     InvalidRequest,
     InvalidSettings,
@@ -33,19 +33,16 @@ from fairlane.core.errors import (
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
-from fairlane.engine.requests import (
-    ClaimDeliveries,
-    IdempotencyKey,
-    OwedDelivery,
-    SettleDelivery,
-    Submit,
-    UseSecret,
-)
-from fairlane.engine.views import TaskView
+from fairlane.engine.requests import IdempotencyKey, Submit, UseSecret
+from fairlane.http import inside
+from fairlane.http.app import HttpApp
+from fairlane.listeners import Listener, Listeners
 from fairlane.outbound.guard import Guard, Sender, parse_target
-from fairlane.outbound.webhooks import Deliverer, Delivery, new_secret
+from fairlane.outbound.webhooks import Deliverer, new_secret
+from fairlane.outbox import Outbox
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
+from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
@@ -56,7 +53,10 @@ from fairlane.worker.source import EngineSource
 
 log = logging.getLogger("fairlane")
 
-_DELIVERY_LOOK_SECONDS: Final = 30.0
+Shape = dict[str, Any]
+Shapes = AsyncGenerator[Shape, None]
+Call = Coroutine[Any, Any, Shape]
+
 _SWITCH_SECONDS: Final = 0.0005
 
 
@@ -72,11 +72,11 @@ def tune() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class Fairlane:
+class Fairlane(Verbs[Call]):
     """A scheduler inside your own program.
 
     Use it as an async context manager. `handler` registers what runs tasks here; tasks for which
-    nothing is registered wait for a worker elsewhere.
+    nothing is registered wait for a worker elsewhere. The verbs of `Verbs` are to be awaited.
     """
 
     def __init__(
@@ -108,6 +108,9 @@ class Fairlane:
         self._action_executor: ActionExecutor | None = None
         self._instruction_executor: InstructionExecutor | None = None
         self._worker: Worker | None = None
+        self._listeners = Listeners()
+        self._http: HttpApp | None = None
+        self._first_event = 0  # what happened before this node started is nobody's news
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------- life
@@ -131,6 +134,9 @@ class Fairlane:
             await asyncio.to_thread(self.node.start)
         except ConnectionLost as error:
             raise StoreUnavailable(f"the store does not answer: {error}") from None
+        self._first_event = await self.node.views.read(self.node.views.last_event)
+        self._http = HttpApp(self.node, self.guard.check)
+        self._listeners.begin(self.events)
         if self._policy:
             await self.node.set_policy(dict(self._policy), "start")
         self._start_worker()
@@ -145,6 +151,7 @@ class Fairlane:
 
     async def stop(self) -> None:
         await self.drain()
+        await self._listeners.end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -179,7 +186,7 @@ class Fairlane:
 
     async def _start_deliverer(self) -> None:
         secret = self._webhook_secret or await self.node.writer.ask(UseSecret(new_secret()))
-        source = _Outbox(self.node)
+        source = Outbox(self.node)
         deliverer = Deliverer(source, self.guard, lambda _: secret, self.clock.now)
         self._tasks.append(asyncio.create_task(deliverer.run(), name="fairlane-webhooks"))
 
@@ -196,44 +203,28 @@ class Fairlane:
 
         return register
 
+    def on_event(self, listener: Listener) -> Listener:
+        """Tell a function, async or plain, of everything that happens from now on.
+
+        Listeners hear one event after the other, in order; on a shared store also those of other
+        nodes. What one raises is logged and ignored.
+        """
+        self._listeners.add(listener)
+        if self._http is not None:
+            self._listeners.begin(self.events)
+        return listener
+
     async def submit(
-        self,
-        *,
-        handler: str | None = None,
-        action: str | None = None,
-        agent: str | None = None,
-        params: dict[str, Any] | None = None,
-        priority: int | str | None = None,
-        session: str | None = None,
-        lane: str | None = None,
-        deadline: str | None = None,
-        callback_url: str | None = None,
-        tab: str | None = None,
-        ref: str | None = None,
-        selector: str | None = None,
-        idempotency_key: str | None = None,
+        self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
     ) -> TaskHandle:
         """Submit one task. Raises a `FairlaneError` when it is refused."""
-        body = bodies.TaskBody(
-            agent_id=agent,
-            action=action,
-            tab_id=tab,
-            ref=ref,
-            selector=selector,
-            handler=handler,
-            params=params,
-            priority=priority,
-            deadline=deadline,
-            callback_url=callback_url,
-            lane=lane,
-            session_key=session,
-        )
-        submission = bodies.submission(body, task_id=self.node.new_id())
+        raw = wire.encode(task_body(fields))
+        submission = bodies.parse_task(raw, task_id=self.node.new_id())
         if submission.callback_url:
             self._check_callback(submission.callback_url)
         key = None
         if idempotency_key is not None:
-            digest = hashlib.sha256(wire.encode(body)).hexdigest()
+            digest = hashlib.sha256(raw).hexdigest()
             key = IdempotencyKey(submission.agent, idempotency_key, digest)
         answer = (await self.node.submit(Submit([submission], key)))[0]
         if isinstance(answer, FairlaneError):
@@ -244,18 +235,80 @@ class Fairlane:
         try:
             self.guard.check(url)
         except FairlaneError as error:
-            raise InvalidRequest(f"invalid callbackUrl: {error.message}") from None
+            raise InvalidRequest(f"invalid task: invalid callbackUrl: {error.message}") from None
 
-    async def show(self, task_id: str) -> dict[str, Any]:
-        task: dict[str, Any] = wire.decode(wire.encode(shape(await self.node.show(task_id))))
-        return task
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        follow: bool = True,
+        task: str | None = None,
+        batch: str | None = None,
+        agent: str | None = None,
+        lane: str | None = None,
+        types: Sequence[str] = (),
+    ) -> Shapes:
+        """Events after the one with the id `after`, in order, each once.
 
-    async def cancel(self, task_id: str) -> None:
-        await self.node.cancel(task_id)
+        Following begins, without `after`, with what happens from this call on, and ends when the
+        node stops. Not following begins with the oldest and ends with the newest.
+        """
+        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
+        if not follow:
+            return self._pages(query, after or 0)
+        begin = max(self._first_event, self.node.last_event) if after is None else after
+        return _decoded(inside.follow(self._routes, "/events", query, str(begin)))
 
-    async def stats(self) -> dict[str, Any]:
-        lanes, agents = await self.node.views.read(self.node.views.stats)
-        return wire.stats(lanes, agents, self.node.policy)
+    @overload
+    def output(self, task_id: str, *, follow: Literal[False] = False) -> Call: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
+
+    def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
+        """The text that the newest attempt has produced so far.
+
+        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        """
+        path = task_path(task_id, "/output")
+        if not follow:
+            return self.call("GET", path)
+        return _decoded(inside.follow(self._routes, path, {}), until="end")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+    ) -> Shape:
+        request = transport.build(
+            method,
+            path,
+            query=query,
+            body=body,
+            idempotency_key=idempotency_key,
+            timeout_seconds=0,
+        )
+        return transport.understood(await inside.ask(self._routes, request), "this process")
+
+    @property
+    def _routes(self) -> HttpApp:
+        if self._http is None:
+            raise Draining("this Fairlane has not been started; use `async with`")
+        return self._http
+
+    async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
+        while True:
+            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
+            page = await self.call("GET", "/events", query=where)
+            for event in page["events"]:
+                yield event
+            after = page["nextAfter"]
+            if len(page["events"]) < wire.LIST_LIMIT_MAX:
+                return
 
     @property
     def policy(self) -> Policy:
@@ -277,11 +330,17 @@ class TaskHandle:
         self.position = task.position
         self._app = app
 
-    async def show(self) -> dict[str, Any]:
+    async def show(self) -> Shape:
         return await self._app.show(self.id)
 
-    async def cancel(self) -> None:
-        await self._app.cancel(self.id)
+    async def cancel(self) -> Shape:
+        return await self._app.cancel(self.id)
+
+    async def retry(self) -> Shape:
+        return await self._app.retry(self.id)
+
+    async def reset(self) -> Shape:
+        return await self._app.reset(self.id)
 
     async def result(self, timeout: float | None = None) -> Any:
         """The result when it is done. Raises `TaskFailed`, or `TimeoutError` when time is up."""
@@ -341,72 +400,12 @@ class ConfigWatcher:
             await asyncio.sleep(self._interval_seconds)
 
 
-class _Outbox:
-    """The store's owed webhooks, as the deliverer wants them."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._loop = asyncio.get_running_loop()
-        self._owed = asyncio.Event()
-        node.on_owed.append(self._tell)
-
-    def _tell(self) -> None:
-        self._loop.call_soon_threadsafe(self._owed.set)
-
-    async def claim_deliveries(self, limit: int) -> list[Delivery]:
-        self._owed.clear()
-        wait_ms = await self._wait_ms()
-        if wait_ms is None or wait_ms > 0:
-            return []
-        owed: list[OwedDelivery] = await self._node.writer.ask(ClaimDeliveries(limit))
-        views, seqs = self._node.views, [delivery.seq for delivery in owed]
-        tasks = await views.read(views.tasks_by_seq, seqs)
-        batches = await views.read(views.batches_by_seq, seqs) if len(tasks) < len(owed) else {}
-        found = [_delivery(item, tasks.get(item.seq), batches.get(item.seq)) for item in owed]
-        return [delivery for delivery in found if delivery is not None]
-
-    async def _wait_ms(self) -> int | None:
-        views, now = self._node.views, self._node.clock.now()
-        return await views.read(views.next_delivery_ms, now)
-
-    async def settle_delivery(
-        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
-    ) -> None:
-        request = SettleDelivery(delivery_id, delivered, error, retry_after_ms)
-        await self._node.writer.ask(request)
-
-    async def wait_for_deliveries(self) -> None:
-        wait_ms = await self._wait_ms()
-        seconds = _DELIVERY_LOOK_SECONDS
-        if wait_ms is not None:
-            seconds = min(seconds, max(0.05, wait_ms / 1000))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._owed.wait()
-
-
-def _delivery(
-    owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
-) -> Delivery | None:
-    """What to send about a task or a batch; None when it has been forgotten."""
-    if view is not None:
-        about, body = view.task.id, shape(view)
-    elif batch is not None:
-        about, body = batch[0].id, wire.batch_status(*batch)
-    else:
-        return None
-    return Delivery(
-        id=owed.id,
-        task_id=about,
-        url=owed.url,
-        event=owed.event,
-        attempt=owed.attempt,
-        body=wire.encode(body),
-    )
-
-
-def shape(view: TaskView) -> dict[str, Any]:
-    return wire.task(view.task, view.body, view.result, view.error, view.log)
+async def _decoded(stream: AsyncGenerator[sse.Event, None], until: str | None = None) -> Shapes:
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.name == until:
+                return
+            yield wire.decode(event.data)
 
 
 def _authorities(key: str, servers: Sequence[InstanceSetting | None]) -> list[str]:

@@ -59,9 +59,7 @@ class Client(Verbs[Shape]):
     def close(self) -> None:
         self._transport.close()
 
-    def submit(
-        self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
-    ) -> Shape:
+    def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Shape:
         return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
 
     def wait(self, task_id: str, timeout: float | None = None) -> Shape:
@@ -163,35 +161,31 @@ class Client(Verbs[Shape]):
             )
             return transport.opened(self._transport.stream(request), self._transport.where)
 
-        stream = self._events(connect, last_id)
+        stream = self._events(connect, sse.Follower(_EVENT_CHARACTERS_MAX, last_id))
         next(stream)
         return stream
 
     def _events(
-        self, connect: Callable[[str], Streaming], last_id: str
+        self, connect: Callable[[str], Streaming], follower: sse.Follower
     ) -> Generator[sse.Event, None, None]:
         """An empty event when it is connected, then what comes, over as many connections as it
-        takes. Without ids a new one gives everything again: what was handed out is passed over.
+        takes.
         """
-        streaming, begun, count = connect(last_id), False, 0
+        streaming, begun = connect(follower.last_id), False
         while True:
-            parser, known = sse.Parser(_EVENT_CHARACTERS_MAX), 0 if last_id else count
             try:
                 for piece in streaming.pieces:
-                    events = parser.feed(piece)
-                    last_id = parser.last_id or last_id
+                    events = follower.feed(piece)
                     if not begun:
                         begun = True
                         yield sse.Event("")
-                    for event in events[known:]:
-                        count += 1
-                        yield event
-                    known = max(0, known - len(events))
+                    yield from events
             except BusyError:
                 pass  # it broke off, which is as good as an end
             finally:
                 streaming.pieces.close()
-            streaming = self._connected_again(connect, last_id)
+            streaming = self._connected_again(connect, follower.last_id)
+            follower.connected()
 
     def _connected_again(self, connect: Callable[[str], Streaming], last_id: str) -> Streaming:
         pause = _PAUSE_SECONDS

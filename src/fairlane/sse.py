@@ -100,3 +100,30 @@ class Parser:
         self.last_id = self._id
         self._data, self._name, self._characters = [], "", 0
         return events
+
+
+class Follower:
+    """One stream over several connections: each event is given once.
+
+    With ids in the stream a new connection goes on behind `last_id`; without, it gives everything
+    again, and what has been given is passed over.
+    """
+
+    def __init__(self, characters_max: int, last_id: str = "") -> None:
+        self.last_id = last_id
+        self._characters_max = characters_max
+        self._given = 0
+        self.connected()
+
+    def connected(self) -> None:
+        """What is fed from here on comes from a new connection."""
+        self._parser = Parser(self._characters_max)
+        self._known = 0 if self.last_id else self._given
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        events = self._parser.feed(chunk)
+        self.last_id = self._parser.last_id or self.last_id
+        new = events[self._known :]
+        self._known = max(0, self._known - len(events))
+        self._given += len(new)
+        return new

@@ -29,20 +29,12 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 _CHUNK_BYTES: Final = 65_536
 
+# What a server may answer with. Errors of other branches happen elsewhere, or need more than a text.
 _BY_CODE: Final[Mapping[str, type[FairlaneError]]] = {
     error.code: error
     for error in (
-        errors.InvalidRequest,
-        errors.BatchTooLarge,
-        errors.PayloadTooLarge,
-        errors.NotFound,
-        errors.Conflict,
-        errors.IdempotencyConflict,
-        errors.LeaseLost,
-        errors.QueueFull,
-        errors.Draining,
-        errors.Disabled,
-        errors.StoreUnavailable,
+        *errors.CallerError.__subclasses__(),
+        *errors.BusyError.__subclasses__(),
         errors.TargetRefused,
     )
 }

@@ -95,9 +95,7 @@ def event_query(
     lane: str | None,
     types: Sequence[str],
 ) -> dict[str, Any]:
-    return given(
-        task_id=task, batch=batch, agent=agent, lane=lane, type=",".join(types) or None
-    )
+    return given(task_id=task, batch=batch, agent=agent, lane=lane, type=",".join(types) or None)
 
 
 def task_path(task_id: str, verb: str = "") -> str:

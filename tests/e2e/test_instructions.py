@@ -296,25 +296,25 @@ async def test_a_variable_lets_more_run_at_once(
 async def test_a_stop_lets_a_stream_finish_or_queues_it_again(
     programs: Programs, tmp_path: Path, store_url: str
 ) -> None:
-    async with world(programs, tmp_path, store_url, "--drain-seconds", "1") as one:
-        one.agent.scripts["Soon"] = talking("so", "on", hang_after=1)
+    async with world(programs, tmp_path, store_url, "--drain-seconds", "1.5") as one:
+        one.agent.scripts["Soon"] = talking("so", "on", pause_ms=100)
         one.agent.scripts["Late"] = talking("la", "te", hang_after=1)
         await one.start()
-        soon, late = await one.say("Soon"), await one.say("Late", retryPolicy=NEVER)
+        late, soon = await one.say("Late"), await one.say("Soon")
         waiting = await one.say("Next", dependsOn=[late])
-        await one.until_asked("Soon")
         await one.until_asked("Late")
+        await one.until_asked("Soon")
         one.agent.scripts["Late"] = talking("later")
         follow = f"{one.server.url}/tasks/{late}/output?follow=1"
         async with aiohttp.ClientSession() as session, session.get(follow) as followed:
             one.server.send(signal.SIGTERM)
             await until(lambda: "stopping" in one.server.output(), 5, lambda: "not heard")
-            _release(one, "Soon")
+            assert [entry.outcome for entry in one.asked("Soon")] == ["open"]
             assert await one.server.end() == 0
             await followed.read()  # ends by itself
         assert "Traceback" not in one.server.output()
-        assert [one.outcome for one in one.asked("Soon")] == ["answered"]
-        assert [one.outcome for one in one.asked("Late")] == ["gone"]
+        assert [entry.pieces for entry in one.asked("Soon")] == [4]  # it was heard to its end
+        assert [(entry.pieces, entry.outcome) for entry in one.asked("Late")] == [(1, "gone")]
         await one.start()
         ended = [await one.end_of(task_id) for task_id in (soon, late, waiting)]
         assert [task["state"] for task in ended] == ["done"] * 3

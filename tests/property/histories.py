@@ -19,7 +19,7 @@ from fairlane.core import admission, batches, counts, dependencies, gates, lease
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import QueueFull
-from fairlane.core.gates import Session
+from fairlane.core.sessions import Session
 from fairlane.core.model import BATCH_GATE, SESSION_GATE, Change, Submission, Task
 from fairlane.core.policy import Policy, from_document
 
@@ -81,7 +81,7 @@ class History:
             batches.apply(self.batch(after.batch), change)
 
     def session(self, key: str) -> Session:
-        return self.sessions.setdefault(key, Session(key, max_concurrent=1 + (key == "s2")))
+        return self.sessions.setdefault(key, Session(key, limit=1 + (key == "s2")))
 
     def batch(self, key: str) -> Batch:
         parallelism = PARALLELISM[key.partition("-")[0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from fairlane.core import gates
-from fairlane.core.gates import Session
+from fairlane.core.sessions import Session
 from fairlane.core.model import Change
 from tests.property.histories import BOUNDED, History, Step, histories, step_lists
 
@@ -35,7 +35,7 @@ def test_a_session_never_runs_more_at_once_than_it_may(steps: list[Step]) -> Non
         history.take(step)
         for session in history.sessions.values():
             leased = [task for task in history.leased() if task.session == session.key]
-            assert len(leased) <= session.holders <= session.max_concurrent
+            assert len(leased) <= session.holders <= session.limit
 
 
 @BOUNDED
@@ -52,7 +52,7 @@ def test_nobody_waits_for_a_turn_that_is_free(steps: list[Step]) -> None:
 def test_a_task_keeps_its_turn_through_retries_and_releases(history: History) -> None:
     for change in history.changes:
         if change.verb in {"retry", "release"}:
-            session = Session("of its own", max_concurrent=1)
+            session = Session("of its own")
             gates.apply(session, Change(None, change.before or change.after, "submit"))
             gates.apply(session, change)
             assert (session.holders, session.waiting) == (1, 0)

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.causes import Violation, demand
-from tests.simulation.histories import CANCELLED, ENDINGS, REQUEUED, UNBLOCKED
+from tests.simulation.histories import CANCELLED, ENDINGS, ORPHANED, REQUEUED, UNBLOCKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,13 +54,14 @@ class Families:
             self._lately.setdefault(id_, set()).add(self.ends.pop(id_))
             self._begun.add(id_)
 
-    def judge_event(self, task: Task, event: Event, *, orphaned: bool, asked: bool) -> None:
-        """`orphaned` is what the task is now; `asked` whether somebody asked for this."""
+    def judge_event(self, task: Task, event: Event, *, asked: bool) -> None:
+        """`asked` says that somebody asked for it to begin again."""
+        orphaned = event.type == CANCELLED and (event.detail or "").startswith(ORPHANED)
         parents = self.parents.get(task.id, ())
         if event.type == UNBLOCKED:
             self.demand_done(task, "was unblocked")
-        elif event.type == CANCELLED and event.detail and not asked:
-            _, parent, state = event.detail.split(" ")
+        elif orphaned:
+            _, parent, state = (event.detail or "").split(" ")
             possible = {self.ends.get(parent, ""), *self._lately.get(parent, ())}
             demand("family", parent in parents, f"task {task.seq}: {parent} is no parent")
             bad = state in BAD and state in possible

@@ -210,12 +210,7 @@ class Invariants:
     def _enter(self, seen: Seen, state: str, event: Event, to: str, causes: Causes) -> None:
         """Take one event into the books."""
         ground, task = self.ground, seen.after
-        asked = {task.id, task.batch} & (causes.cancelled if to == "cancelled" else causes.retried)
-        orphaned = ground.histories.lives[task.seq].orphaned
-        if event.detail and to == "cancelled" and orphaned:
-            asked = set()
-        if state != "parked":
-            ground.families.judge_event(task, event, orphaned=orphaned, asked=bool(asked))
+        ground.families.judge_event(task, event, asked=task.id in causes.retried | causes.reset)
         if event.type in ENDINGS:
             self.ended[to] += 1
             ground.books.count(task, END_COUNTERS[to])

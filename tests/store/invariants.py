@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.core import lifecycle
+from fairlane.core import lifecycle, sessions
 from fairlane.core.counts import Line, Tally
 from fairlane.core.model import Task
+from fairlane.core.sessions import Session
 
 if TYPE_CHECKING:
     from fairlane.core.policy import Policy
@@ -22,7 +23,7 @@ def assert_sound(reader: Connection, policy: Policy) -> None:
     assert_counters_equal_a_recount(reader, lines)
     assert_lanes_are_the_sum_of_their_lines(reader, lines)
     assert_shares_are_true(lines, policy)
-    assert_sessions_equal_a_recount(reader)
+    assert_sessions_equal_a_recount(reader, policy)
     for row in reader.run("task_list", limit=_EVERYTHING):
         assert_makes_sense(Task(*row[:_WIDTH]))
 
@@ -61,13 +62,19 @@ def assert_shares_are_true(lines: list[Line], policy: Policy) -> None:
         assert len({line.served for line in mine}) == 1, (lane, agent)
 
 
-def assert_sessions_equal_a_recount(reader: Connection) -> None:
+def assert_sessions_equal_a_recount(reader: Connection, policy: Policy) -> None:
     recounted = {row[0]: row[1:] for row in reader.run("session_recount")}
-    for key, holders, waiting, max_concurrent in reader.run("session_all"):
-        assert recounted.pop(key, None) == (holders, waiting), key
-        assert holders <= max_concurrent, key
-        assert not waiting or holders == max_concurrent, f"{key} stands still"
+    for key, holders, waiting, debouncing in reader.run("session_all"):
+        assert recounted.pop(key, (0, 0, 0)) == (holders, waiting, debouncing), key
+        limit = _limit(reader, policy, key)
+        assert holders <= limit or not waiting, key
+        assert not waiting or holders >= limit, f"{key} stands still"
     assert not recounted, f"sessions without a row: {sorted(recounted)}"
+
+
+def _limit(reader: Connection, policy: Policy, key: str) -> int:
+    (row,) = reader.run("session_view", key=key)
+    return sessions.limit(policy.sessions, Session(*row))
 
 
 def assert_makes_sense(task: Task) -> None:

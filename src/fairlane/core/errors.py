@@ -8,9 +8,11 @@
     |   |-- NotFound             not_found
     |   |-- Conflict             conflict
     |   |-- IdempotencyConflict  idempotency_conflict
+    |   |-- MessageStale         message_stale
     |   `-- LeaseLost            lease_lost
     |-- BusyError            the request is fine: repeat it later
     |   |-- QueueFull            queue_full
+    |   |-- SessionQueueFull     session_queue_full
     |   |-- Draining             draining
     |   |-- Disabled             disabled
     |   |-- StoreUnavailable     store_unavailable
@@ -77,6 +79,12 @@ class IdempotencyConflict(CallerError):
     code = "idempotency_conflict"
 
 
+class MessageStale(CallerError):
+    """The message was sent before its session was told to stop."""
+
+    code = "message_stale"
+
+
 class LeaseLost(CallerError):
     code = "lease_lost"
 
@@ -89,6 +97,12 @@ class BusyError(FairlaneError):
 
 class QueueFull(BusyError):
     code = "queue_full"
+
+
+class SessionQueueFull(BusyError):
+    """Too many messages of the session wait, and it drops new ones."""
+
+    code = "session_queue_full"
 
 
 class Draining(BusyError):

@@ -1,7 +1,8 @@
 """Gates: what holds a queued task back although a slot may be free.
 
 A gate is a word on the task's row; a queued task without one is ready. Gates are passed in one
-order: `dependency` (its parents are not done), `delay` (not before a moment), `session` (others of
+order: `dependency` (its parents are not done), `delay` (not before a moment) or `debounce` (the
+message may still grow), `session` (others of
 its session have the turn), `batch` (as many of its batch run as may). Whoever has passed the
 session's gate keeps the turn through retries, so that work of a session never overtakes itself; the
 place in a batch is given up while a retry waits. As nobody who waits for a session holds a place
@@ -12,28 +13,17 @@ from __future__ import annotations
 
 import copy
 
-import msgspec
-
 from fairlane.core import lifecycle
 from fairlane.core.batches import Batch
-from fairlane.core.model import BATCH_GATE, DELAY_GATE, SESSION_GATE, Change, Task
-
-
-class Session(msgspec.Struct):
-    """A key whose tasks run in order: how many have the turn, and how many wait for it."""
-
-    key: str
-    holders: int = 0
-    waiting: int = 0
-    max_concurrent: int = 1
-
-    @property
-    def free(self) -> int:
-        return max(0, self.max_concurrent - self.holders)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.holders or self.waiting)
+from fairlane.core.model import (
+    BATCH_GATE,
+    DEBOUNCE_GATE,
+    DELAY_GATE,
+    SESSION_GATE,
+    Change,
+    Task,
+)
+from fairlane.core.sessions import Session
 
 
 def next_gate(
@@ -58,10 +48,18 @@ def batch_gate(batch: Batch | None) -> str | None:
 def apply(session: Session, change: Change) -> None:
     """Move what `change` moves. The only place that counts for sessions."""
     if change.before is not None:
-        session.holders -= holds_turn(change.before)
-        session.waiting -= _waits(change.before)
-    session.holders += holds_turn(change.after)
-    session.waiting += _waits(change.after)
+        _count(session, change.before, -1)
+    _count(session, change.after, 1)
+
+
+def _count(session: Session, task: Task, sign: int) -> None:
+    if holds_turn(task):
+        session.holders += sign
+    elif task.state == lifecycle.QUEUED:
+        if task.gate == SESSION_GATE:
+            session.waiting += sign
+        elif task.gate == DEBOUNCE_GATE:
+            session.debouncing += sign
 
 
 def holds_turn(task: Task) -> bool:
@@ -72,11 +70,7 @@ def holds_turn(task: Task) -> bool:
         return False
     if task.gate == DELAY_GATE:
         return task.token > 0  # the wait before a retry; before its first lease it had no turn
-    return task.gate != SESSION_GATE
-
-
-def _waits(task: Task) -> bool:
-    return task.state == lifecycle.QUEUED and task.gate == SESSION_GATE
+    return task.gate not in (SESSION_GATE, DEBOUNCE_GATE)
 
 
 def promote(task: Task, now: int, gate: str | None = None) -> Change:

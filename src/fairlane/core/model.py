@@ -24,10 +24,30 @@ PRIORITY_MAX: Final = 1_000_000
 
 DEPENDENCY_GATE: Final = "dependency"
 DELAY_GATE: Final = "delay"
+DEBOUNCE_GATE: Final = "debounce"
 SESSION_GATE: Final = "session"
 BATCH_GATE: Final = "batch"
 
 ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a dependency
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """What makes a submission a message of its session.
+
+    `no_merge` keeps it apart from others. The rest is what it says about its session.
+    """
+
+    text: str
+    sender: str
+    sent_at: int | None = None
+    no_merge: bool = False
+    mode: str | None = None
+    cap: int | None = None
+    drop: str | None = None
+    debounce_ms: int | None = None
+    max_concurrent: int | None = None
+    tokens: int | None = None
+    context_window: int | None = None
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +72,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int | None = None
     max_attempts: int | None = None
     preemptible: bool = False
+    message: Message | None = None
 
 
 class Task(msgspec.Struct, gc=False):

@@ -22,6 +22,12 @@ BY_PRIORITY: Final = "priority"
 FALLBACK_LANE: Final = "main"
 
 
+class ReservedPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """Slots that only critical work may take, so that the rest never takes the last one."""
+
+    critical: int = 0
+
+
 class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     """A pool with a hard ceiling. None means no limit.
 
@@ -35,6 +41,7 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     strategy: str = FAIR
     paused: bool = False
     aging_ms: int | None = None
+    reserved: ReservedPolicy = ReservedPolicy()
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,6 +61,20 @@ class AgentPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
     weight: float = 1.0
     max_inflight: int | None = None
+
+
+class SessionPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """How sessions behave that say nothing themselves. Cap, drop, mode and debounce are about
+    messages; a task that only names a session waits for its turn, however many there are.
+    """
+
+    mode: str = "queue"
+    cap: int = 10
+    drop: str = "old"
+    debounce_ms: int = 800
+    debounce_max_ms: int = 5000
+    max_concurrent: int = 1
+    throttle_at: float = 0.6
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, rename={"result_ttl_sec": "resultTTLSec"}):
@@ -94,6 +115,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     lanes: dict[str, LanePolicy] = msgspec.field(default_factory=_default_lanes)
     kinds: dict[str, KindPolicy] = msgspec.field(default_factory=_default_kinds)
     agents: dict[str, AgentPolicy] = msgspec.field(default_factory=dict)
+    sessions: SessionPolicy = SessionPolicy()
     retention: RetentionPolicy = RetentionPolicy()
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
@@ -188,7 +210,7 @@ class _Field(msgspec.Struct, frozen=True):
 class _Map(msgspec.Struct, frozen=True):
     """An object whose keys are names: one of `known`, or new ones that `names` matches."""
 
-    fields: Mapping[str, _Field]
+    fields: Mapping[str, _Field | Mapping[str, _Field]]
     names: re.Pattern[str]
     known: frozenset[str] | None = None
 
@@ -227,7 +249,7 @@ def _flag(value: Any) -> str | None:
 _LIMIT: Final = _Field(_whole(1, 10_000_000, optional=True), zero_keeps=True)
 _DAY_MS: Final = 86_400_000
 
-_LANE: Final = {
+_LANE: Final[Mapping[str, _Field | Mapping[str, _Field]]] = {
     "maxInflight": _Field(_whole(1, 100_000), zero_keeps=True),
     "maxPerAgentInflight": _LIMIT,
     "maxQueueSize": _LIMIT,
@@ -235,6 +257,7 @@ _LANE: Final = {
     "strategy": _Field(_one_of(FAIR, BY_PRIORITY)),
     "paused": _Field(_flag),
     "agingMs": _Field(_whole(1, _DAY_MS, optional=True)),
+    "reserved": {"critical": _Field(_whole(0, 100_000))},
 }
 _KIND: Final = {
     "lane": _Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),
@@ -261,6 +284,15 @@ _POLICY: Final[Mapping[str, _Field | _Map | Mapping[str, _Field]]] = {
     "lanes": _Map(_LANE, _LANE_NAME),
     "kinds": _Map(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
     "agents": _Map(_AGENT, _AGENT_NAME),
+    "sessions": {
+        "mode": _Field(_one_of("queue", "followup", "interrupt", "collect")),
+        "cap": _Field(_whole(0, 10_000)),
+        "drop": _Field(_one_of("old", "new")),
+        "debounceMs": _Field(_whole(0, 60_000)),
+        "debounceMaxMs": _Field(_whole(0, 600_000)),
+        "maxConcurrent": _Field(_whole(1, 1000)),
+        "throttleAt": _Field(_number(0.01, 1)),
+    },
     "retention": {
         "days": _Field(_whole(1, 3650)),
         "resultTTLSec": _Field(_whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
@@ -290,7 +322,8 @@ def _merge_object(
         elif isinstance(rule, _Map):
             merged[key] = _merge_map(merged[key], value, rule, f"{path}{key}.", problems)
         else:
-            merged[key] = _merge_object(merged[key], value, rule, f"{path}{key}.", problems)
+            inner = merged.get(key, {})
+            merged[key] = _merge_object(inner, value, rule, f"{path}{key}.", problems)
     return merged
 
 
@@ -329,6 +362,12 @@ def _contradictions(document: dict[str, Any]) -> list[str]:
             problems.append(
                 f"lanes.{name}.maxPerAgentInflight needs the strategy {FAIR}: "
                 "a lane ordered by priority does not look at agents; set it to null"
+            )
+        reserved = lane.get("reserved", {}).get("critical", 0)
+        if reserved and reserved >= lane.get("maxInflight", LanePolicy().max_inflight):
+            problems.append(
+                f"lanes.{name}.reserved.critical must be smaller than maxInflight: "
+                "nothing else could ever run"
             )
     for name, kind in document["kinds"].items():
         if kind["lane"] not in document["lanes"]:

@@ -18,7 +18,7 @@ from fairlane.clock import Clock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
-from fairlane.engine import leasing, requests, templates, ticks, verbs
+from fairlane.engine import leasing, requests, sessions, templates, ticks, verbs
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.transaction import Transaction
@@ -39,6 +39,10 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.Output: verbs.output,
     requests.Cancel: verbs.cancel,
     requests.CancelBatch: verbs.cancel_batch,
+    requests.ClearLane: verbs.clear_lane,
+    requests.StopSession: sessions.stop,
+    requests.SetSession: sessions.set_session,
+    requests.SetUsage: sessions.set_usage,
     requests.Reclaim: verbs.reclaim,
     requests.Renew: verbs.renew,
     requests.CreateTemplate: templates.create_template,

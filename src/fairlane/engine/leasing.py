@@ -48,7 +48,10 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
 
 def could_start(tx: Transaction, lane: str) -> bool:
     """Whether there is ready work in the lane and a slot for it."""
-    return bool(_open_lanes(tx, [lane])) and _free(tx, lane) > 0
+    if not _open_lanes(tx, [lane]):
+        return False
+    kept = 0 if tx.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
+    return _free(tx, lane) > kept
 
 
 def _take(
@@ -60,10 +63,14 @@ def _take(
     """
     for parts in (max(1, len(_open_lanes(tx, lanes))), 1):
         for lane in _open_lanes(tx, lanes):
-            limit = min(-(-wanted // parts), _free(tx, lane), tx.lane(lane).ready)
-            for ready in _from_lane(tx, lane, routes, limit) if limit > 0 else ():
-                wanted -= 1
-                yield ready
+            reserved = tx.policy.lanes[lane].reserved.critical
+            for critical in (False, True) if reserved else (False,):
+                free = _free(tx, lane) - (0 if critical else reserved)
+                limit = min(-(-wanted // parts), free, _waiting(tx, lane, critical=critical))
+                if limit > 0:
+                    for ready in _from_lane(tx, lane, routes, limit, critical=critical):
+                        wanted -= 1
+                        yield ready
 
 
 def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> Grant:
@@ -105,43 +112,58 @@ def _free(tx: Transaction, lane: str) -> int:
     return fairness.free_slots(ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall)
 
 
-def _from_lane(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[Ready]:
+def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
+    return tx.lane(lane).urgent if critical else tx.lane(lane).ready
+
+
+def _from_lane(
+    tx: Transaction, lane: str, routes: frozenset[str], limit: int, *, critical: bool
+) -> list[Ready]:
+    """The next tasks of a lane; `critical` leaves out all others."""
     new = tx.unwritten_ready(lane)
     if new is not None:
         runnable = [ready for ready in new if ready[0].route in routes]
-        return _from_new(tx, lane, routes, runnable, limit)
+        return _from_new(tx, lane, routes, runnable, limit, critical=critical)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         tx.load_lines([(lane, "")])
         lines = [line.id for route, line in tx.lines(lane, "").items() if route in routes]
-        return _first(tx.next_tasks(lines, limit), limit)
-    order = _agents(tx, lane, routes, limit)
+        return _first(tx.next_tasks(lines, limit), limit, critical=critical)
+    order = _agents(tx, lane, routes, limit, critical=critical)
     return _heads(tx, lane, routes, order)
 
 
 def _from_new(
-    tx: Transaction, lane: str, routes: frozenset[str], ready: list[Ready], limit: int
+    tx: Transaction,
+    lane: str,
+    routes: frozenset[str],
+    ready: list[Ready],
+    limit: int,
+    *,
+    critical: bool,
 ) -> list[Ready]:
     """From a lane without a backlog: what is ready is at hand, and is written once, as leased."""
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
-        return _first(ready, limit)
+        return _first(ready, limit, critical=critical)
     found: dict[str, list[Ready]] = {}
     for pair in ready:
         found.setdefault(pair[0].agent, []).append(pair)
     tx.load_lines((lane, agent) for agent in found)
-    contenders = [_contender(tx, lane, routes, agent) for agent in found]
+    contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in found]
     return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
 
-def _agents(tx: Transaction, lane: str, routes: frozenset[str], limit: int) -> list[str]:
+def _agents(
+    tx: Transaction, lane: str, routes: frozenset[str], limit: int, *, critical: bool
+) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
     rows = [(lane, route) for route in sorted(routes)]
     look = limit + 8
     while True:
-        views = [_first_agents(tx, "line_order", rows, look)]
+        views = [] if critical else [_first_agents(tx, "line_order", rows, look)]
         if tx.lane(lane).urgent:
             views.append(_first_agents(tx, "line_urgent", rows, look))
         agents = dict.fromkeys(agent for view in views for found in view for agent in found)
-        contenders = [_contender(tx, lane, routes, agent) for agent in agents]
+        contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in agents]
         able = {one.agent for one in contenders if one.eligible}
         # Whoever is out of view comes after `limit` others that can be served, in each view.
         each = [found for view in views for found in view]
@@ -172,17 +194,21 @@ def _place(line: Line) -> tuple[float, int, str]:
     return line.share, line.served, line.agent
 
 
-def _contender(tx: Transaction, lane: str, routes: frozenset[str], agent: str) -> Contender:
+def _contender(
+    tx: Transaction, lane: str, routes: frozenset[str], agent: str, *, critical: bool = False
+) -> Contender:
+    """How an agent stands; with `critical`, as if it had no other work."""
     lines = tx.lines(lane, agent)
     weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
     if len(lines) == 1:
         ((route, one),) = lines.items()
         if route in routes:
-            return Contender(agent, one.ready, one.urgent, one.slots, one.served, weight, ceiling)
+            ready = one.urgent if critical else one.ready
+            return Contender(agent, ready, one.urgent, one.slots, one.served, weight, ceiling)
     runnable = [line for route, line in lines.items() if route in routes]
     return Contender(
         agent=agent,
-        ready=sum(line.ready for line in runnable),
+        ready=sum(line.urgent if critical else line.ready for line in runnable),
         urgent=sum(line.urgent for line in runnable),
         slots=sum(line.slots for line in lines.values()),
         served=max(line.served for line in lines.values()),
@@ -216,7 +242,9 @@ def _in_turn(found: Mapping[str, list[Ready]], order: Sequence[str]) -> list[Rea
     return [next(heads[agent]) for agent in order]
 
 
-def _first(ready: Iterable[Ready], limit: int) -> list[Ready]:
+def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> list[Ready]:
+    if critical:
+        ready = [pair for pair in ready if pair[0].priority <= CRITICAL]
     return sorted(ready, key=lambda pair: (pair[0].rank, pair[0].seq))[:limit]
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
+from fairlane.core.sessions import Settings
 from fairlane.core.templates import Template
 
 
@@ -137,6 +138,46 @@ class Prune(msgspec.Struct, frozen=True):
     """Answer: how many ended tasks were forgotten in this step, or for a dry run could be."""
 
     dry_run: bool
+
+
+class StopSession(msgspec.Struct, frozen=True):
+    """Answer: `Stopped`. Only the oldest run, or all of them and everything that waits.
+
+    A reset also counts a new generation.
+    """
+
+    key: str
+    only_oldest: bool = False
+    reset: bool = False
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The ids of runs that were stopped and of what waited and will not run."""
+
+    stopped: list[str]
+    drained: list[str]
+    generation: int
+
+
+class SetSession(msgspec.Struct, frozen=True):
+    """Answer: the `Session`. What is None stays as it was."""
+
+    key: str
+    settings: Settings
+
+
+class SetUsage(msgspec.Struct, frozen=True):
+    """Answer: the `Session`."""
+
+    key: str
+    tokens: int
+    context_window: int
+
+
+class ClearLane(msgspec.Struct, frozen=True):
+    """Answer: how many queued tasks were cancelled in this step."""
+
+    lane: str
 
 
 class SetPolicy(msgspec.Struct, frozen=True):

@@ -101,6 +101,8 @@ def prune(tx: Transaction, now: int) -> int:
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
     tx.connection.run_rows("line_forget", list(dict.fromkeys(row[2:] for row in rows)))
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
+    idle = tx.connection.run("session_old", before=before, limit=STEP)
+    tx.connection.run_rows("session_forget", idle)
     return len(seqs)
 
 

@@ -8,7 +8,7 @@ batch are decided one after another, on what the one before has left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -25,14 +25,15 @@ from fairlane.core.errors import (
     NotFound,
     QueueFull,
 )
-from fairlane.core.model import SESSION_GATE, Submission, Task
+from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task
 from fairlane.core.policy import FAIR, Policy, merge, to_document
 from fairlane.core.retries import Backoff
-from fairlane.engine import dependencies
+from fairlane.engine import dependencies, sessions
 from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
     ClaimDeliveries,
+    ClearLane,
     Complete,
     Fail,
     NewBatch,
@@ -52,6 +53,9 @@ from fairlane.engine.requests import (
 )
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
+
+CLEAR_STEP: Final = 500
+LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
 # -------------------------------------------------------------------- submit
 
@@ -136,6 +140,8 @@ def _admit_all(
     for submission in ordered:
         if submission.depends_on:
             answers[submission.id] = _admit_child(tx, submission, known, answers, now)
+        elif submission.message is not None:
+            answers[submission.id] = sessions.admit(tx, submission, now, _admit)
         else:
             answers[submission.id] = _admit(tx, submission, now)
     if batch is not None and not batch.total:
@@ -200,6 +206,10 @@ def _admit(
         graph.block(after, unmet)
     if not unmet:
         dependencies.let_in(tx, after, now)
+    if submission.message is not None:
+        window_ends = sessions.window_ends(tx, submission, now)
+        if window_ends is not None:
+            after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
     tx.apply(change, body=submission.body)
     return after
 
@@ -319,7 +329,10 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
     tasks = _load(tx, requests)
     for request in requests:
         task = tasks.get(request.seq)
-        yield _decided(tx, leases.complete(task, request.token, request.result, now))
+        decision = leases.complete(task, request.token, request.result, now)
+        yield _decided(tx, decision)
+        if decision.change is not None and decision.change.after.session:
+            sessions.report(tx, decision.change.after, request.result)
 
 
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
@@ -401,6 +414,19 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
     for task in tasks:
         _decided(tx, leases.cancel(task, task.id, now))
     return len(tasks)
+
+
+def clear_lane(tx: Transaction, requests: Sequence[ClearLane], now: int) -> Iterator[Any]:
+    """A step at a time: whoever asks goes on until nothing is left."""
+    for request in requests:
+        tasks = tx.tasks("lane_queued", lane=request.lane, limit=CLEAR_STEP)
+        tx.prepare(tasks)
+        for task in tasks:
+            change = leases.cancel(task, task.id, now).change
+            assert change is not None
+            change.error = LANE_CLEARED
+            tx.apply(change)
+        yield len(tasks)
 
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
@@ -489,6 +515,11 @@ def _adopt(tx: Transaction, policy: Policy, source: str, now: int) -> None:
     for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
         if _line_rule(policy, lane) != _line_rule(old, lane):
             _reline(tx, lane)
+    if policy.sessions != old.sessions:
+        keys = [key for (key,) in tx.connection.run("session_waiting")]
+        tx.load_sessions(keys)
+        for key in keys:
+            tx.touch_session(key)
 
 
 def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:

@@ -286,11 +286,12 @@ def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
 
 def _recount_sessions(connection: Connection) -> list[str]:
     real = {row[0]: tuple(row[1:]) for row in connection.run("session_recount")}
-    kept = {row[0]: tuple(row[1:3]) for row in connection.run("session_all")}
+    kept = {row[0]: tuple(row[1:]) for row in connection.run("session_all")}
+    none = (0, 0, 0)
     return [
-        f"session {key}: has {kept.get(key, (0, 0))}, the tasks say {real.get(key, (0, 0))}"
+        f"session {key}: has {kept.get(key, none)}, the tasks say {real.get(key, none)}"
         for key in sorted(real.keys() | kept.keys())
-        if kept.get(key, (0, 0)) != real.get(key, (0, 0))
+        if kept.get(key, none) != real.get(key, none)
     ]
 
 

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
+from fairlane import sse
+from fairlane.core.errors import StoreUnavailable
 from fairlane.http.answers import Receive
 from fairlane.http.app import HttpApp
-from fairlane.transport import Answer, Request
+from fairlane.transport import EVENT_STREAM, Answer, Request, build, understood
+
+log = logging.getLogger("fairlane.http")
+
+_PAUSE_SECONDS: Final = 1.0
+_EVENT_CHARACTERS_MAX: Final = 64 * 1024 * 1024
 
 
 class Streaming(msgspec.Struct, frozen=True):
@@ -52,6 +60,40 @@ async def stream(app: HttpApp, request: Request) -> AsyncGenerator[Streaming, No
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
+
+
+async def follow(
+    app: HttpApp, path: str, query: Mapping[str, Any], last_id: str = ""
+) -> AsyncGenerator[sse.Event, None]:
+    """The events of a route, each once, until it ends. A store that is away is waited for."""
+    follower = sse.Follower(_EVENT_CHARACTERS_MAX, last_id)
+    while True:
+        request = build(
+            "GET",
+            path,
+            query=query,
+            last_event_id=follower.last_id,
+            accept=EVENT_STREAM,
+            timeout_seconds=0,
+        )
+        try:
+            async with stream(app, request) as streaming:
+                await _accepted(streaming)
+                async for piece in streaming.pieces:
+                    for event in follower.feed(piece):
+                        yield event
+            return
+        except StoreUnavailable as error:
+            log.warning("%s is followed again in a moment: %s", path, error.message)
+        await asyncio.sleep(_PAUSE_SECONDS)
+        follower.connected()
+
+
+async def _accepted(streaming: Streaming) -> None:
+    """Raises the error that was answered instead of a stream."""
+    if streaming.status != 200:
+        body = b"".join([piece async for piece in streaming.pieces])
+        understood(Answer(streaming.status, streaming.headers, body), "this process")
 
 
 async def _pieces(

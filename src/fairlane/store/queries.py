@@ -19,6 +19,7 @@ from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.events import Event
 from fairlane.core.model import Task
+from fairlane.core.sessions import Session
 
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
@@ -36,6 +37,11 @@ def _columns(struct: type[msgspec.Struct], prefix: str = "") -> str:
 
 def _tally_columns() -> str:
     return _columns(Tally)
+
+
+def _session_columns(prefix: str) -> str:
+    """All but the last field, which follows from the others."""
+    return ", ".join(f"{prefix}{name}" for name in Session.__struct_fields__[:-1])
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -83,6 +89,7 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{line}", _columns(Line, "" if insert else "line."))
     text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
     text = text.replace("{event}", _columns(Event, "event."))
+    text = text.replace("{session}", _session_columns("" if insert else "session."))
     return Statement(name, text.replace("{tally}", _tally_columns()), columns)
 
 

@@ -228,14 +228,19 @@ LEFT JOIN result ON result.seq = parent.seq
 
 -- name: session_find
 -- rows: key text
-SELECT session.key, session.holders, session.waiting, session.max_concurrent
-FROM rows JOIN session ON session.key = rows.key
+SELECT {session} FROM rows JOIN session ON session.key = rows.key
 
 -- name: session_save
--- rows: key text, holders int, waiting int, max_concurrent int
-INSERT INTO session (key, holders, waiting, max_concurrent) SELECT * FROM rows WHERE true
+-- rows: key text, holders int, waiting int, debouncing int, settings text, tokens int, context_window int, cutoff_at int, generation int, touched_at int
+INSERT INTO session ({session}) SELECT * FROM rows WHERE true
 ON CONFLICT (key) DO UPDATE SET holders = excluded.holders, waiting = excluded.waiting,
-  max_concurrent = excluded.max_concurrent
+  debouncing = excluded.debouncing, settings = excluded.settings, tokens = excluded.tokens,
+  context_window = excluded.context_window, cutoff_at = excluded.cutoff_at,
+  generation = excluded.generation, touched_at = excluded.touched_at
+
+-- name: session_old
+SELECT key FROM session WHERE touched_at <= :before AND holders = 0 AND waiting = 0
+  AND debouncing = 0 LIMIT :limit
 
 -- name: session_forget
 -- rows: key text
@@ -255,6 +260,39 @@ CROSS JOIN LATERAL (
   SELECT * FROM task AS t
   WHERE t.session = rows.session AND t.gate = 'session' AND t.state = 'queued'
   ORDER BY t.priority, t.seq LIMIT :limit) AS task
+
+-- name: session_open
+SELECT {task} FROM task
+WHERE session = :session AND gate IN ('session', 'debounce') AND state = 'queued'
+ORDER BY seq
+
+-- name: session_grown
+SELECT {task} FROM task
+WHERE session = :session AND gate = 'debounce' AND state = 'queued' ORDER BY seq
+
+-- name: session_turns
+SELECT {task} FROM task
+WHERE session = :session AND lease_expires_at IS NOT NULL ORDER BY seq
+
+-- name: session_waiting
+SELECT key FROM session WHERE waiting > 0
+
+-- name: request_grow
+-- rows: seq int, body text
+UPDATE request SET body = rows.body FROM rows WHERE request.seq = rows.seq
+
+-- name: session_view
+SELECT {session} FROM session WHERE key = :key
+
+-- name: session_list
+SELECT {session} FROM session
+WHERE key > :after ORDER BY key LIMIT :limit
+
+-- name: lane_queued
+SELECT {task} FROM task WHERE lane = :lane AND state = 'queued' ORDER BY seq LIMIT :limit
+
+-- name: lane_oldest
+SELECT min(queued_at) FROM task WHERE lane = :lane AND state = 'queued' AND gate IS NULL
 
 -- name: session_ready
 -- rows: session text
@@ -408,7 +446,8 @@ WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= :now
 ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: task_due
-SELECT {task} FROM task WHERE gate = 'delay' AND state = 'queued' AND eligible_at <= :now
+SELECT {task} FROM task
+WHERE gate IN ('delay', 'debounce') AND state = 'queued' AND eligible_at <= :now
 ORDER BY eligible_at, seq LIMIT :limit
 
 -- name: next_due
@@ -417,7 +456,7 @@ SELECT
    WHERE deadline_at IS NOT NULL
      AND state IN ('waiting_dependency', 'queued', 'assigned', 'running')),
   (SELECT min(lease_expires_at) FROM task WHERE lease_expires_at IS NOT NULL),
-  (SELECT min(eligible_at) FROM task WHERE gate = 'delay' AND state = 'queued')
+  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce') AND state = 'queued')
 
 -- name: task_stopped
 SELECT seq, token FROM task
@@ -590,12 +629,13 @@ FROM task GROUP BY lane, agent, route
 SELECT {line} FROM line
 
 -- name: session_all
-SELECT key, holders, waiting, max_concurrent FROM session
+SELECT key, holders, waiting, debouncing FROM session
 
 -- name: session_recount
 SELECT session,
   sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))) THEN 1 ELSE 0 END),
-  sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END)
+  sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END)
 FROM task
 WHERE session IS NOT NULL AND (lease_expires_at IS NOT NULL OR state = 'queued')
 GROUP BY session

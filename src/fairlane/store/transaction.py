@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import astuple
 
-from fairlane.core import batches, counts, dependencies, events, gates, lifecycle
+from fairlane.core import batches, counts, dependencies, events, gates, lifecycle, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
-from fairlane.core.gates import Session
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy
+from fairlane.core.sessions import Session
 from fairlane.store.base import Connection, Row
 
 _TASK_WIDTH = len(Task.__struct_fields__)
@@ -145,10 +145,20 @@ class Transaction:
             self._sessions[row[0]] = Session(*row)
             self._known_sessions.add(row[0])
         for key in missing:
-            self._sessions.setdefault(key, Session(key))
+            session = self._sessions.setdefault(key, Session(key))
+            session.limit = sessions.limit(self.policy.sessions, session)
 
     def session(self, key: str) -> Session:
         return self._sessions[key]
+
+    def touch_session(self, key: str) -> None:
+        """Its settings or marks have changed: keep them, and see who may go now."""
+        session = self._sessions[key]
+        session.limit = sessions.limit(self.policy.sessions, session)
+        self.changed = True
+        self._dirty_sessions.add(key)
+        if session.free and session.waiting:
+            self.open_sessions.add(key)
 
     def session_of(self, task: Task) -> Session | None:
         if not task.session:
@@ -477,7 +487,8 @@ class Transaction:
         for key in sorted(self._dirty_sessions):
             session = self._sessions[key]
             if not session.empty:
-                keep.append((key, session.holders, session.waiting, session.max_concurrent))
+                session.touched_at = self.now
+                keep.append(astuple(session)[:-1])
                 self._known_sessions.add(key)
             elif key in self._known_sessions:
                 forget.append((key,))
@@ -530,4 +541,3 @@ def _moving(task: Task) -> Row:
         task.unmet,
         task.preempt,
     )
-

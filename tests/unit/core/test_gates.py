@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core import gates
 from fairlane.core.batches import Batch
-from fairlane.core.gates import Session
+from fairlane.core.sessions import Session
 from fairlane.core.model import Change, Task
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW
@@ -46,8 +46,8 @@ def test_nobody_enters_past_those_who_wait() -> None:
 
 
 def test_a_session_may_have_several_turns() -> None:
-    assert _gate(Session("s", holders=2, max_concurrent=3)) is None
-    assert _gate(Session("s", holders=3, max_concurrent=3)) == "session"
+    assert _gate(Session("s", holders=2, limit=3)) is None
+    assert _gate(Session("s", holders=3, limit=3)) == "session"
 
 
 def test_whoever_has_the_turn_does_not_wait_for_it_again() -> None:
@@ -82,7 +82,7 @@ def test_a_batch_without_a_limit_of_its_own_holds_nobody() -> None:
 
 @pytest.mark.parametrize(("holders", "free"), [(0, 2), (1, 1), (2, 0), (5, 0)])
 def test_free_turns_are_never_negative(holders: int, free: int) -> None:
-    assert Session("s", holders=holders, max_concurrent=2).free == free
+    assert Session("s", holders=holders, limit=2).free == free
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Sessions: a key whose tasks run in order, and what becomes of messages that come too fast.
+
+A session is a row of counters with a few settings, usage and marks. What it does not say itself,
+the policy says; a message may say it for itself. `limit` is how many may have the turn at once:
+one when the conversation has filled its context window up to the policy's share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from fairlane.core.policy import SessionPolicy
+
+QUEUE: Final = "queue"
+FOLLOWUP: Final = "followup"
+INTERRUPT: Final = "interrupt"
+COLLECT: Final = "collect"
+MODES: Final = (QUEUE, FOLLOWUP, INTERRUPT, COLLECT)
+
+DROP_OLD: Final = "old"
+DROP_NEW: Final = "new"
+DROPS: Final = (DROP_OLD, DROP_NEW)
+
+# Why a message of a session ended without having run; the first word is its code.
+DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
+INTERRUPTED: Final = "interrupted: a newer message of its session was to run at once"
+STOPPED: Final = "stopped: its session was told to stop"
+RESET: Final = "session_reset: its session was reset"
+
+
+class Settings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a session or a message says for itself; None leaves it to the next in line."""
+
+    mode: str | None = None
+    cap: int | None = None
+    drop: str | None = None
+    debounce_ms: int | None = None
+    debounce_max_ms: int | None = None
+    max_concurrent: int | None = None
+
+
+class Session(msgspec.Struct):
+    """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow.
+
+    `settings` is JSON text. Messages sent before `cutoff_at` came too late to run. `generation`
+    counts resets.
+    """
+
+    key: str
+    holders: int = 0
+    waiting: int = 0
+    debouncing: int = 0
+    settings: str | None = None
+    tokens: int | None = None
+    context_window: int | None = None
+    cutoff_at: int | None = None
+    generation: int = 0
+    touched_at: int = 0
+    limit: int = 1  # not kept: it follows from the rest and the policy
+
+    @property
+    def free(self) -> int:
+        return max(0, self.limit - self.holders)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.holders or self.waiting or self.debouncing)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing would be lost by forgetting it."""
+        marks = (self.settings, self.tokens, self.cutoff_at)
+        return self.idle and not self.generation and all(mark is None for mark in marks)
+
+    @property
+    def own(self) -> Settings:
+        return _decoder.decode(self.settings) if self.settings else Settings()
+
+
+_decoder: Final = msgspec.json.Decoder(Settings)
+
+
+def resolved(policy: SessionPolicy, session: Session, own: Settings | None = None) -> SessionPolicy:
+    """The policy with what the session says over it, and what a message says over that."""
+    said = {}
+    for settings in (session.own, own or Settings()):
+        given = msgspec.structs.asdict(settings)
+        said.update({name: value for name, value in given.items() if value is not None})
+    return msgspec.structs.replace(policy, **said)
+
+
+def throttled(policy: SessionPolicy, session: Session) -> bool:
+    if not session.tokens or not session.context_window:
+        return False
+    return session.tokens / session.context_window >= policy.throttle_at
+
+
+def limit(policy: SessionPolicy, session: Session) -> int:
+    """How many may have the turn at once."""
+    if throttled(policy, session):
+        return 1
+    own = session.own.max_concurrent if session.settings else None
+    return own or policy.max_concurrent
+
+
+def changed(session: Session, new: Settings) -> str | None:
+    """The session's settings, as text, after `new` has been laid over them."""
+    said = msgspec.structs.asdict(session.own)
+    given = msgspec.structs.asdict(new)
+    said.update({name: value for name, value in given.items() if value is not None})
+    if all(value is None for value in said.values()):
+        return None
+    return msgspec.json.encode(Settings(**said)).decode()
+
+
+def window_ends(settings: SessionPolicy, first_at: int, now: int) -> int:
+    """When a message that may still grow goes on: each one restarts the wait, up to a limit."""
+    return min(now + settings.debounce_ms, first_at + settings.debounce_max_ms)

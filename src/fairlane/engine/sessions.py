@@ -1,0 +1,290 @@
+"""Sessions in the store: messages that come in, and the verbs that stop, reset and tune.
+
+A message is a task with a text. In the session's window it may still grow: later messages of the
+same sender are joined to it. When too many wait, one has to go; which one, the session says.
+Whatever is dropped, drained or stopped ends as a cancelled task whose error says why.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core import gates, leases, lifecycle, sessions
+from fairlane.core.errors import FairlaneError, MessageStale, NotFound, SessionQueueFull
+from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
+from fairlane.core.policy import SessionPolicy
+from fairlane.core.sessions import Session, Settings
+from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession
+from fairlane.store.transaction import Transaction
+
+TEXT_CHARACTERS_MAX: Final = 100_000
+
+Admit = Callable[[Transaction, Submission, int], Task | FairlaneError]
+
+
+# -------------------------------------------------------------------- a message comes in
+
+
+def admit(
+    tx: Transaction, submission: Submission, now: int, admit_task: Admit
+) -> Task | FairlaneError:
+    """A new task, the task that the message has been joined to, or why it is refused."""
+    message, key = submission.message, submission.session
+    assert message is not None
+    assert key is not None
+    session = tx.session(key)
+    if message.sent_at is not None and message.sent_at < (session.cutoff_at or 0):
+        return MessageStale("the message was sent before its session was stopped")
+    _take_over(tx, session, message)
+    settings = sessions.resolved(tx.policy.sessions, session, _own(message))
+    if settings.mode == sessions.INTERRUPT:
+        _drain(tx, key, sessions.INTERRUPTED, now)
+        return admit_task(tx, submission, now)
+    if not message.no_merge:
+        found = _that_may_grow(tx, submission, message, settings)
+        if found is not None:
+            window = sessions.window_ends(settings, found[0].created_at, now)
+            return _grow(tx, *found, message.text, window)
+    else:
+        _let_go(tx, key, message.sender, now)
+    problem = _make_room(tx, session, settings, now)
+    return problem or admit_task(tx, submission, now)
+
+
+def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
+    """Until when a new message may grow; None when it may not."""
+    message, key = submission.message, submission.session
+    if message is None or key is None or message.no_merge:
+        return None
+    settings = sessions.resolved(tx.policy.sessions, tx.session(key), _own(message))
+    if settings.mode == sessions.INTERRUPT or settings.debounce_ms <= 0:
+        return None
+    return sessions.window_ends(settings, now, now)
+
+
+def _own(message: Message) -> Settings:
+    return Settings(
+        mode=message.mode,
+        cap=message.cap,
+        drop=message.drop,
+        debounce_ms=message.debounce_ms,
+    )
+
+
+def _take_over(tx: Transaction, session: Session, message: Message) -> None:
+    """What a message says about its session for good: how many may run, and how full it is."""
+    if message.max_concurrent is not None:
+        new = Settings(max_concurrent=message.max_concurrent)
+        session.settings = sessions.changed(session, new)
+        tx.touch_session(session.key)
+    if message.tokens is not None:
+        session.tokens, session.context_window = message.tokens, message.context_window
+        tx.touch_session(session.key)
+
+
+class _Body(msgspec.Struct, rename="camel"):
+    """The parts of a message's request that tell who sent it and what it says."""
+
+    instruction: str | None = None
+    params: dict[str, Any] | None = None
+    sender: str | None = None
+    no_merge: bool = False
+
+
+def _that_may_grow(
+    tx: Transaction, submission: Submission, message: Message, settings: SessionPolicy
+) -> tuple[Task, str] | None:
+    """The waiting message that this one belongs to, with its request.
+
+    In its window it belongs to the sender; where messages are collected, to whatever waits.
+    """
+    assert submission.session is not None
+    collects = settings.mode == sessions.COLLECT
+    name = "session_open" if collects else "session_grown"
+    lane = tx.policy.lane_name(submission.lane, submission.kind)
+    tasks = [
+        task
+        for task in tx.tasks(name, session=submission.session)
+        if (task.lane, task.agent, task.route, task.priority, task.callback_url)
+        == (lane, submission.agent, submission.route, submission.priority, submission.callback_url)
+    ]
+    bodies = tx.requests(task.seq for task in tasks) if tasks else {}
+    for task in reversed(tasks):
+        body = _body.decode(bodies[task.seq])
+        same = collects or body.sender == message.sender
+        size = len(_text(body)) + 1 + len(message.text)
+        if same and body.sender is not None and not body.no_merge and size <= TEXT_CHARACTERS_MAX:
+            return task, bodies[task.seq]
+    return None
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def _text(body: _Body) -> str:
+    return body.instruction or str((body.params or {}).get("message", ""))
+
+
+def _grow(tx: Transaction, task: Task, body: str, text: str, window_ends_at: int) -> Task:
+    """Join the text. A window that is still open ends later than it would have."""
+    tx.connection.run_rows("request_grow", [(task.seq, joined(body, text))])
+    tx.changed = True
+    if task.gate != DEBOUNCE_GATE:
+        return task
+    after = copy.copy(task)
+    after.eligible_at = window_ends_at
+    tx.apply(Change(task, after, lifecycle.PROMOTE))
+    return after
+
+
+def joined(body: str, text: str) -> str:
+    """The request with `text` on a new line; empty texts add nothing."""
+    request: dict[str, Any] = msgspec.json.decode(body)
+    if "instruction" in request:
+        request["instruction"] = _lines(request["instruction"], text)
+    else:
+        params = request.setdefault("params", {})
+        params["message"] = _lines(params.get("message", ""), text)
+    return msgspec.json.encode(request).decode()
+
+
+def _lines(first: str, second: str) -> str:
+    return "\n".join(part for part in (first, second) if part.strip())
+
+
+def _let_go(tx: Transaction, key: str, sender: str, now: int) -> None:
+    """What the sender said before goes first: its window ends now."""
+    tasks = tx.tasks("session_grown", session=key)
+    bodies = tx.requests(task.seq for task in tasks) if tasks else {}
+    for task in tasks:
+        if _body.decode(bodies[task.seq]).sender == sender:
+            tx.prepare([task])
+            ready = copy.copy(task)
+            ready.eligible_at = None
+            gate = gates.next_gate(ready, tx.session_of(task), tx.batch_of(task), now)
+            tx.apply(gates.promote(task, now, gate))
+
+
+def _make_room(
+    tx: Transaction, session: Session, settings: SessionPolicy, now: int
+) -> SessionQueueFull | None:
+    """Nothing when there is room; else the oldest goes, or the newest is refused."""
+    waiting = session.waiting + session.debouncing
+    turn_is_free = session.free and not session.waiting
+    if turn_is_free or waiting < max(1, settings.cap):
+        return None
+    if settings.drop == sessions.DROP_NEW:
+        return SessionQueueFull(
+            f"session queue is full: {waiting} messages wait already",
+            details={"sessionKey": session.key, "waiting": waiting, "cap": settings.cap},
+            retry_after_ms=1000,
+        )
+    open_tasks = tx.tasks("session_open", session=session.key)
+    _cancel(tx, open_tasks[: waiting - max(1, settings.cap) + 1], sessions.DROPPED, now)
+    return None
+
+
+# -------------------------------------------------------------------- stop, reset
+
+
+def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[Any]:
+    for request in requests:
+        tx.load_sessions([request.key])
+        session = tx.session(request.key)
+        if request.only_oldest:
+            running = [task for task in _turns(tx, request.key) if not task.terminal]
+            yield Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
+            continue
+        error = sessions.STOPPED
+        session.cutoff_at = now
+        if request.reset:
+            error = sessions.RESET
+            session.generation += 1
+        tx.touch_session(request.key)
+        yield Stopped(*_drain(tx, request.key, error, now), session.generation)
+
+
+def _drain(tx: Transaction, key: str, error: str, now: int) -> tuple[list[str], list[str]]:
+    """Cancel what runs, and what waits for the turn or a slot; the ids of both."""
+    turns = [task for task in _turns(tx, key) if not task.terminal]
+    ready = tx.ready_in_sessions([key])
+    queued = [*ready, *tx.tasks("session_open", session=key)]
+    return _cancel(tx, turns, error, now), _cancel(tx, queued, error, now)
+
+
+def _turns(tx: Transaction, key: str) -> list[Task]:
+    return tx.tasks("session_turns", session=key)
+
+
+def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> list[str]:
+    tasks = list(tasks)
+    tx.prepare(tasks)
+    for task in tasks:
+        change = leases.cancel(task, task.id, now).change
+        assert change is not None
+        change.error = error
+        tx.apply(change)
+    return [task.id for task in tasks]
+
+
+# -------------------------------------------------------------------- tune
+
+
+def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[Any]:
+    for request in requests:
+        tx.load_sessions([request.key])
+        session = tx.session(request.key)
+        session.settings = sessions.changed(session, request.settings)
+        tx.touch_session(request.key)
+        yield session
+
+
+def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[Any]:
+    for request in requests:
+        tx.load_sessions([request.key])
+        session = tx.session(request.key)
+        session.tokens, session.context_window = request.tokens, request.context_window
+        tx.touch_session(request.key)
+        yield session
+
+
+def usage_of(result: str | None) -> tuple[int, int] | None:
+    """What a result tells about how full its conversation is: `usage` with both numbers."""
+    if result is None or '"usage"' not in result:
+        return None
+    try:
+        usage = _result.decode(result).usage
+    except msgspec.DecodeError:
+        return None
+    if usage is None or usage.tokens is None or not usage.context_window:
+        return None
+    return usage.tokens, usage.context_window
+
+
+class _Usage(msgspec.Struct, rename="camel"):
+    tokens: int | None = None
+    context_window: int | None = None
+
+
+class _Result(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_result = msgspec.json.Decoder(_Result)
+
+
+def report(tx: Transaction, task: Task, result: str | None) -> None:
+    """Take over the usage that a run has reported with its result."""
+    usage = usage_of(result) if task.session else None
+    if usage is not None and task.session:
+        session = tx.session(task.session)
+        session.tokens, session.context_window = usage
+        tx.touch_session(session.key)
+
+
+def not_found(key: str) -> NotFound:
+    return NotFound(f'session "{key}" has no tasks, settings or usage')

@@ -1,0 +1,74 @@
+"""Who is told of events in this process: functions, async or plain, one after another, in order.
+
+Events are read from the log by a task of its own, so a slow listener delays only the other
+listeners; plain ones run in a thread. What a listener raises is logged and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from fairlane.worker.executors.threads import DaemonThreads
+
+log = logging.getLogger("fairlane.listeners")
+
+Listener = Callable[[dict[str, Any]], Any]
+Events = AsyncGenerator[dict[str, Any], None]
+
+# How long the end of a node waits for listeners to hear what they have not heard yet.
+LAST_SECONDS: Final = 5.0
+
+
+class Listeners:
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._threads = DaemonThreads(1, name="fairlane-listener")
+        self._telling: asyncio.Task[None] | None = None
+
+    def add(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def begin(self, events: Callable[[], Events]) -> None:
+        """Tell of `events` from now on, if there is somebody to tell and it is not done already."""
+        if self._listeners and self._telling is None:
+            self._telling = asyncio.create_task(self._tell_all(events()), name="fairlane-listeners")
+
+    async def end(self) -> None:
+        """The events must have come to an end; who takes too long to hear them is left."""
+        if self._telling is not None:
+            await asyncio.wait({self._telling}, timeout=LAST_SECONDS)
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        self._threads.shutdown()
+
+    async def _tell_all(self, events: Events) -> None:
+        async with aclosing(events):
+            async for event in events:
+                for listener in tuple(self._listeners):
+                    await self._tell(listener, event)
+
+    async def _tell(self, listener: Listener, event: dict[str, Any]) -> None:
+        try:
+            await self._called(listener, event)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.warning("a listener was cancelled at event %d (%s)", event["id"], event["type"])
+        except (Exception, SystemExit):
+            log.exception("a listener failed at event %d (%s)", event["id"], event["type"])
+
+    async def _called(self, listener: Listener, event: dict[str, Any]) -> None:
+        if inspect.iscoroutinefunction(listener):
+            await listener(event)
+            return
+        context = contextvars.copy_context()
+        answer = await asyncio.wrap_future(self._threads.submit(context.run, listener, event))
+        if inspect.isawaitable(answer):  # a plain wrapper around an async function
+            await answer

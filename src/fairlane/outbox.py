@@ -1,0 +1,82 @@
+"""The webhooks that the store owes, as the deliverer wants them: claimed, filled in, settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+from fairlane import wire
+from fairlane.core.batches import Batch
+from fairlane.engine.node import Node
+from fairlane.engine.requests import ClaimDeliveries, OwedDelivery, SettleDelivery
+from fairlane.engine.views import TaskView
+from fairlane.outbound.webhooks import Delivery
+
+_LOOK_SECONDS: Final = 30.0
+
+
+class Outbox:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._owed = asyncio.Event()
+        node.on_owed.append(self._tell)
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._owed.set)
+
+    async def claim_deliveries(self, limit: int) -> list[Delivery]:
+        self._owed.clear()
+        wait_ms = await self._wait_ms()
+        if wait_ms is None or wait_ms > 0:
+            return []
+        owed: list[OwedDelivery] = await self._node.writer.ask(ClaimDeliveries(limit))
+        views, seqs = self._node.views, [delivery.seq for delivery in owed]
+        tasks = await views.read(views.tasks_by_seq, seqs)
+        batches = await views.read(views.batches_by_seq, seqs) if len(tasks) < len(owed) else {}
+        found = [_delivery(item, tasks.get(item.seq), batches.get(item.seq)) for item in owed]
+        return [delivery for delivery in found if delivery is not None]
+
+    async def _wait_ms(self) -> int | None:
+        views, now = self._node.views, self._node.clock.now()
+        return await views.read(views.next_delivery_ms, now)
+
+    async def settle_delivery(
+        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
+    ) -> None:
+        request = SettleDelivery(delivery_id, delivered, error, retry_after_ms)
+        await self._node.writer.ask(request)
+
+    async def wait_for_deliveries(self) -> None:
+        wait_ms = await self._wait_ms()
+        seconds = _LOOK_SECONDS
+        if wait_ms is not None:
+            seconds = min(seconds, max(0.05, wait_ms / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._owed.wait()
+
+
+def _delivery(
+    owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
+) -> Delivery | None:
+    """What to send about a task or a batch; None when it has been forgotten."""
+    if view is not None:
+        about, body = view.task.id, shape(view)
+    elif batch is not None:
+        about, body = batch[0].id, wire.batch_status(*batch)
+    else:
+        return None
+    return Delivery(
+        id=owed.id,
+        task_id=about,
+        url=owed.url,
+        event=owed.event,
+        attempt=owed.attempt,
+        body=wire.encode(body),
+    )
+
+
+def shape(view: TaskView) -> dict[str, Any]:
+    return wire.task(view.task, view.body, view.result, view.error, view.log)
