@@ -23,7 +23,6 @@ from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
 from fairlane.core.errors import (
     BusyError,
-    Draining,
     FairlaneError,
     InvalidRequest,
     InvalidSettings,
@@ -297,7 +296,7 @@ class Fairlane(Verbs[Call]):
     @property
     def _routes(self) -> HttpApp:
         if self._http is None:
-            raise Draining("this Fairlane has not been started; use `async with`")
+            raise RuntimeError("this Fairlane has not been started; use `async with`")
         return self._http
 
     async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:

@@ -6,19 +6,29 @@ the core to say. Keys are camelCase; unknown ones are refused with the nearest k
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import dependencies, lifecycle, model
+from fairlane.core import dependencies, model
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.model import Submission
-from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
-from fairlane.wire import DEPTH_MAX, encode, too_deep
+from fairlane.fields import (
+    DAY_MS,
+    IDENTIFIER,
+    TAB_ID,
+    WORD,
+    decoded,
+    matches,
+    parse_deadline,
+    parse_states,
+    shallow,
+    short,
+    within,
+)
+from fairlane.wire import encode
 
 ACTION_BATCH_MAX: Final = 50
 WORK_BATCH_MAX: Final = 100
@@ -29,12 +39,7 @@ INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 DEFAULT_AGENT: Final = "default"
 URL_CHARACTERS_MAX: Final = 2048
 TEXT_CHARACTERS_MAX: Final = 4096
-_DAY_MS: Final = 86_400_000
 
-_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
-_TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
-_DEADLINE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 KINDS: Final = (model.ACTION, model.HANDLER, model.INSTRUCTION)
 
@@ -102,7 +107,7 @@ _BATCH_FIELDS: Final = frozenset(BatchBody.__struct_encode_fields__)
 
 
 def parse_task(raw: bytes, *, task_id: str) -> Submission:
-    body = _decoded(_task_decoder, raw, _FIELDS)
+    body = decoded(_task_decoder, raw, _FIELDS)
     try:
         return submission(body, task_id=task_id)
     except InvalidRequest as error:
@@ -115,18 +120,18 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
     agent = body.agent_id or (None if kind == model.ACTION else DEFAULT_AGENT)
     if agent is None:
         raise InvalidRequest("missing required field 'agentId'")
-    _matches("agentId", agent, _IDENTIFIER)
+    matches("agentId", agent, IDENTIFIER)
     if kind == model.ACTION and not body.action:
         raise InvalidRequest("missing required field 'action'")
     if body.lane is not None:
-        _matches("lane", body.lane, _WORD)
+        matches("lane", body.lane, WORD)
     if body.tab_id:
-        _matches("tabId", body.tab_id, _TAB_ID)
+        matches("tabId", body.tab_id, TAB_ID)
     for field in ("ref", "selector"):
-        _short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
-    _shallow("params", body.params)
-    _shallow("metadata", body.metadata)
-    _shallow("llmConfig", body.llm_config)
+        short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
+    shallow("params", body.params)
+    shallow("metadata", body.metadata)
+    shallow("llmConfig", body.llm_config)
     _check_times(body, kind)
     if body.depends_on:
         _check_dependencies(body, task_id)
@@ -163,7 +168,7 @@ class BatchRequest(msgspec.Struct):
 
 def parse_batch(raw: bytes, *, ids: Sequence[str], batch: str) -> BatchRequest:
     """The items in order, each checked on its own; errors of the batch itself are raised."""
-    body: BatchBody = _decoded(_batch_decoder, raw, _BATCH_FIELDS)
+    body: BatchBody = decoded(_batch_decoder, raw, _BATCH_FIELDS)
     parsed = [_item(raw_item) for raw_item in body.tasks or []]
     _check_batch(body, parsed)
     callback_url = _callback(body)
@@ -188,10 +193,10 @@ def _check_batch(body: BatchBody, items: Sequence[TaskBody | InvalidRequest]) ->
     if others < len(items) and len(items) > ACTION_BATCH_MAX:
         raise _too_large(len(items), ACTION_BATCH_MAX)
     if body.agent_id:
-        _matches("agentId", body.agent_id, _IDENTIFIER)
+        matches("agentId", body.agent_id, IDENTIFIER)
     elif others < len(bodies) or not bodies:
         raise InvalidRequest("missing required field 'agentId'")
-    _within("parallelism", body.parallelism, 1, PARALLELISM_MAX)
+    within("parallelism", body.parallelism, 1, PARALLELISM_MAX)
 
 
 def _link(items: list[TaskBody | InvalidRequest], ids: Sequence[str]) -> None:
@@ -199,7 +204,7 @@ def _link(items: list[TaskBody | InvalidRequest], ids: Sequence[str]) -> None:
     keys: dict[str, str] = {}
     for number, (task_id, item) in enumerate(zip(ids, items, strict=False)):
         if isinstance(item, TaskBody) and item.key is not None:
-            if not _IDENTIFIER.fullmatch(item.key):
+            if not IDENTIFIER.fullmatch(item.key):
                 items[number] = InvalidRequest("field 'key' is not an identifier")
             elif item.key in keys:
                 items[number] = InvalidRequest(f"field 'key': '{item.key}' is used twice")
@@ -234,7 +239,7 @@ def _refuse_children(items: list[Submission | InvalidRequest], ids: Sequence[str
 
 def _item(raw: msgspec.Raw) -> TaskBody | InvalidRequest:
     try:
-        body: TaskBody = _decoded(_task_decoder, bytes(raw), _FIELDS)
+        body: TaskBody = decoded(_task_decoder, bytes(raw), _FIELDS)
     except InvalidRequest as error:
         return error
     return body
@@ -283,14 +288,14 @@ def _kind(body: TaskBody) -> tuple[str, str | None]:
         if value is not None and kind != owner:
             raise InvalidRequest(f"'{field}' goes with '{owner}', not with '{kind}'")
     if kind == model.HANDLER:
-        _matches("handler", body.handler or "", _WORD)
+        matches("handler", body.handler or "", WORD)
         return kind, body.handler
     if kind == model.INSTRUCTION:
         if not (body.instruction or "").strip():
             raise InvalidRequest("field 'instruction' must not be empty")
-        _short("instruction", body.instruction, INSTRUCTION_CHARACTERS_MAX)
+        short("instruction", body.instruction, INSTRUCTION_CHARACTERS_MAX)
     elif body.action is not None:
-        _matches("action", body.action, _WORD, empty=True)
+        matches("action", body.action, WORD, empty=True)
     return kind, None
 
 
@@ -300,17 +305,17 @@ def _check_times(body: TaskBody, kind: str) -> None:
             raise InvalidRequest("'timeout' is another word for 'timeoutMs': give one of them")
         body.timeout_ms, body.timeout = body.timeout, None
     if body.timeout_ms is not None:
-        longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else _DAY_MS
-        _within("timeoutMs", body.timeout_ms, 1, longest)
+        longest = INSTRUCTION_TIMEOUT_MS_MAX if kind == model.INSTRUCTION else DAY_MS
+        within("timeoutMs", body.timeout_ms, 1, longest)
     if body.delay_ms is not None:
-        _within("delayMs", body.delay_ms, 0, 365 * _DAY_MS)
+        within("delayMs", body.delay_ms, 0, 365 * DAY_MS)
     if body.run_at and body.delay_ms is not None:
         raise InvalidRequest("give either 'runAt' or 'delayMs', not both")
     retry = body.retry_policy
     if retry is not None:
-        _within("retryPolicy.maxRetries", retry.max_retries, 0, 1000)
-        _within("retryPolicy.backoffMs", retry.backoff_ms, 0, _DAY_MS)
-        _within("retryPolicy.backoffMultiplier", retry.backoff_multiplier, 1, 100)
+        within("retryPolicy.maxRetries", retry.max_retries, 0, 1000)
+        within("retryPolicy.backoffMs", retry.backoff_ms, 0, DAY_MS)
+        within("retryPolicy.backoffMultiplier", retry.backoff_multiplier, 1, 100)
 
 
 def _check_dependencies(body: TaskBody, task_id: str) -> None:
@@ -323,14 +328,9 @@ def _check_dependencies(body: TaskBody, task_id: str) -> None:
                 f"field 'dependsOn': '{parent[:40]}' names an item of the same batch; "
                 "outside a batch use task ids"
             )
-        _matches("dependsOn", parent, _IDENTIFIER)
+        matches("dependsOn", parent, IDENTIFIER)
         if parent == task_id:
             raise dependencies.cycle_error([task_id, task_id])
-
-
-def _within(field: str, value: float | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        raise InvalidRequest(f"field '{field}' must be from {low} to {high}")
 
 
 def _stored(body: TaskBody) -> str:
@@ -355,7 +355,7 @@ def _stored(body: TaskBody) -> str:
 
 def _session(body: TaskBody, agent: str) -> str | None:
     if body.session_key is not None:
-        _matches("sessionKey", body.session_key, _IDENTIFIER)
+        matches("sessionKey", body.session_key, IDENTIFIER)
         return body.session_key
     if body.tab_id:
         # One agent's actions on one tab run one at a time, in order.
@@ -381,88 +381,8 @@ def _callback(body: TaskBody | BatchBody) -> str | None:
     if body.callback_url and body.webhook_url and body.callback_url != body.webhook_url:
         raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
     url = (body.callback_url or body.webhook_url or "").strip()
-    _short("callbackUrl", url, URL_CHARACTERS_MAX)
+    short("callbackUrl", url, URL_CHARACTERS_MAX)
     return url or None
-
-
-def parse_deadline(text: str, field: str = "deadline") -> int:
-    """RFC 3339 with a zone, as milliseconds since the epoch."""
-    if not _DEADLINE.fullmatch(text):
-        raise InvalidRequest(
-            f"invalid {field} format: '{text[:40]}' is not RFC 3339, "
-            "for example 2026-03-08T12:05:00Z"
-        )
-    try:
-        # In UTC it must still be within the calendar, or it could never be shown again.
-        moment = datetime.fromisoformat(_six_digits(text.upper())).astimezone(UTC)
-        return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"invalid {field} format: {error}") from None
-
-
-def _six_digits(text: str) -> str:
-    """Python before 3.12 reads at most six digits of a second's fraction."""
-    return re.sub(r"(\.\d{6})\d+", r"\1", text)
-
-
-def _matches(field: str, text: str, pattern: re.Pattern[str], *, empty: bool = False) -> None:
-    if not pattern.fullmatch(text) and not (empty and not text):
-        raise InvalidRequest(
-            f"field '{field}' has characters that are not allowed, or is too long: "
-            f"it must match ^{pattern.pattern}$"
-        )
-
-
-def _short(field: str, text: str | None, limit: int) -> None:
-    if text is not None and len(text) > limit:
-        raise InvalidRequest(f"field '{field}' must not be longer than {limit} characters")
-
-
-def _shallow(field: str, value: Any) -> None:
-    if value is not None and too_deep(value):
-        raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
-
-
-# An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[str]) -> Any:
-    """Decode, or raise `InvalidRequest` in words that a caller can act on."""
-    try:
-        body = decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(_in_words(str(error), fields)) from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if decoder is not _batch_decoder and b"\\u0000" in raw and _NUL.search(raw):
-        raise InvalidRequest("the character U+0000 is not allowed in any text")
-    return body
-
-
-_object_decoder = msgspec.json.Decoder(dict[str, Any])
-
-
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """Any JSON object, for bodies whose fields are checked elsewhere."""
-    body: dict[str, Any] = _decoded(_object_decoder, raw, frozenset())
-    if too_deep(body):
-        raise InvalidRequest(f"the body must not be nested deeper than {DEPTH_MAX} levels")
-    return body
-
-
-def _in_words(message: str, fields: frozenset[str]) -> str:
-    unknown = _UNKNOWN.match(message)
-    if unknown:
-        return f"unknown field '{unknown[1]}'{nearest(unknown[1], fields)}"
-    found = _AT.fullmatch(message)
-    if not found or not found[2]:
-        return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"
-    return f"field '{found[2]}': {found[1][0].lower()}{found[1][1:]}"
 
 
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -493,7 +413,7 @@ _prune_decoder = msgspec.json.Decoder(PruneBody)
 def parse_many(raw: bytes) -> ManyBody:
     """A filter that says at least something: nobody cancels everything by accident."""
     fields = frozenset(ManyBody.__struct_encode_fields__)
-    body: ManyBody = _decoded(_many_decoder, raw, fields)
+    body: ManyBody = decoded(_many_decoder, raw, fields)
     given = (body.agent_id, body.states, body.lane, body.session_key, body.batch_id, body.kind)
     if not any(given):
         names = ", ".join(sorted(fields - {"dryRun"}))
@@ -504,7 +424,7 @@ def parse_many(raw: bytes) -> ManyBody:
 
 def parse_prune(raw: bytes) -> PruneBody:
     fields = frozenset(PruneBody.__struct_encode_fields__)
-    body: PruneBody = _decoded(_prune_decoder, raw or b"{}", fields)
+    body: PruneBody = decoded(_prune_decoder, raw or b"{}", fields)
     return body
 
 
@@ -513,17 +433,3 @@ def parse_kind(text: str | None) -> str | None:
     if text and text not in KINDS:
         raise InvalidRequest(f"'kind' must be one of {', '.join(KINDS)}{nearest(text, KINDS)}")
     return text or None
-
-
-def parse_states(text: str) -> list[str] | None:
-    """The states of a comma list; None for no filter. Raises for a word that is no state."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    states = []
-    for word in words:
-        state = lifecycle.state_from(word)
-        if state is None:
-            known = ", ".join(lifecycle.STATES)
-            hint = nearest(word, lifecycle.STATES)
-            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; known are {known}'}")
-        states.append(state)
-    return states or None

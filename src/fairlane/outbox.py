@@ -63,7 +63,7 @@ def _delivery(
 ) -> Delivery | None:
     """What to send about a task or a batch; None when it has been forgotten."""
     if view is not None:
-        about, body = view.task.id, shape(view)
+        about, body = view.task.id, _shape(view)
     elif batch is not None:
         about, body = batch[0].id, wire.batch_status(*batch)
     else:
@@ -78,5 +78,5 @@ def _delivery(
     )
 
 
-def shape(view: TaskView) -> dict[str, Any]:
+def _shape(view: TaskView) -> dict[str, Any]:
     return wire.task(view.task, view.body, view.result, view.error, view.log)

@@ -12,7 +12,7 @@ import selectors
 import socket
 import ssl
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
@@ -29,15 +29,13 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 _CHUNK_BYTES: Final = 65_536
 
-# What a server may answer with. Errors of other branches happen elsewhere, or need more than a text.
-_BY_CODE: Final[Mapping[str, type[FairlaneError]]] = {
-    error.code: error
-    for error in (
-        *errors.CallerError.__subclasses__(),
-        *errors.BusyError.__subclasses__(),
-        errors.TargetRefused,
-    )
-}
+# What a server may answer with. Those of other branches happen elsewhere.
+_ERRORS: Final[Sequence[type[FairlaneError]]] = (
+    *errors.CallerError.__subclasses__(),
+    *errors.BusyError.__subclasses__(),
+    errors.TargetRefused,
+)
+_BY_CODE: Final = {error.code: error for error in _ERRORS}
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -12,14 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import lifecycle, model
+from fairlane.core import lifecycle, model, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
-from fairlane.core.policy import Policy
+from fairlane.core.policy import LanePolicy, Policy, SessionPolicy
 from fairlane.core.secrets import masked
+from fairlane.core.sessions import Session
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_DEFAULT: Final = 100
@@ -174,6 +175,76 @@ def batch_status(batch: Batch, by_state: Mapping[str, int] | None = None) -> dic
         "callbackUrl": batch.callback_url,
     }
     return {key: value for key, value in shape.items() if value is not None}
+
+
+def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
+    """A session in a list: its numbers."""
+    return {
+        "sessionKey": session.key,
+        "running": session.holders,
+        "waiting": session.waiting,
+        "debouncing": session.debouncing,
+        "effectiveConcurrency": sessions.limit(policy, session),
+        "throttled": sessions.throttled(policy, session),
+    }
+
+
+def session(
+    one: Session, policy: SessionPolicy, turns: Sequence[Task], queued: Sequence[Task]
+) -> dict[str, Any]:
+    """A session with who has the turn, who waits in which place, and why so many may run."""
+    settings = sessions.resolved(policy, one)
+    limit = sessions.limit(policy, one)
+    shape: dict[str, Any] = {
+        **session_line(one, policy),
+        "generation": one.generation,
+        "settings": {
+            "mode": settings.mode,
+            "cap": settings.cap,
+            "drop": settings.drop,
+            "debounceMs": settings.debounce_ms,
+            "debounceMaxMs": settings.debounce_max_ms,
+            "maxConcurrent": settings.max_concurrent,
+        },
+        "why": f"up to {limit} at once, as its settings say",
+        "running": [_in_session(task) for task in turns],
+        "waiting": [
+            {**_in_session(task), "position": place} for place, task in enumerate(queued, 1)
+        ],
+    }
+    if sessions.throttled(policy, one):
+        share = (one.tokens or 0) / (one.context_window or 1)
+        shape["why"] = f"one at once: {share:.0%} of the context window is used"
+    if one.tokens is not None:
+        shape["usage"] = {"tokens": one.tokens, "contextWindow": one.context_window}
+    if one.cutoff_at is not None:
+        shape["cutoff"] = moment(one.cutoff_at)
+    return shape
+
+
+def _in_session(row: Task) -> dict[str, Any]:
+    shape: dict[str, Any] = {"taskId": row.id, "state": row.state, "lane": row.lane}
+    if row.gate is not None:
+        shape["gate"] = row.gate
+    if row.started_at is not None:
+        shape["startedAt"] = moment(row.started_at)
+    return shape
+
+
+def lane(
+    name: str, settings: LanePolicy, tally: Tally, oldest_at: int | None, now: int
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ceiling": settings.max_inflight,
+        "active": tally.slots,
+        "waiting": tally.queued,
+        "ready": tally.ready,
+        "oldestWaitMs": 0 if oldest_at is None else max(0, now - oldest_at),
+        "paused": settings.paused,
+        "strategy": settings.strategy,
+        "reserved": {"critical": settings.reserved.critical},
+    }
 
 
 def _latency(row: Task) -> int | None:

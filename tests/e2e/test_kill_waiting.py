@@ -259,7 +259,7 @@ def _calm_in_the_end(world: World, victim: dict[str, Any], urgent: dict[str, Any
     assert last.message == victim["instruction"], "the urgent one did not go first"
 
 
-@pytest.mark.parametrize("pause_ms", [0, 1, 4, 20])
+@pytest.mark.parametrize("pause_ms", [0, 2, 10])
 async def test_a_kill_in_the_middle_of_making_room_leaves_nothing_half_done(
     programs: Programs, tmp_path: Path, pause_ms: int
 ) -> None:

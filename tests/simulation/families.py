@@ -31,12 +31,16 @@ class Families:
         self.orphans: set[str] = set()
         self.unsettled: dict[str, int] = {}
         self.mended = 0
+        self._gone: set[str] = set()
+        self._unknown: dict[str, set[str]] = {}  # by child: parents that were forgotten by then
         self._ages: Counter[str] = Counter()
         self._lately: dict[str, set[str]] = {}  # how tasks have ended at any time in this step
         self._begun: set[str] = set()  # tasks that have begun again in this step
 
     def born(self, task: Task, parents: Iterable[str]) -> None:
-        self.parents[task.id] = tuple(dict.fromkeys(parents))
+        self.parents[task.id] = found = tuple(dict.fromkeys(parents))
+        if not self._gone.isdisjoint(found):
+            self._unknown[task.id] = self._gone.intersection(found)
 
     def begin(self) -> None:
         self._lately = {}
@@ -76,18 +80,24 @@ class Families:
             self.orphans.discard(task.id)
 
     def forget(self, task: Task) -> None:
+        """What is forgotten is unknown to whoever comes later, and known to who was there."""
         self.orphans.discard(task.id)
+        self._gone.add(task.id)
+
+    def end_of(self, parent: str, child: str) -> str | None:
+        """How a parent has ended, as far as the child may know."""
+        return None if parent in self._unknown.get(child, ()) else self.ends.get(parent)
 
     def demand_done(self, task: Task, what: str) -> None:
         """All of its parents are done."""
         for parent in self.parents.get(task.id, ()):
-            state = self.ends.get(parent, "not ended")
+            state = self.end_of(parent, task.id)
             demand("parents", state == "done", f"task {task.seq} {what}: {parent} is {state}")
 
     def is_broken(self, id_: str) -> bool:
         """One of its parents ended badly, now or at any time in this step."""
         for parent in self.parents.get(id_, ()):
-            states = {self.ends.get(parent, ""), *self._lately.get(parent, ())}
+            states = {self.end_of(parent, id_), *self._lately.get(parent, ())}
             if states.intersection(BAD) or parent in self.unsettled:
                 return True
         return False
@@ -105,7 +115,12 @@ class Families:
                 return True
             if one not in met:
                 met.add(one)
-                ahead += [p for p in self.parents.get(one, ()) if p not in self.ends]
+                # At that moment, what has ended in this step had perhaps not ended yet.
+                ahead += [
+                    p
+                    for p in self.parents.get(one, ())
+                    if self.end_of(p, one) is None or p in self._lately
+                ]
         return False
 
     # ------------------------------------------------------------ after every step
@@ -126,15 +141,15 @@ class Families:
             demand("edges", task.unmet == unmet[seq], f"task {seq}: {task.unmet}, {unmet[seq]}")
             demand("stranded", self._waits_for(task.id), f"task {seq} waits for nobody")
         for id_ in self.orphans:
-            reason = [p for p in self.parents[id_] if p in unsettled or self.ends.get(p) in BAD]
+            reason = [p for p in self.parents[id_] if p in unsettled or self.end_of(p, id_) in BAD]
             demand("orphan", reason, f"{id_} stays cancelled, and none of its parents is")
 
     def _waits_for(self, id_: str) -> list[str]:
         """Parents that have not ended, or whose end is on its way."""
-        found = [p for p in self.parents[id_] if p not in self.ends or p in self.unsettled]
-        bad = [p for p in self.parents[id_] if self.ends.get(p) in BAD and p not in self.unsettled]
+        settled = [p for p in self.parents[id_] if p not in self.unsettled]
+        bad = [p for p in settled if self.end_of(p, id_) in BAD]
         demand("family", not bad, f"{id_} waits, although {bad} ended badly")
-        return found
+        return [p for p in self.parents[id_] if p in self.unsettled or not self.end_of(p, id_)]
 
     def _judge_age(self, unsettled: Mapping[str, int]) -> None:
         self.unsettled = dict(unsettled)
@@ -152,19 +167,13 @@ class Families:
                 raise Violation("edges", f"task {child} has an edge from {parent}")
             kept[child] += 1
             unmet[child] += state == _OPEN
-            if state != self._right_state(parent) and parent not in self.unsettled:
-                end = self.ends.get(parent)
+            end = self.end_of(parent, id_)
+            if state != _right_state(end) and parent not in self.unsettled:
                 raise Violation("edges", f"{parent} is {end}, its edge to {child} is {state}")
         for seq, id_ in ids.items():
             if kept[seq] != len(self.parents.get(id_, ())) and self.ends.get(id_) != "rejected":
                 raise Violation("edges", f"task {seq} has {kept[seq]} of {self.parents[id_]}")
         return unmet
-
-    def _right_state(self, parent: str) -> int:
-        end = self.ends.get(parent)
-        if end is None:
-            return _OPEN
-        return _MET if end == "done" else _BROKEN
 
     # ------------------------------------------------------------ at the end
 
@@ -177,17 +186,22 @@ class Families:
                 task.id
                 for task in waiting
                 if task.id not in found
-                if any(_holds(p, tasks, found, self.ends) for p in self.parents[task.id])
+                if any(self._holds(p, task.id, tasks, found) for p in self.parents[task.id])
             }
             if not more:
                 return found
             found |= more
 
+    def _holds(
+        self, parent: str, child: str, tasks: Mapping[str, Task], excused: set[str]
+    ) -> bool:
+        if self.end_of(parent, child) is not None:
+            return False
+        task = tasks.get(parent)
+        return task is None or task.state == "parked" or parent in excused
 
-def _holds(
-    parent: str, tasks: Mapping[str, Task], excused: set[str], ends: Mapping[str, str]
-) -> bool:
-    if parent in ends:
-        return False
-    task = tasks.get(parent)
-    return task is None or task.state == "parked" or parent in excused
+
+def _right_state(end: str | None) -> int:
+    if end is None:
+        return _OPEN
+    return _MET if end == "done" else _BROKEN

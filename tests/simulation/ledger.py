@@ -184,7 +184,7 @@ class Reader:
         return self.sql(_LANE_SQL)
 
     def sessions(self) -> list[Row]:
-        return self.sql("SELECT key, holders, waiting, max_concurrent FROM session")
+        return self.sql("SELECT key, holders, waiting FROM session")
 
     def events(self, after: int) -> list[Event]:
         return [Event(*row) for row in self.sql(f"{_EVENT_SQL} ORDER BY id", (after,))]

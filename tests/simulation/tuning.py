@@ -17,12 +17,12 @@ BEGINNING: Final[dict[str, Any]] = {
         "browser": {
             "maxInflight": 3,
             "maxPerAgentInflight": 2,
-            "maxQueueSize": 10,
-            "maxPerAgent": 5,
+            "maxQueueSize": 12,
+            "maxPerAgent": 6,
         },
-        "main": {"maxInflight": 4, "maxQueueSize": 10},
-        "queue": {"maxInflight": 2, "maxQueueSize": 6},
-        "side": {"maxInflight": 2, "maxQueueSize": 6, "maxPerAgent": 3},
+        "main": {"maxInflight": 4, "maxQueueSize": 14},
+        "queue": {"maxInflight": 2, "maxQueueSize": 8},
+        "side": {"maxInflight": 2, "maxQueueSize": 8, "maxPerAgent": 4, "agingMs": 100},
     },
     "kinds": {
         "action": {"deadlineSec": 15},
@@ -62,8 +62,10 @@ class Operator:
             change = {"maxPerAgentInflight": rng.choice((None, 1, 2, 3))}  # not in every strategy
         elif chance < 0.50:
             change = {"paused": rng.random() < 0.5}
+        elif chance < 0.57:
+            change = {"maxQueueSize": rng.randrange(5, 15), "maxPerAgent": rng.choice((None, 5))}
         elif chance < 0.60:
-            change = {"maxQueueSize": rng.randrange(3, 11), "maxPerAgent": rng.choice((None, 4))}
+            change = {"agingMs": rng.choice((None, 30, 400))}
         elif chance < 0.63:
             change = {"maxInflight": -1}
         return {"lanes": {rng.choice(LANES): change}}

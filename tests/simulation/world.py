@@ -16,18 +16,22 @@ import msgspec
 from fairlane.clock import ManualClock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Submission, Task
+from fairlane.engine import dependencies
 from fairlane.engine.engine import Engine, Outcome
 from fairlane.engine.requests import (
     Cancel,
+    CancelBatch,
     ClaimDeliveries,
     Complete,
     Fail,
     Grant,
-    IdempotencyKey,
     Lease,
+    Prune,
     Reclaim,
     Release,
     Renew,
+    Reset,
+    Retry,
     SetPolicy,
     SettleDelivery,
     Start,
@@ -37,37 +41,16 @@ from fairlane.store.sqlite import SqliteStore
 from tests.simulation.causes import Step, Violation
 from tests.simulation.faults import ClockFaults, Fault, FaultyStore, Killed, plan_faults
 from tests.simulation.invariants import Invariants
+from tests.simulation.people import ROUTES, Callers, Held, Names, Reporters, Watchers, Worker
 from tests.simulation.tuning import BEGINNING, EVERYTHING_OPEN, LANES, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ROUTES: Final = ("action", "handler/mail", "handler/sum")
-PRIORITIES: Final = (0, 0, 0, 0, 0, 10, 10, -10, -10, -20)
 TRACE_KEPT: Final = 30
 DRAIN_BATCHES: Final = 400
-PAST_KEPT: Final = 40
-
-
-class Held(msgspec.Struct, frozen=True):
-    """A lease as its worker knows it."""
-
-    seq: int
-    token: int
-    id: str
-
-
-class Worker(msgspec.Struct):
-    name: str
-    lanes: tuple[str, ...] | None
-    routes: frozenset[str]
-    started: frozenset[str]
-    held: list[Held] = []
-
-    def lease(self, rng: Random) -> Lease:
-        ttl_ms = rng.choice((1000, 3000, 8000, 15_000))
-        limit = rng.choice((1, 1, 2, 4))
-        return Lease(self.name, self.lanes, self.routes, limit, ttl_ms, self.started)
+# How much of what follows from an end fits into one transaction: little, so that some is left.
+SMALL: Final = {"LEVELS_MAX": 2, "EDGES_MAX": 4, "_PARENTS_MAX": 2}
 
 
 class World:
@@ -87,13 +70,14 @@ class World:
         self._hash = hashlib.sha256()
         self._clock_faults = ClockFaults(self.rng, self.clock)
         self._boots = 0
-        self._numbers: Counter[str] = Counter()
-        self._agents = [f"a{n}" for n in range(self.rng.choice((2, 3, 4, 11)))]
-        self._operator = Operator(self.rng, self._agents)
-        self._ids: deque[str] = deque(maxlen=PAST_KEPT)
-        self._keys: deque[tuple[IdempotencyKey, list[Submission]]] = deque(maxlen=6)
-        self._past: deque[Held] = deque(maxlen=PAST_KEPT)  # leases that are over, or should be
-        self._claimed: deque[str] = deque(maxlen=PAST_KEPT)
+        self._names = Names()
+        agents = [f"a{n}" for n in range(self.rng.choice((2, 3, 4, 11)))]
+        self._operator = Operator(self.rng, agents)
+        self._callers = Callers(self.rng, self.clock, self._names, agents)
+        self._watchers = Watchers(self.rng, self._callers, self.invariants)
+        self._reporters = Reporters(self.rng)
+        self._limits = {name: getattr(dependencies, name) for name in SMALL}
+        _set_limits(SMALL)
         self._waiting: list[Lease] = []
         self._faulty = True
         self._outside = [self._new_worker() for _ in range(self.rng.randrange(2, 4))]
@@ -102,6 +86,7 @@ class World:
         self._apply([SetPolicy(BEGINNING, "simulation")])
 
     def close(self) -> None:
+        _set_limits(self._limits)
         self.engine.close()
         self.invariants.close()
         self.store.drop()
@@ -140,9 +125,9 @@ class World:
         for _ in range(DRAIN_BATCHES):
             self.clock.advance(500)
             batch: list[Any] = [Complete(h.seq, h.token) for w in workers for h in w.held]
-            batch += [SettleDelivery(id_, delivered=True) for id_ in self._claimed]
+            batch += [SettleDelivery(id_, delivered=True) for id_ in self._reporters.claimed]
             batch.append(ClaimDeliveries(limit=20))
-            self._claimed.clear()
+            self._reporters.claimed.clear()
             asking = {lease.worker for lease in self._waiting}
             self._waiting += [w.lease(self.rng) for w in workers if w.name not in asking]
             self._apply(batch)
@@ -156,7 +141,7 @@ class World:
         """Let the engine do it, tell everybody what they may know, and check the whole."""
         self.batches += 1
         waiting = [] if neighbour else list(self._waiting)
-        by = self._new("cli") if neighbour else self.engine.name
+        by = self._names.new("cli") if neighbour else self.engine.name
         step = Step(self.batches, 0, batch, waiting, by=by, neighbour=neighbour)
         step.fault = ", ".join(str(fault) for fault in plan)
         self.store.prepare(plan)
@@ -217,7 +202,7 @@ class World:
         """The process is gone at once; what it held is reported late, or never."""
         self.happened["restarts"] += 1
         for worker in self._inside:
-            self._past.extend(worker.held)
+            self._reporters.past.extend(worker.held)
         self._waiting = []
         self.store.drop()
         self._boot()
@@ -232,11 +217,15 @@ class World:
         ]
         for lease, grants in given:
             self._hand_over(lease.worker, grants)
+        if not step.neighbour:
+            self._reporters.stopped.update(outcome.stopped)
         for request, answer in zip(step.batch, outcome.answers, strict=True):
             if isinstance(request, Start | Renew | Complete | Fail | Release):
                 self._hear_report(request, answer)
+                if isinstance(answer, Task) and answer.preempt:
+                    self._reporters.stopped.add((request.seq, request.token))
             elif isinstance(request, ClaimDeliveries):
-                self._claimed.extend(owed.id for owed in answer)
+                self._reporters.claimed.extend(owed.id for owed in answer)
 
     def _hand_over(self, name: str, grants: list[Grant]) -> None:
         worker = next((w for w in self._workers() if w.name == name), None)
@@ -244,7 +233,7 @@ class World:
             held = Held(grant.task.seq, grant.task.token, grant.task.id)
             if worker is None or (self._faulty and self.rng.random() < 0.04):
                 self.happened["lost grants"] += 1
-                self._past.append(held)
+                self._reporters.past.append(held)
             else:
                 worker.held.append(held)
 
@@ -254,7 +243,7 @@ class World:
             for held in worker.held:
                 if (held.seq, held.token) == (request.seq, request.token) and not goes_on:
                     worker.held.remove(held)
-                    self._past.append(held)
+                    self._reporters.past.append(held)
                     return
 
     def _workers(self) -> list[Worker]:
@@ -266,68 +255,21 @@ class World:
         found: list[Any] = []
         for _ in range(count):
             chance = self.rng.random()
-            if chance < 0.20:
-                found += self._submit()
-            elif chance < 0.80:
+            if chance < 0.18:
+                found += self._callers.submit()
+            elif chance < 0.77:
                 found += self._work()
-            elif chance < 0.87:
-                found += self._come_late()
-            elif chance < 0.91:
-                found.append(self._cancel())
+            elif chance < 0.84:
+                found += self._reporters.come_late()
+            elif chance < 0.92:
+                found.append(self._watchers.ask([h for w in self._workers() for h in w.held]))
             elif chance < 0.95:
                 found.append(
                     SetPolicy(self._operator.document(self.invariants.policy), "simulation")
                 )
             else:
-                found.append(self._deliver())
+                found.append(self._reporters.deliver())
         return found
-
-    def _submit(self) -> list[Submit]:
-        rng, chance = self.rng, self.rng.random()
-        if chance < 0.08 and self._keys:
-            return [self._submit_again(*rng.choice(self._keys))]
-        submissions = [self._submission() for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 2, 3)))]
-        if chance < 0.75:
-            return [Submit(submissions)]
-        key = IdempotencyKey(submissions[0].agent, self._new("key"), "one")
-        self._keys.append((key, submissions))
-        first = Submit(submissions, key)
-        return [first, self._submit_again(key, submissions)] if chance < 0.80 else [first]
-
-    def _submit_again(self, key: IdempotencyKey, submissions: list[Submission]) -> Submit:
-        """As an edge does it: the ids are new, the key tells that it is the same request."""
-        again = [msgspec.structs.replace(s, id=self._new("tsk")) for s in submissions]
-        if self.rng.random() < 0.2:
-            key = msgspec.structs.replace(key, digest="another")
-        return Submit(again, key)
-
-    def _submission(self) -> Submission:
-        rng = self.rng
-        agent = rng.choice(self._agents)
-        route = rng.choice(ROUTES)
-        kind = route.partition("/")[0]
-        session = None
-        if kind == "action" and rng.random() < 0.7:
-            session = f"tab:{agent}:t{rng.randrange(2)}"
-        elif rng.random() < 0.25:
-            session = f"chat:{rng.randrange(4)}"
-        deadline_at = None
-        if rng.random() < 0.15:
-            deadline_at = self.clock.now() + rng.choice((-1, 0, 1, 700, 5000, 60_000))
-        task_id = self._new("tsk")
-        self._ids.append(task_id)
-        return Submission(
-            id=task_id,
-            kind=kind,
-            agent=agent,
-            route=route,
-            body="{}",
-            lane=rng.choice((None, None, None, *LANES, "nowhere")),
-            priority=rng.choice(PRIORITIES),
-            session=session,
-            deadline_at=deadline_at,
-            callback_url="https://example.org/hook" if rng.random() < 0.3 else None,
-        )
 
     def _work(self) -> list[Any]:
         """A worker reports, asks for more, or is never heard of again."""
@@ -340,62 +282,17 @@ class World:
         elif busy:
             worker = rng.choice(busy)
             if rng.random() >= 0.02:
-                return self._report(rng.choice(worker.held))
+                return self._reporters.report(rng.choice(worker.held))
             self._crash(worker)
         return []
 
     def _crash(self, worker: Worker) -> None:
         """Its leases are never reported, or late; its waiting request finds nobody."""
         self.happened["crashed workers"] += 1
-        self._past.extend(worker.held)
+        self._reporters.past.extend(worker.held)
         worker.held.clear()
         if worker in self._outside:
             self._outside[self._outside.index(worker)] = self._new_worker()
-
-    def _report(self, held: Held) -> list[Any]:
-        rng, chance = self.rng, self.rng.random()
-        seq, token = held.seq, held.token
-        if chance < 0.45:
-            complete = Complete(seq, token, rng.choice((None, '{"ok":1}')))
-            return [complete] * rng.choice((1, 1, 1, 1, 2))
-        if chance < 0.65:
-            wait = rng.choice((None, None, 0, 2500))
-            retryable = rng.random() < 0.85
-            return [Fail(seq, token, "went wrong", retryable=retryable, retry_after_ms=wait)]
-        if chance < 0.75:
-            return [Release(seq, token)]
-        if chance < 0.87:
-            return [Start(seq, token)]
-        return [Renew(seq, token, rng.choice((1000, 5000)))]
-
-    def _come_late(self) -> list[Any]:
-        """A report for a lease that is over, by somebody who does not know, or who makes it up."""
-        rng = self.rng
-        if not self._past:
-            return []
-        held = rng.choice(self._past)
-        if rng.random() < 0.2:
-            token = held.token + rng.choice((-1, 1, -held.token, 1000))
-            held = Held(held.seq + rng.choice((0, 0, -1, 1)), token, held.id)
-        return self._report(held)
-
-    def _cancel(self) -> Cancel:
-        rng = self.rng
-        parked = self.invariants.parked
-        if parked and rng.random() < 0.4:
-            return Cancel(parked[0])
-        held = [held.id for worker in self._workers() for held in worker.held]
-        if held and rng.random() < 0.4:
-            return Cancel(rng.choice(held))
-        return Cancel(rng.choice(self._ids) if self._ids and rng.random() < 0.9 else "tsk_unknown")
-
-    def _deliver(self) -> Any:
-        rng = self.rng
-        if not self._claimed or rng.random() < 0.4:
-            return ClaimDeliveries(limit=rng.choice((1, 5)), hold_ms=5000)
-        wait = rng.choice((None, 500, 4000))
-        delivered = rng.random() < 0.7
-        return SettleDelivery(rng.choice(self._claimed), delivered, "no answer", wait)
 
     def _new_worker(self, name: str | None = None, *, able: bool = False) -> Worker:
         rng = self.rng
@@ -404,12 +301,13 @@ class World:
             lanes = tuple(rng.sample(LANES, rng.randrange(2, 5)))
         routes = ROUTES if able else tuple(rng.sample(ROUTES, rng.choice((1, 2, 3, 3))))
         started = rng.sample(ROUTES, rng.randrange(3))
-        name = name or self._new("worker")
+        name = name or self._names.new("worker")
         return Worker(name, lanes, frozenset(routes), frozenset(started), [])
 
-    def _new(self, what: str) -> str:
-        self._numbers[what] += 1
-        return f"{what}_{self._numbers[what]}"
+
+def _set_limits(values: dict[str, int]) -> None:
+    for name, value in values.items():
+        setattr(dependencies, name, value)
 
 
 # --- what is printed and hashed ----------------------------------------------------------------
@@ -431,14 +329,19 @@ def _asked(request: Any) -> str:
     name = type(request).__name__
     if isinstance(request, Submit):
         key = f"!{request.idempotency.key}" if request.idempotency else ""
-        return f"{name}({','.join(s.id for s in request.submissions)}{key})"
+        batch = f"@{request.batch.id}:{request.batch.parallelism}" if request.batch else ""
+        return f"{name}({','.join(map(_named, request.submissions))}{key}{batch})"
     if isinstance(request, SetPolicy):
         return f"{name}({request.document})"
-    if isinstance(request, Cancel | SettleDelivery):
+    if isinstance(request, Cancel | CancelBatch | Retry | Reset | SettleDelivery):
         return f"{name}({request.id})"
-    if isinstance(request, ClaimDeliveries | Reclaim):
+    if isinstance(request, ClaimDeliveries | Reclaim | Prune):
         return name
     return f"{name}({request.seq},{request.token})"
+
+
+def _named(submission: Submission) -> str:
+    return "<".join((submission.id, *submission.depends_on))
 
 
 def _said(answer: Any) -> str:
@@ -456,7 +359,8 @@ def _said(answer: Any) -> str:
 def _shown(task: Task) -> str:
     gate = f"/{task.gate}" if task.gate else ""
     token = f"#{task.token}" if task.lease_expires_at is not None else ""
-    return f"{task.seq}:{task.lane}:{task.agent}:{task.state}{gate}{token}"
+    stopped = "!" if task.preempt else ""
+    return f"{task.seq}:{task.id}:{task.lane}:{task.agent}:{task.state}{gate}{token}{stopped}"
 
 
 # --- a whole run -------------------------------------------------------------------------------
@@ -491,16 +395,19 @@ def run(seed: int, steps: int, watch: Callable[[str], None] | None = None) -> Re
 
 
 def _report(world: World) -> Report:
-    rules = world.invariants
-    ended = dict(sorted(rules.ended.items())) | {"parked": len(rules.parked)}
-    happened = dict(sorted(world.happened.items()))
+    rules, ground = world.invariants, world.invariants.ground
+    ended = dict(sorted(rules.ended.items())) | {"parked": len(rules.ids_of("parked"))}
+    happened = world.happened + Counter(ground.histories.seen)
+    happened["mended"] = ground.families.mended
+    happened["batches completed"] = ground.groups.completions
+    happened["stops"] = ground.preemption.stops
     return Report(
         seed=world.seed,
         steps=world.steps,
         batches=world.batches,
         admitted=rules.admitted,
-        granted=rules.granted,
+        granted=ground.granted,
         ended=ended,
-        happened=happened,
+        happened=dict(sorted(happened.items())),
         trace_hash=world.trace_hash,
     )

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from fairlane import config
 from fairlane.cli.output import Deliveries
-from fairlane.client import DEFAULT_URL, WAIT_SLICE_SECONDS, Client
+from fairlane.client import WAIT_SLICE_SECONDS, Client
+from fairlane.transport import DEFAULT_URL
 
 
 class Backend(Protocol):

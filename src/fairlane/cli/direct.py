@@ -8,14 +8,15 @@ engine, so it is as exact and as durable as one of the server's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+import contextlib
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from fairlane import config, wire
 from fairlane.cli.output import Deliveries
-from fairlane.client import Answer, Client, Request
+from fairlane.client import Client
 from fairlane.clock import SystemClock
 from fairlane.core.errors import OperatorError, StoreMismatch, StoreUnavailable
 from fairlane.core.policy import Policy, from_document
@@ -24,18 +25,21 @@ from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
 from fairlane.engine.requests import UseSecret
 from fairlane.engine.views import Views
+from fairlane.http import inside
 from fairlane.http.app import HttpApp
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.webhooks import new_secret
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
+from fairlane.transport import Answer, Request, Streaming
 
+LOOK_SECONDS: Final = 0.1  # nobody tells this process what a server beside it has done
 _SQLITE_FILE: Final = "sqlite:///"
 
 
 class StoreBackend:
-    look_seconds = 0.1  # nobody tells this process what a server beside it has done
+    look_seconds = LOOK_SECONDS
 
     def __init__(self, url: str, *, create: bool) -> None:
         self._transport = StoreTransport(usable_store(url, create=create))
@@ -52,55 +56,43 @@ class StoreTransport:
         self.where = location(store.url)
         self.node = Node(store, SystemClock())
         self.node.engine.policy = _policy(store, self.node)
-        self._http = HttpApp(self.node, _check_callback)
+        self._http = HttpApp(self.node, _check_callback, look_seconds=LOOK_SECONDS)
         self._runner = asyncio.Runner()
         self._writing = False
+        self._closed = False
 
     def ask(self, request: Request) -> Answer:
         if request.method != "GET" and not self._writing:
             self.node.writer.start()
             self._writing = True
-        return self._runner.run(self._ask(request))
+        return self._runner.run(inside.ask(self._http, request))
+
+    def stream(self, request: Request) -> Streaming:
+        stack = contextlib.AsyncExitStack()
+        begin = stack.enter_async_context(inside.stream(self._http, request))
+        streaming = self._runner.run(begin)
+        pieces = self._pieces(streaming.pieces, stack)
+        return Streaming(streaming.status, streaming.headers, pieces)
 
     def close(self) -> None:
+        self._closed = True
         self._runner.close()
         self.node.stop()
 
-    async def _ask(self, request: Request) -> Answer:
-        status, found, body = 0, {}, b""
+    def _pieces(
+        self, pieces: AsyncIterator[bytes], stack: contextlib.AsyncExitStack
+    ) -> Generator[bytes, None, None]:
+        """Others move only while somebody waits for the next piece."""
 
-        async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": request.body or b"", "more_body": False}
+        async def following() -> bytes | None:
+            return await anext(pieces, None)
 
-        async def send(message: MutableMapping[str, Any]) -> None:
-            nonlocal status, found, body
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                found = {name.decode(): value.decode() for name, value in message["headers"]}
-            else:
-                body += message.get("body", b"")
-
-        await self._http(_scope(request), receive, send)
-        return Answer(status, found, body)
-
-
-def _scope(request: Request) -> dict[str, Any]:
-    path, _, query = request.target.partition("?")
-    headers = {"host": "127.0.0.1", **request.headers}
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
-        "method": request.method,
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
-        "client": ("127.0.0.1", 0),
-        "server": ("127.0.0.1", 0),
-    }
+        try:
+            while (piece := self._runner.run(following())) is not None:
+                yield piece
+        finally:
+            if not self._closed:  # or the end of the runner has taken it along
+                self._runner.run(stack.aclose())
 
 
 def _policy(store: Store, node: Node) -> Policy:

@@ -13,6 +13,16 @@ from typing import Any, Final, NoReturn
 
 from fairlane.cli.exits import MEANINGS, USAGE
 from fairlane.cli.text import shown
+from fairlane.cli.values import (
+    count,
+    json_object,
+    milliseconds,
+    number,
+    pair,
+    priority,
+    seconds,
+    whole,
+)
 from fairlane.core import lifecycle
 from fairlane.version import __version__
 
@@ -28,8 +38,6 @@ SERVE_SETTINGS: Final = (
     "drain_seconds",
     "log_level",
 )
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -82,12 +90,12 @@ def build() -> tuple[Parser, Leaves]:
     add("submit", "Hand in a task, or a file of tasks", _submit)
     add("tasks", "List tasks, newest first", _tasks)
     add("show", "Show a task", _show)
-    add("cancel", "Cancel tasks", _cancel)
     add("wait", "Wait until tasks have ended", _wait)
-    add("stats", "Show what the scheduler has done and has to do", _stats)
-    add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
-    from fairlane.cli import template_options  # noqa: PLC0415 - it is built on this module
+    from fairlane.cli import template_options, work_options  # noqa: PLC0415 - built on this module
 
+    work_options.fill(add, commands, leaves)
+    add("stats", "Show what the scheduler has done and has to do", server_or_store)
+    add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
     about = "Keep instructions with parameters, and make tasks of them"
     template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
     webhooks = commands.add_parser("webhooks", help="Show the secret that webhooks are signed with")
@@ -137,56 +145,87 @@ def _submit(parser: Parser) -> None:
     parser.epilog = (
         "examples:\n"
         "  fairlane submit --handler echo --param text=hello --wait\n"
+        "  fairlane submit --instruction 'Sum it up' --depends-on tsk_1 --depends-on tsk_2\n"
         "  fairlane submit --agent a1 --action click --tab t7 --ref e3 --deadline 30s\n"
         "  fairlane submit --agent a1 --file tasks.json"
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--handler", metavar="NAME", help="the function or worker that is to run it")
     what.add_argument("--action", metavar="NAME", help="what to do in a browser's tab")
+    what.add_argument("--instruction", metavar="TEXT", help="what an agent is to do, in words")
     what.add_argument(
         "--file",
         metavar="FILE",
         help="JSON with a task, a list of tasks, or a batch, as in POST /tasks; - reads stdin",
     )
+    _about(parser)
+    _when(parser)
+    parser.add_argument("--callback-url", metavar="URL", help="is told when the task has ended")
+    idempotency_key(parser)
+    wait_option(parser)
+    server_or_store(parser)
+
+
+def _about(parser: Parser) -> None:
     parser.add_argument("--agent", metavar="ID", help="who asks; tasks are shared out fairly by it")
-    parser.add_argument("--params", metavar="JSON", type=_json_object, help="an object")
+    parser.add_argument("--params", metavar="JSON", type=json_object, help="an object")
     parser.add_argument(
         "--param",
         metavar="NAME=VALUE",
-        type=_pair,
+        type=pair,
         action="append",
         help="one of the params; VALUE is JSON if it looks like it, else text (repeatable)",
     )
     parser.add_argument("--tab", metavar="ID", help="the tab an action is for")
     parser.add_argument("--ref", metavar="REF", help="the element an action is for")
     parser.add_argument("--selector", metavar="CSS", help="the same, by a selector")
+    parser.add_argument("--metadata", metavar="JSON", type=json_object, help="an object, kept")
+
+
+def _when(parser: Parser) -> None:
+    """What decides when a task runs, and how often."""
     parser.add_argument(
         "--priority",
         metavar="N",
-        type=_priority,
+        type=priority,
         help="lower goes first; or critical, high, normal, low",
     )
-    parser.add_argument(
-        "--deadline", metavar="WHEN", help="RFC 3339, or a span from now: 30s, 5m, 2h, 1d"
-    )
-    parser.add_argument("--callback-url", metavar="URL", help="is told when the task has ended")
     parser.add_argument("--lane", metavar="NAME")
     parser.add_argument("--session", metavar="KEY", help="tasks of one session run one at a time")
     parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="handing it in again changes nothing"
+        "--depends-on",
+        metavar="ID",
+        action="append",
+        help="runs when that task is done (repeatable)",
+    )
+    later = parser.add_mutually_exclusive_group()
+    later.add_argument("--delay", metavar="SPAN", type=seconds, help="not before: 5s, 10m, 2h")
+    later.add_argument("--run-at", metavar="WHEN", help="not before: RFC 3339")
+    parser.add_argument(
+        "--deadline", metavar="WHEN", help="RFC 3339, or a span from now: 30s, 5m, 2h, 1d"
     )
     parser.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        nargs="?",
-        type=_seconds,
-        const=float("inf"),
-        help="wait until it has ended, at most so long",
+        "--timeout", metavar="MS", type=milliseconds, help="of each attempt; or like 30s"
     )
-    _server_or_store(parser)
+    parser.add_argument("--retries", metavar="N", type=whole, help="after the first attempt")
+    parser.add_argument(
+        "--backoff", metavar="MS", type=milliseconds, help="before the first retry; or like 2s"
+    )
+    parser.add_argument(
+        "--multiplier", metavar="X", type=number, help="how much longer each further wait is"
+    )
+    parser.add_argument(
+        "--preemptible", action="store_true", default=None, help="makes room for critical work"
+    )
 
 
 def _tasks(parser: Parser) -> None:
+    which_tasks(parser)
+    paging(parser)
+    server_or_store(parser)
+
+
+def which_tasks(parser: Parser) -> None:
     parser.add_argument("--agent", metavar="ID")
     parser.add_argument(
         "--state",
@@ -197,36 +236,47 @@ def _tasks(parser: Parser) -> None:
     parser.add_argument("--lane", metavar="NAME")
     parser.add_argument("--session", metavar="KEY")
     parser.add_argument("--batch", metavar="ID")
-    parser.add_argument("--limit", metavar="N", type=_count, help="how many at a time (100)")
+    parser.add_argument("--kind", metavar="KIND", help="action, handler or instruction")
+
+
+def paging(parser: Parser) -> None:
+    parser.add_argument("--limit", metavar="N", type=count, help="how many at a time (100)")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--cursor", metavar="CURSOR", help="go on where the last list ended")
     place.add_argument("--all", action="store_true", help="all of them, page after page")
-    _server_or_store(parser)
 
 
 def _show(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID")
-    _server_or_store(parser)
-
-
-def _cancel(parser: Parser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+")
-    _server_or_store(parser)
+    server_or_store(parser)
 
 
 def _wait(parser: Parser) -> None:
     parser.add_argument("ids", metavar="ID", nargs="+")
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, help="wait at most so long (for ever)"
+        "--timeout", metavar="SECONDS", type=seconds, help="wait at most so long (for ever)"
     )
-    _server_or_store(parser)
+    server_or_store(parser)
 
 
-def _stats(parser: Parser) -> None:
-    _server_or_store(parser)
+def idempotency_key(parser: Parser) -> None:
+    parser.add_argument(
+        "--idempotency-key", metavar="KEY", help="handing it in again changes nothing"
+    )
 
 
-def _server_or_store(parser: Parser) -> None:
+def wait_option(parser: Parser, summary: str = "wait until it has ended, at most so long") -> None:
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        nargs="?",
+        type=seconds,
+        const=float("inf"),
+        help=summary,
+    )
+
+
+def server_or_store(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--url", metavar="URL", help="the server (FAIRLANE_URL, or http://127.0.0.1:9867)"
@@ -234,71 +284,16 @@ def _server_or_store(parser: Parser) -> None:
     where.add_argument(
         "--store", metavar="URL", help="work on the store itself, a server may run beside it"
     )
-    _json(parser)
+    _as_json(parser)
 
 
 def _store_only(parser: Parser) -> None:
     parser.add_argument("--store", metavar="URL", help="the store (the one that serve would use)")
-    _json(parser)
+    _as_json(parser)
 
 
-def _json(parser: Parser) -> None:
+def _as_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, one line each")
-
-
-# -------------------------------------------------------------------- values
-
-
-def span_ms(text: str) -> int | None:
-    """Milliseconds of `30s`, `5m` and the like, or None when it is no span."""
-    found = _SPAN.fullmatch(text)
-    return int(found[1]) * _UNIT_MS[found[2]] if found else None
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    value = _parsed(text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text[:40]!r}")
-    return value
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text[:40]!r}")
-    parsed = _parsed(value)
-    return name, value if parsed is _NO_JSON else parsed
-
-
-_NO_JSON: Final = object()
-
-
-def _parsed(text: str) -> Any:
-    from fairlane import wire  # noqa: PLC0415 - help has no use for it
-
-    try:
-        return wire.decode(text.encode())
-    except (wire.DecodeError, RecursionError):
-        return _NO_JSON
-
-
-def _priority(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text[:40]!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    milliseconds = span_ms(text)
-    if milliseconds is not None:
-        return milliseconds / 1000
-    if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
-        raise argparse.ArgumentTypeError(f"must be seconds, or like 5m or 2h, not {text[:40]!r}")
-    return float(text)
 
 
 # -------------------------------------------------------------------- complaints

@@ -7,16 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlane.cli.parser import (
-    _NO_JSON,
     Parser,
-    _count,
-    _json_object,
-    _pair,
-    _parsed,
-    _priority,
-    _seconds,
-    _server_or_store,
+    idempotency_key,
+    paging,
+    server_or_store,
+    wait_option,
 )
+from fairlane.cli.values import NO_JSON, json_object, pair, parsed, priority, seconds
 
 
 def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
@@ -27,21 +24,14 @@ def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
         leaf = verbs.add_parser(name, help=summary, description=f"{summary}.")
         leaves[f"templates {name}"] = leaf
         options(leaf)
-        _server_or_store(leaf)
+        server_or_store(leaf)
 
-    add("list", "List templates, newest first", _list)
+    add("list", "List templates, newest first", paging)
     add("show", "Show a template", _which)
     add("create", "Keep a template", _create)
     add("update", "Change what is named of a template", _update)
     add("delete", "Delete templates", _delete)
     add("use", "Fill in a template, and submit the task with --submit", _use)
-
-
-def _list(parser: Parser) -> None:
-    parser.add_argument("--limit", metavar="N", type=_count, help="how many at a time (100)")
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--cursor", metavar="CURSOR", help="go on where the last list ended")
-    place.add_argument("--all", action="store_true", help="all of them, page after page")
 
 
 def _which(parser: Parser) -> None:
@@ -78,7 +68,7 @@ def _fields(parser: Parser) -> None:
         "--instruction", metavar="TEXT", help="with {{name}} where a parameter is inserted"
     )
     parser.add_argument(
-        "--priority", metavar="N", type=_priority, help="or critical, high, normal, low"
+        "--priority", metavar="N", type=priority, help="or critical, high, normal, low"
     )
     parser.add_argument(
         "--param",
@@ -87,8 +77,8 @@ def _fields(parser: Parser) -> None:
         action="append",
         help="TYPE is string, number or boolean (repeatable; all of them, when there is one)",
     )
-    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="of each attempt")
-    parser.add_argument("--metadata", metavar="JSON", type=_json_object, help="an object")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="of each attempt")
+    parser.add_argument("--metadata", metavar="JSON", type=json_object, help="an object")
 
 
 def _use(parser: Parser) -> None:
@@ -102,28 +92,19 @@ def _use(parser: Parser) -> None:
         help="what is inserted for a parameter (repeatable)",
     )
     parser.add_argument("--submit", action="store_true", help="submit the task it makes")
-    parser.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        nargs="?",
-        type=_seconds,
-        const=float("inf"),
-        help="submit it and wait until it has ended, at most so long",
-    )
+    wait_option(parser, "submit it and wait until it has ended, at most so long")
     parser.add_argument("--agent", metavar="ID", help="who asks")
-    parser.add_argument("--priority", metavar="N", type=_priority, help="instead of the template's")
+    parser.add_argument("--priority", metavar="N", type=priority, help="instead of the template's")
     parser.add_argument("--lane", metavar="NAME")
     parser.add_argument("--session", metavar="KEY", help="tasks of one session run one at a time")
     parser.add_argument(
         "--override",
         metavar="NAME=VALUE",
-        type=_pair,
+        type=pair,
         action="append",
         help="another field of POST /tasks; VALUE is JSON if it looks like it (repeatable)",
     )
-    parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="handing it in again changes nothing"
-    )
+    idempotency_key(parser)
 
 
 # -------------------------------------------------------------------- values
@@ -151,6 +132,6 @@ def parameter(text: str) -> dict[str, Any]:
     if required:
         found["required"] = True
     if equals:
-        value = default if found["type"] == "string" else _parsed(default)
-        found["default"] = default if value is _NO_JSON else value
+        value = default if found["type"] == "string" else parsed(default)
+        found["default"] = default if value is NO_JSON else value
     return found

@@ -30,7 +30,9 @@ STOPPED: Final = "stopped: its session was told to stop"
 RESET: Final = "session_reset: its session was reset"
 
 
-class Settings(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Settings(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """What a session or a message says for itself; None leaves it to the next in line."""
 
     mode: str | None = None

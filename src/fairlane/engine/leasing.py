@@ -42,7 +42,8 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
             answers[number].append(_grant(tx, requests[number], task, body, now))
             if len(answers[number]) == requests[number].limit:
                 hands.popleft()
-        _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
+        if hands:
+            _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
     return [_with_inputs(tx, grants) for grants in answers]
 
 

@@ -17,7 +17,8 @@ from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.events import Attempt, Event
-from fairlane.core.model import Task
+from fairlane.core.model import DEBOUNCE_GATE, Task
+from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.engine import templates
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
@@ -82,6 +83,18 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
 
 
+class SessionView(msgspec.Struct, frozen=True):
+    """`turns` hold a lease, also those that were cancelled and have not stopped yet."""
+
+    session: Session
+    turns: list[Task]
+    queued: list[Task]
+
+
+def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
+    return task.gate == DEBOUNCE_GATE, task.gate is not None, task.priority, task.seq
+
+
 class Views:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -116,6 +129,38 @@ class Views:
         """Sequence numbers and ids, newest first."""
         rows = self._run("task_ids", limit=limit, **msgspec.structs.asdict(wanted))
         return [(row[0], row[1]) for row in rows]
+
+    def session(self, key: str) -> SessionView | None:
+        """A session with its tasks of one moment: those that run, and those that wait, in order."""
+
+        def read(connection: Connection) -> SessionView | None:
+            with connection.snapshot():
+                rows = connection.run("session_view", key=key)
+                if not rows:
+                    return None
+                turns = connection.run("session_turns", session=key)
+                ready = connection.run_rows("session_ready", [(key,)])
+                waiting = connection.run("session_open", session=key)
+            return SessionView(
+                Session(*rows[0]),
+                [Task(*row) for row in turns],
+                sorted((Task(*row) for row in (*ready, *waiting)), key=_place_in_session),
+            )
+
+        return self._ask(read)
+
+    def sessions(self, after: str, limit: int) -> list[Session]:
+        """By key."""
+        rows = self._run("session_list", after=after, limit=limit)
+        return [Session(*row) for row in rows]
+
+    def oldest_waits(self, lanes: Sequence[str]) -> dict[str, int | None]:
+        """Since when the task waits that has waited longest for a slot, by lane."""
+
+        def read(connection: Connection) -> dict[str, int | None]:
+            return {lane: connection.run("lane_oldest", lane=lane)[0][0] for lane in lanes}
+
+        return self._ask(read)
 
     def last_event(self) -> int:
         last: int = self._run("event_last")[0][0]

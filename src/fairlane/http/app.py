@@ -23,6 +23,8 @@ from fairlane.http.answers import (
 )
 from fairlane.http.batches import Batches
 from fairlane.http.events import Events
+from fairlane.http.lanes import Lanes
+from fairlane.http.sessions import Sessions
 from fairlane.http.tasks import Tasks
 from fairlane.http.templates import Templates
 from fairlane.version import __version__
@@ -46,6 +48,8 @@ class HttpApp:
         tasks = Tasks(node, check_url)
         templates = Templates(node, tasks)
         batches = Batches(node)
+        sessions = Sessions(node, tasks)
+        lanes = Lanes(node)
         events = Events(node, look_seconds)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
@@ -66,6 +70,17 @@ class HttpApp:
             "/batches/{id}": {"GET": batches.show},
             "/batches/{id}/cancel": {"POST": batches.cancel},
             "/events": {"GET": events.read},
+            "/sessions": {"GET": sessions.list},
+            "/sessions/{key}": {"GET": sessions.show, "PATCH": sessions.change},
+            "/sessions/{key}/messages": {"POST": sessions.message},
+            "/sessions/{key}/stop": {"POST": sessions.stop},
+            "/sessions/{key}/stopall": {"POST": sessions.stop_all},
+            "/sessions/{key}/reset": {"POST": sessions.reset},
+            "/sessions/{key}/usage": {"PUT": sessions.usage},
+            "/lanes": {"GET": lanes.list},
+            "/lanes/{name}/pause": {"POST": lanes.pause},
+            "/lanes/{name}/resume": {"POST": lanes.resume},
+            "/lanes/{name}/clear": {"POST": lanes.clear},
             "/scheduler/stats": {"GET": tasks.stats},
             "/templates": {"POST": templates.create, "GET": templates.list},
             "/templates/{id}": {

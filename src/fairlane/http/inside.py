@@ -112,8 +112,9 @@ async def _next(
             answering.result()
             return None
         getting = asyncio.ensure_future(sent.get())
+        either: set[asyncio.Future[Any]] = {getting, answering}
         try:
-            await asyncio.wait({getting, answering}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             getting.cancel()
         if getting.done() and not getting.cancelled():

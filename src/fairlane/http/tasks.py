@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fairlane import bodies, wire
+from fairlane import bodies, fields, wire
 from fairlane.core import lifecycle
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
 from fairlane.core.model import Submission, Task
@@ -61,7 +61,7 @@ class Tasks:
     async def list(self, request: Request) -> Answer:
         query = request.query(*_FILTERS, "kind", "state", "limit", "cursor")
         wanted = Filter(
-            states=bodies.parse_states(query.get("state", "")),
+            states=fields.parse_states(query.get("state", "")),
             kind=bodies.parse_kind(query.get("kind")),
             before=whole_number(query, "cursor", None, low=1, high=2**62),
             **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane import bodies, wire
+from fairlane import bodies, fields, wire
 from fairlane.core import secrets, templates
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.policy import nearest
@@ -35,7 +35,7 @@ class Templates:
         self._tasks = tasks
 
     async def create(self, request: Request) -> Answer:
-        document = bodies.parse_object(await request.body())
+        document = fields.parse_object(await request.body())
         made = CreateTemplate(self._node.new_id("tpl"), document)
         return Answer(201, _shape(await self._node.writer.ask(made)))
 
@@ -58,7 +58,7 @@ class Templates:
         return Answer(200, _shape(await self._found(request)))
 
     async def update(self, request: Request) -> Answer:
-        document = bodies.parse_object(await request.body())
+        document = fields.parse_object(await request.body())
         change = UpdateTemplate(request.path["id"], document)
         return Answer(200, _shape(await self._node.writer.ask(change)))
 
@@ -99,7 +99,7 @@ class _Use(msgspec.Struct, frozen=True):
 
 
 def _use(raw: bytes) -> _Use:
-    body = bodies.parse_object(raw) if raw.strip() else {}
+    body = fields.parse_object(raw) if raw.strip() else {}
     for name, value in body.items():
         if name not in _USE:
             raise InvalidRequest(f"unknown field '{name[:40]}'{nearest(name, _USE)}")

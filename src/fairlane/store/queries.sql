@@ -404,8 +404,8 @@ SELECT {event} FROM event WHERE seq = :seq ORDER BY id
 
 -- name: event_requeued
 -- rows: seq int
-SELECT event.seq, max(event.at) FROM rows JOIN event ON event.seq = rows.seq
-WHERE event.type = 'task.requeued' GROUP BY event.seq
+SELECT event.seq, event.at FROM rows JOIN event ON event.id = (
+  SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued')
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1
@@ -483,6 +483,8 @@ SELECT count(*) FROM task WHERE completed_at IS NOT NULL AND completed_at <= :be
 
 -- name: task_rejected
 SELECT seq, batch, lane, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
+  AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
+    WHERE batch.id = task.batch AND delivery.state = 'due')
 ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_delete

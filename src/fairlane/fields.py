@@ -1,0 +1,123 @@
+"""Single fields of what callers send: the checks that all bodies share.
+
+Every refusal is an `InvalidRequest` that names the field and says what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.policy import nearest
+from fairlane.wire import DEPTH_MAX, too_deep
+
+DAY_MS: Final = 86_400_000
+
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
+TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
+_DEADLINE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+
+
+def within(field: str, value: float | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"field '{field}' must be from {low} to {high}")
+
+
+def parse_deadline(text: str, field: str = "deadline") -> int:
+    """RFC 3339 with a zone, as milliseconds since the epoch."""
+    if not _DEADLINE.fullmatch(text):
+        raise InvalidRequest(
+            f"invalid {field} format: '{text[:40]}' is not RFC 3339, "
+            "for example 2026-03-08T12:05:00Z"
+        )
+    try:
+        # In UTC it must still be within the calendar, or it could never be shown again.
+        moment = datetime.fromisoformat(_six_digits(text.upper())).astimezone(UTC)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"invalid {field} format: {error}") from None
+
+
+def _six_digits(text: str) -> str:
+    """Python before 3.12 reads at most six digits of a second's fraction."""
+    return re.sub(r"(\.\d{6})\d+", r"\1", text)
+
+
+def matches(field: str, text: str, pattern: re.Pattern[str], *, empty: bool = False) -> None:
+    if not pattern.fullmatch(text) and not (empty and not text):
+        raise InvalidRequest(
+            f"field '{field}' has characters that are not allowed, or is too long: "
+            f"it must match ^{pattern.pattern}$"
+        )
+
+
+def short(field: str, text: str | None, limit: int) -> None:
+    if text is not None and len(text) > limit:
+        raise InvalidRequest(f"field '{field}' must not be longer than {limit} characters")
+
+
+def shallow(field: str, value: Any) -> None:
+    if value is not None and too_deep(value):
+        raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
+
+
+# An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[str]) -> Any:
+    """Decode, or raise `InvalidRequest` in words that a caller can act on."""
+    try:
+        body = decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(_in_words(str(error), fields)) from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if b"\\u0000" in raw and _NUL.search(raw):
+        raise InvalidRequest("the character U+0000 is not allowed in any text")
+    return body
+
+
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Any JSON object, for bodies whose fields are checked elsewhere."""
+    body: dict[str, Any] = decoded(_object_decoder, raw, frozenset())
+    if too_deep(body):
+        raise InvalidRequest(f"the body must not be nested deeper than {DEPTH_MAX} levels")
+    return body
+
+
+def _in_words(message: str, fields: frozenset[str]) -> str:
+    unknown = _UNKNOWN.match(message)
+    if unknown:
+        return f"unknown field '{unknown[1]}'{nearest(unknown[1], fields)}"
+    found = _AT.fullmatch(message)
+    if not found or not found[2]:
+        return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"
+    return f"field '{found[2]}': {found[1][0].lower()}{found[1][1:]}"
+
+
+def parse_states(text: str) -> list[str] | None:
+    """The states of a comma list; None for no filter. Raises for a word that is no state."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    states = []
+    for word in words:
+        state = lifecycle.state_from(word)
+        if state is None:
+            known = ", ".join(lifecycle.STATES)
+            hint = nearest(word, lifecycle.STATES)
+            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; known are {known}'}")
+        states.append(state)
+    return states or None

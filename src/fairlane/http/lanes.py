@@ -1,0 +1,55 @@
+"""Routes of lanes: how full they are, pause and resume, and emptying one."""
+
+from __future__ import annotations
+
+from fairlane import wire
+from fairlane.core.counts import Tally
+from fairlane.core.errors import NotFound
+from fairlane.core.policy import nearest
+from fairlane.engine.node import Node
+from fairlane.engine.requests import ClearLane
+from fairlane.http.answers import Answer, Request
+
+
+class Lanes:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def list(self, request: Request) -> Answer:
+        request.query()
+        lanes = self._node.policy.lanes
+        views = self._node.views
+        tallies = await views.read(views.lanes)
+        oldest = await views.read(views.oldest_waits, list(lanes))
+        now = self._node.clock.now()
+        shapes = [
+            wire.lane(name, lanes[name], tallies.get(name, Tally()), oldest[name], now)
+            for name in sorted(lanes)
+        ]
+        return Answer(200, {"lanes": shapes, "count": len(shapes)})
+
+    async def pause(self, request: Request) -> Answer:
+        return await self._set_paused(request, paused=True)
+
+    async def resume(self, request: Request) -> Answer:
+        return await self._set_paused(request, paused=False)
+
+    async def clear(self, request: Request) -> Answer:
+        name = self._name(request)
+        total = 0
+        while count := await self._node.writer.ask(ClearLane(name)):
+            total += count
+        return Answer(200, {"lane": name, "cancelled": total})
+
+    async def _set_paused(self, request: Request, *, paused: bool) -> Answer:
+        name = self._name(request)
+        document = {"lanes": {name: {"paused": paused}}}
+        await self._node.set_policy(document, "pause" if paused else "resume")
+        return Answer(200, {"lane": name, "paused": paused})
+
+    def _name(self, request: Request) -> str:
+        name = request.path["name"]
+        if name not in self._node.policy.lanes:
+            hint = nearest(name, self._node.policy.lanes)
+            raise NotFound(f'lane "{name[:64]}" is not in the policy{hint}')
+        return name

@@ -1,0 +1,100 @@
+"""Routes of sessions: messages in, stop, reset, settings, usage, and how a session stands."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fairlane import messages, wire
+from fairlane.core.errors import FairlaneError
+from fairlane.engine.node import Node
+from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
+from fairlane.engine.sessions import not_found
+from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.tasks import Tasks, idempotency_key
+
+KEYS_SHOWN_MAX: Final = 100
+
+
+class Sessions:
+    def __init__(self, node: Node, tasks: Tasks) -> None:
+        self._node = node
+        self._tasks = tasks
+
+    async def message(self, request: Request) -> Answer:
+        raw = await request.body()
+        key = request.path["key"]
+        made = messages.parse_message(raw, key=key, task_id=self._node.new_id())
+        if isinstance(made, str):
+            return await self._stop(StopSession(key, only_oldest=made == "stop"))
+        self._tasks.check_callback(made)
+        once = idempotency_key(request, made.agent, raw)
+        answer = (await self._node.submit(Submit([made], once)))[0]
+        if isinstance(answer, FairlaneError):
+            raise answer
+        shape = wire.accepted(answer)
+        if once is None and answer.id != made.id:
+            shape["merged"] = True
+        return Answer(202, shape)
+
+    async def stop(self, request: Request) -> Answer:
+        return await self._stop(StopSession(_key(request), only_oldest=True))
+
+    async def stop_all(self, request: Request) -> Answer:
+        return await self._stop(StopSession(_key(request)))
+
+    async def reset(self, request: Request) -> Answer:
+        answer: Stopped = await self._node.writer.ask(StopSession(_key(request), reset=True))
+        return Answer(200, {**_stopped(answer), "generation": answer.generation})
+
+    async def _stop(self, stop: StopSession) -> Answer:
+        return Answer(200, _stopped(await self._node.writer.ask(stop)))
+
+    async def usage(self, request: Request) -> Answer:
+        body = messages.parse_usage(await request.body())
+        key = _key(request)
+        await self._node.writer.ask(SetUsage(key, body.tokens, body.context_window))
+        return await self._shown(key)
+
+    async def change(self, request: Request) -> Answer:
+        settings = messages.parse_settings(await request.body())
+        key = _key(request)
+        await self._node.writer.ask(SetSession(key, settings))
+        return await self._shown(key)
+
+    async def show(self, request: Request) -> Answer:
+        request.query()
+        return await self._shown(request.path["key"])
+
+    async def _shown(self, key: str) -> Answer:
+        views = self._node.views
+        view = await views.read(views.session, key)
+        if view is None:
+            raise not_found(key)
+        policy = self._node.policy.sessions
+        return Answer(200, wire.session(view.session, policy, view.turns, view.queued))
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query("limit", "cursor")
+        limit = whole_number(
+            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
+        )
+        assert limit is not None
+        views = self._node.views
+        found = await views.read(views.sessions, query.get("cursor", ""), limit + 1)
+        page = found[:limit]
+        policy = self._node.policy.sessions
+        shape: dict[str, Any] = {
+            "sessions": [wire.session_line(one, policy) for one in page],
+            "count": len(page),
+        }
+        if len(found) > limit:
+            shape["nextCursor"] = page[-1].key
+        return Answer(200, shape)
+
+
+def _key(request: Request) -> str:
+    return messages.session_key(request.path["key"])
+
+
+def _stopped(answer: Stopped) -> dict[str, Any]:
+    return {"stopped": answer.stopped, "drained": answer.drained}
