@@ -14,6 +14,7 @@ import msgspec
 from fairlane.core import dependencies, model
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.model import Submission
+from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
 from fairlane.fields import (
     DAY_MS,
@@ -168,7 +169,7 @@ class BatchRequest(msgspec.Struct):
 
 def parse_batch(raw: bytes, *, ids: Sequence[str], batch: str) -> BatchRequest:
     """The items in order, each checked on its own; errors of the batch itself are raised."""
-    body: BatchBody = decoded(_batch_decoder, raw, _BATCH_FIELDS)
+    body: BatchBody = decoded(_batch_decoder, raw, _BATCH_FIELDS, has_items=True)
     parsed = [_item(raw_item) for raw_item in body.tasks or []]
     _check_batch(body, parsed)
     callback_url = _callback(body)

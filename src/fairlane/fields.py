@@ -73,8 +73,17 @@ _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 
 
-def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[str]) -> Any:
-    """Decode, or raise `InvalidRequest` in words that a caller can act on."""
+def decoded(
+    decoder: msgspec.json.Decoder[Any],
+    raw: bytes,
+    fields: frozenset[str],
+    *,
+    has_items: bool = False,
+) -> Any:
+    """Decode, or raise `InvalidRequest` in words that a caller can act on.
+
+    `has_items` says that parts of it are decoded later, each for itself.
+    """
     try:
         body = decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -83,7 +92,7 @@ def decoded(decoder: msgspec.json.Decoder[Any], raw: bytes, fields: frozenset[st
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if b"\\u0000" in raw and _NUL.search(raw):
+    if not has_items and b"\\u0000" in raw and _NUL.search(raw):
         raise InvalidRequest("the character U+0000 is not allowed in any text")
     return body
 

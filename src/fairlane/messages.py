@@ -12,7 +12,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Message, Submission
 from fairlane.core.policy import FALLBACK_LANE
 from fairlane.core.sessions import Settings
-from fairlane.fields import IDENTIFIER, decoded, matches, parse_deadline, short, within
+from fairlane.fields import IDENTIFIER, decoded, matches, parse_deadline, shallow, short, within
 from fairlane.wire import encode
 
 COMMANDS: Final = ("/stop", "/stopall")
@@ -57,6 +57,7 @@ def parse_message(raw: bytes, *, key: str, task_id: str) -> Submission | str:
     """A submission, or the command that the text is: `stop` or `stopall`."""
     fields = frozenset(MessageBody.__struct_encode_fields__)
     body: MessageBody = decoded(_message_decoder, raw, fields)
+    session_key(key)
     text = body.message or ""
     if text.strip() in COMMANDS:
         return text.strip()[1:]
@@ -72,6 +73,7 @@ def message_submission(body: MessageBody, *, key: str, task_id: str) -> Submissi
     within("maxConcurrent", body.max_concurrent, 1, 1000)
     sender = body.sender or body.agent_id or DEFAULT_AGENT
     short("sender", sender, 256)
+    shallow("media", body.media)
     text = body.message or ""
     extra = {"sender": sender, "media": body.media, "noMerge": body.no_merge or bool(body.media)}
     kept = {name: value for name, value in extra.items() if value}

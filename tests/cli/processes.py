@@ -70,6 +70,10 @@ class Terminal:
     text: str = ""
     code: int | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _keys: int = -1
+
+    def type(self, text: str) -> None:
+        os.write(self._keys, text.encode())
 
     def interrupt(self) -> None:
         assert self._process is not None
@@ -96,7 +100,7 @@ def run_on_terminal(
         start_new_session=True,
     )
     os.close(theirs)
-    terminal = Terminal(_process=process)
+    terminal = Terminal(_process=process, _keys=ours)
     try:
         for part in _read(ours):
             terminal.text += part.decode()

@@ -48,7 +48,7 @@ def nobody() -> Iterator[str]:
         ("wait a --timeout soon", "--timeout: must be seconds, or like 5m or 2h, not 'soon'"),
         ("tasks --all --cursor 3", "--cursor: not allowed with argument --all"),
         ("tasks --url x --store y", "--store: not allowed with argument --url"),
-        ("submit", "one of the arguments --handler --action --file is required"),
+        ("submit", "one of the arguments --handler --action --instruction --file is required"),
         ("submit --handler a --action b", "--action: not allowed with argument --handler"),
         ("submit --handler a --param b", "--param: must be NAME=VALUE, not 'b'"),
         ("submit --handler a --params [1]", "--params: must be a JSON object, not '[1]'"),

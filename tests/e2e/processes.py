@@ -160,9 +160,7 @@ class Programs:
     ) -> Program:
         command = [str(FAIRLANE), "serve", "--store", store, "--port", "0", *flags]
         ready = r"fairlane is listening on (http://\S+)\n"
-        return self._add(
-            name, command, ready, file_bytes_max=file_bytes_max, variables=variables
-        )
+        return self._add(name, command, ready, file_bytes_max=file_bytes_max, variables=variables)
 
     def tab_instance(self, *tabs: str) -> Program:
         command = [sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", ",".join(tabs)]

@@ -235,7 +235,7 @@ async def test_the_configuration_reaches_the_agent_and_its_secrets_nobody_else(
     for event, task_id in told.items():
         await until(lambda e=event: bool(talk.webhooks(e)), 5, lambda: "no webhook")  # type: ignore[misc]  # the default binds the loop's value
         assert task_id in [body["taskId"] for _, body in talk.webhooks(event)]
-    surfaces = {
+    surfaces: dict[str, Any] = {
         "task": ended,
         "list": (await talk.get("/tasks?agentId=keys")).body,
         "events": await talk.events(),

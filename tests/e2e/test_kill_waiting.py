@@ -1,9 +1,9 @@
 """kill -9 while work waits, streams or makes room: what each scene says holds in the next life.
 
-A scene is told up to the moment of the kill (`yield`) and then from the next life on. On a file each
-scene has a server of its own, which is started again. On PostgreSQL all scenes share one node; it
-is frozen, another node starts, and then the first is killed: the second has to take over what the
-dead one held, and not before its leases have run out.
+A scene is told up to the moment of the kill (`yield`) and then from the next life on. On a file
+each scene has a server of its own, which is started again. On PostgreSQL all scenes share one node;
+it is frozen, another node starts, and then the first is killed: the second has to take over what
+the dead one held, and not before its leases have run out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from fairlane.core.leases import WORKER_GONE
@@ -33,7 +34,6 @@ from tests.e2e.world import (
     world,
 )
 from tests.fakes.chat_agent import Script
-from tests.http.work import Stream
 from tests.outbound.receivers import answering, hanging
 
 if TYPE_CHECKING:
@@ -85,7 +85,11 @@ async def a_retry_that_waits(world: World) -> AsyncGenerator[None, None]:
         assert [one.headers["x-fairlane-attempt"] for one in asked] == [
             str(number + 1) for number in range(requests)
         ]
-        assert (task["state"], task["attempts"], task["retryCount"]) == (end, requests, requests - 1)
+        assert (task["state"], task["attempts"], task["retryCount"]) == (
+            end,
+            requests,
+            requests - 1,
+        )
         last = "completed" if end == "done" else "failed"
         assert outcomes(task) == ["retrying"] * (requests - 1) + [last]
         assert all("503" in one["error"] for one in task["attemptLog"] if "error" in one)
@@ -97,6 +101,7 @@ async def a_stream_in_the_middle(world: World) -> AsyncGenerator[None, None]:
     message = "stream a long story"
     world.agent.scripts[message] = Script(events=text("Once ", "upon "), hang_after=2)
     task_id = await world.say(message, retryPolicy=AT_ONCE)
+    child = await world.say("stream child", dependsOn=[task_id])
     await _until_text(world, task_id, "Once upon ")
     world.agent.scripts[message] = talking("Another ", "story", hang_after=1)
     yield
@@ -112,6 +117,8 @@ async def a_stream_in_the_middle(world: World) -> AsyncGenerator[None, None]:
     world.agent.release()
     task = await world.end_of(task_id)
     assert (task["state"], task["attempts"], task["result"]["text"]) == ("done", 2, "Another story")
+    assert (await world.end_of(child))["state"] == "done"
+    assert world.asked("stream child")[0].body["inputs"][0]["result"] == task["result"]
     assert outcomes(task) == ["retrying", "completed"]
     assert task["attemptLog"][0]["error"] == WORKER_GONE
     assert len({one["worker"] for one in task["attemptLog"]}) == 2
@@ -121,10 +128,13 @@ async def a_stream_in_the_middle(world: World) -> AsyncGenerator[None, None]:
     assert first.finished < second.arrived, "two runs at once"
     assert first.body["conversationId"] != second.body["conversationId"]
     assert (await world.output(task_id))["text"] == "Another story"
-    async with Stream(f"{world.server.url}/tasks/{task_id}/output?follow=1", {}) as stream:
-        told = [await stream.message() for _ in range(await _pieces(world, task_id))]
-    assert "Once upon" in told[0]["data"]  # what was put out is not taken back
-    assert told[-1]["event"] == "end"
+    told = await world.read(f"/tasks/{task_id}/output?follow=1")
+    pieces = [msgspec.json.decode(line[6:]) for line in told.splitlines() if line[:6] == "data: "]
+    assert pieces.pop() == {"state": "done"}
+    said = [(one["attempt"], one["text"]) for one in pieces]
+    assert "".join(text for attempt, text in said if attempt == 1) == "Once upon "
+    assert "".join(text for attempt, text in said if attempt == 2) == "Another story"
+    assert said == sorted(said, key=lambda one: one[0])
 
 
 async def _until_text(world: World, task_id: str, wanted: str, attempt: int = 1) -> None:
@@ -135,29 +145,19 @@ async def _until_text(world: World, task_id: str, wanted: str, attempt: int = 1)
     await until(there, 5, lambda: f"{wanted!r} does not come")
 
 
-async def _pieces(world: World, task_id: str) -> int:
-    """How many messages the output of an ended task has."""
-    async with world._session.get(
-        f"{world.server.url}/tasks/{task_id}/output?follow=1"
-    ) as answer:
-        return (await answer.text()).count("event: ")
-
-
 async def a_batch_half_way(world: World) -> AsyncGenerator[None, None]:
-    items = [
-        {"instruction": f"batch {n}", "lane": WIDE, "retryPolicy": AT_ONCE, "key": f"k{n}"}
-        for n in range(6)
-    ]
-    for item in items:
-        world.agent.scripts[item["instruction"]] = talking("never said", hang_after=0)
+    messages = [f"batch {number}" for number in range(6)]
+    items = [{"instruction": one, "lane": WIDE, "retryPolicy": AT_ONCE} for one in messages]
+    for message in messages:
+        world.agent.scripts[message] = talking("never said", hang_after=0)
     body = {"agentId": "batch", "tasks": items, "parallelism": 2, "webhookUrl": world.hook.url}
     answer = await world.post("/tasks/batch", body)
     assert answer.status == 202, answer
     batch_id = answer.body["batchId"]
     await world.until_asked("batch ", 2)
     assert (await world.get(f"/batches/{batch_id}")).body["byState"] == {"queued": 4, "running": 2}
-    for item in items:
-        world.agent.scripts[item["instruction"]] = talking("said", pause_ms=40)
+    for message in messages:
+        world.agent.scripts[message] = talking("said", pause_ms=40)
     yield
     ids = [item["taskId"] for item in answer.body["tasks"]]
     ended = [await world.end_of(task_id, TAKEN_BACK_SECONDS) for task_id in ids]
@@ -301,10 +301,14 @@ async def _stopping(store: str) -> None:
 async def test_another_node_goes_on_where_the_killed_one_was(
     programs: Programs, tmp_path: Path, fresh_postgres: str
 ) -> None:
-    async with world(programs, tmp_path, fresh_postgres) as one, contextlib.AsyncExitStack() as all:
+    async with (
+        world(programs, tmp_path, fresh_postgres) as one,
+        contextlib.AsyncExitStack() as stack,
+    ):
         await one.start()
-        told = [await all.enter_async_context(contextlib.aclosing(s(one))) for s in SCENES]
-        told.append(await all.enter_async_context(contextlib.aclosing(_room(one, fresh_postgres))))
+        told = [scene(one) for scene in SCENES] + [_room(one, fresh_postgres)]
+        for scene in told:
+            await stack.enter_async_context(contextlib.aclosing(scene))
         for scene in told:
             await anext(scene)
         frozen = await one.successor()

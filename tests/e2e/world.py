@@ -53,7 +53,7 @@ class World(Asker):
         self.agent = agent
         self.hook = hook
         self.ready_at_ms = 0
-        self._servers = servers
+        self.servers = servers
         self._policy_file = policy_file
 
     @property
@@ -71,10 +71,14 @@ class World(Asker):
 
     async def successor(self) -> Program:
         """Freeze the server and talk to another one from now on; the frozen one, to be killed."""
-        frozen, self._server = self._servers
+        frozen, self._server = self.servers
         frozen.send(signal.SIGSTOP)
         await self.start()
         return frozen
+
+    def turn_to_the_other(self) -> None:
+        """Talk to the other one of two running servers."""
+        (self._server,) = [one for one in self.servers if one is not self._server]
 
     # --- the server -----------------------------------------------------------------------------
 
@@ -105,6 +109,12 @@ class World(Asker):
 
     async def output(self, task_id: str) -> dict[str, Any]:
         return (await self.get(f"/tasks/{task_id}/output")).body
+
+    async def read(self, path: str) -> str:
+        """The whole of an answer that is a stream."""
+        async with self._session.get(self.server.url + path) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.text()
 
     async def events(self, **query: Any) -> list[dict[str, Any]]:
         """All events that fit, page by page."""
@@ -141,7 +151,7 @@ class World(Asker):
             moments += [(one.arrived, 1), (end, -1)]
         return max(itertools.accumulate(step for _, step in sorted(moments)), default=0)
 
-    # --- what the receiver got ----------------------------------------------------------------------
+    # --- what the receiver got ------------------------------------------------------------------
 
     def webhooks(self, event: str) -> list[tuple[str, dict[str, Any]]]:
         """Ids and bodies of the webhooks about one type of event."""

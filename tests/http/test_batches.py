@@ -374,6 +374,23 @@ async def test_a_completed_batch_cannot_be_cancelled(work: Work) -> None:
     assert await shown(work, batch_id) == before
 
 
+async def test_a_batch_whose_task_is_taken_up_again_has_another_end(work: Work) -> None:
+    hook = work.hooks.new()
+    before = await work.newest()
+    work.fail_next(1)
+    answer = await accepted(work, work.action_item(), work.echo_item(), callbackUrl=hook.url)
+    batch_id = answer.json["batchId"]
+    await work.api.ended(*answer.ids)
+    assert (await shown(work, batch_id))["byState"] == {"failed": 1, "done": 1}
+    assert (await work.retry(answer.ids[0])).status == 200
+    await work.api.end_of(answer.ids[0])
+    batch = await shown(work, batch_id)
+    assert (batch["state"], batch["byState"]) == ("completed", {"done": 2})
+    assert len(await work.pages(before, batchId=batch_id, type="batch.completed")) == 2
+    told = [one for one in await hook.until(5) if one.event == "batch.completed"]
+    assert len({one.headers["webhook-id"] for one in told}) == 2
+
+
 async def test_an_unknown_batch_is_404(work: Work) -> None:
     for answer in (
         await work.api.get("/batches/bat_nobody00"),

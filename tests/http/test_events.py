@@ -248,7 +248,7 @@ async def test_a_reader_that_comes_back_misses_nothing_and_sees_nothing_twice(wo
 
 async def test_two_readers_see_the_same(work: Work) -> None:
     start = await work.newest()
-    mine = {"agentId": work.agent}
+    mine: dict[str, Any] = {"agentId": work.agent}
     async with work.stream(start, **mine) as one, work.stream(**mine) as two:
         answer = await work.batch(*[work.echo_item()] * 10)
         await work.api.ended(*answer.ids)

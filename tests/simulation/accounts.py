@@ -108,15 +108,16 @@ class Accounts:
             demand("output", task is not None, f"{place} is of no task")
         for place in self._output.keys() - found.keys():
             demand("output", place[0] not in tasks, f"{place} is lost")
-        self._output = found
+        known, self._output = self._output, found
         fresh = {seen.after.seq: seen for seen in self._ground.changed}
         for request in step.batch if step.outcome else ():
             if isinstance(request, Output):
                 seen, task = fresh.get(request.seq), tasks.get(request.seq)
                 row = seen.before if seen else task
                 mine = row is not None and row.token == request.token > 0 and task is not None
-                kept = (request.seq, request.token, request.part) in found
-                demand("output", kept == mine, f"{request}: kept {kept}")
+                place = (request.seq, request.token, request.part)
+                kept = place in found
+                demand("output", kept == mine or place in known, f"{request}: kept {kept}")
 
     def judge_rows(self) -> None:
         """Every row is what it was taken for when it last changed."""

@@ -65,6 +65,10 @@ class Life(msgspec.Struct):
     span_ms: int | None  # from there to its deadline
     own: dict[str, Any]  # what it says of its retries
     orphaned: bool = False  # its last end was that of a parent
+    again: bool = False  # it has begun again: then it starts as soon as it can
+
+    def starts_at(self) -> int | None:
+        return None if self.again else _starts_at(self.submission, self.base_at)
 
 
 class Histories:
@@ -180,9 +184,11 @@ class Histories:
         """Deadlines: born with the task or when it could first start, moved on when revived."""
         life = self.lives[task.seq]
         if event.type == REQUEUED:
-            life.base_at = now
+            life.base_at, life.again = now, True
+            if life.span_ms is not None and life.span_ms < 0:  # the clock had been set back
+                life.span_ms = None
         if event.type in (CREATED, UNBLOCKED, REQUEUED) and to == "queued":
-            at = _starts_at(life.submission, life.base_at) if event.type != REQUEUED else None
+            at = life.starts_at()
             if life.span_ms is None:
                 deadline = _deadline(policy.kinds[task.kind], max(now, at or now))
                 life.span_ms = None if deadline is None else deadline - life.base_at
@@ -194,8 +200,7 @@ class Histories:
             return
         at = None
         if seen.has(CREATED, UNBLOCKED) and after.state != "waiting_dependency":
-            life = self.lives[after.seq]
-            at = _starts_at(life.submission, life.base_at)
+            at = self.lives[after.seq].starts_at()
         elif before is not None and before.gate == "delay" and after.gate != "delay":
             at = before.eligible_at
         if at is not None and at > now:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
 
 ROUTES: Final = ("action", "handler/mail", "handler/sum")
-PRIORITIES: Final = (0, 0, 0, 0, 0, 10, 10, -10, -10, -20)
+PRIORITIES: Final = (0, 0, 0, 0, 5, 10, 10, -10, -10, -20, -20)
 PAST_KEPT: Final = 40
 PROMISED_MAX: Final = 4
 
@@ -105,7 +105,7 @@ class Callers:
         rng, chance = self._rng, self._rng.random()
         if chance < 0.08 and self._keys:
             return [self._again(*rng.choice(self._keys))]
-        request = self._family() if rng.random() < 0.2 else self._some()
+        request = self._family() if rng.random() < 0.25 else self._some()
         if chance < 0.75:
             return [request]
         key = IdempotencyKey(request.submissions[0].agent, self._names.new("key"), "one")
@@ -151,15 +151,21 @@ class Callers:
     def _again(self, key: IdempotencyKey, first: Submit) -> Submit:
         """As an edge does it: the ids are new, the key tells that it is the same request."""
         ids = {s.id: self._names.new("tsk") for s in first.submissions}
+        batch = first.batch
+        if batch is not None:
+            batch = msgspec.structs.replace(batch, id=self._names.new("bat"))
         again = [
             msgspec.structs.replace(
-                s, id=ids[s.id], depends_on=tuple(ids.get(one, one) for one in s.depends_on)
+                s,
+                id=ids[s.id],
+                batch=batch.id if batch else None,
+                depends_on=tuple(ids.get(one, one) for one in s.depends_on),
             )
             for s in first.submissions
         ]
         if self._rng.random() < 0.2:
             key = msgspec.structs.replace(key, digest="another")
-        return Submit(again, key)
+        return Submit(again, key, batch)
 
     def _id(self) -> str:
         """A new name, or one that others wait for already."""
@@ -214,7 +220,7 @@ class Callers:
             run_at=run_at,
             delay_ms=delay_ms,
             max_attempts=retry["maxRetries"] + 1 if "maxRetries" in retry else None,
-            preemptible=rng.random() < 0.35,
+            preemptible=rng.random() < 0.5,
         )
 
     def _session(self, kind: str, agent: str) -> str | None:
@@ -257,9 +263,9 @@ class Watchers:
 
     def ask(self, held: Sequence[Held]) -> Any:
         chance = self._rng.random()
-        if chance < 0.50:
+        if chance < 0.35:
             return self._cancel(held)
-        if chance < 0.80:
+        if chance < 0.75:
             return Retry(self._one_of("failed", "cancelled"))
         if chance < 0.90:
             return Reset(self._one_of("parked"))
@@ -271,7 +277,7 @@ class Watchers:
 
     def _cancel(self, held: Sequence[Held]) -> Cancel:
         rng = self._rng
-        if rng.random() < 0.5:
+        if rng.random() < 0.3:
             return Cancel(self._one_of("parked", "waiting_dependency"))
         if held and rng.random() < 0.4:
             return Cancel(rng.choice(held).id)
@@ -302,16 +308,16 @@ class Reporters:
         seq, token = held.seq, held.token
         if (seq, token) in self.stopped and chance < 0.7:
             return [Release(seq, token)]
-        if chance < 0.40:
+        if chance < 0.50:
             complete = Complete(seq, token, rng.choice((None, '{"ok":1}')))
             return [complete] * rng.choice((1, 1, 1, 1, 2))
-        if chance < 0.60:
+        if chance < 0.64:
             wait = rng.choice((None, None, 0, 2500))
             retryable = rng.random() < 0.85
             return [Fail(seq, token, "went wrong", retryable=retryable, retry_after_ms=wait)]
-        if chance < 0.68:
+        if chance < 0.71:
             return [Release(seq, token)]
-        if chance < 0.76:
+        if chance < 0.77:
             return [self._say(seq, token)]
         if chance < 0.88:
             return [Start(seq, token)]

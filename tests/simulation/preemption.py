@@ -36,7 +36,8 @@ class Preemption:
         waits = after.state == "queued"
         demand("preemption", not (waits and after.preempt), f"{name} and it waits")
         if after.preempt != 1:
-            same_run = before is not None and before.preempt == 1 and not seen.closed
+            leased = before is not None and before.lease_expires_at is not None
+            same_run = leased and before is not None and before.preempt == 1 and not seen.closed
             demand("preemption", not same_run, f"{name} and it was to stop")
             return False
         return before is None or before.preempt == 0 or bool(seen.granted)

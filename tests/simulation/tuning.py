@@ -15,13 +15,13 @@ LANES: Final = ("browser", "main", "queue", "side")
 BEGINNING: Final[dict[str, Any]] = {
     "lanes": {
         "browser": {
-            "maxInflight": 3,
+            "maxInflight": 2,
             "maxPerAgentInflight": 2,
             "maxQueueSize": 12,
             "maxPerAgent": 6,
         },
-        "main": {"maxInflight": 4, "maxQueueSize": 14},
-        "queue": {"maxInflight": 2, "maxQueueSize": 8},
+        "main": {"maxInflight": 3, "maxQueueSize": 14},
+        "queue": {"maxInflight": 1, "maxQueueSize": 8},
         "side": {"maxInflight": 2, "maxQueueSize": 8, "maxPerAgent": 4, "agingMs": 100},
     },
     "kinds": {
@@ -54,7 +54,7 @@ class Operator:
 
     def _lane(self) -> dict[str, Any]:
         rng, chance = self._rng, self._rng.random()
-        change: dict[str, Any] = {"maxInflight": rng.randrange(1, 6)}
+        change: dict[str, Any] = {"maxInflight": rng.randrange(1, 5)}
         if chance < 0.20:
             strategy = rng.choice(("fair-fifo", "priority"))
             change = {"strategy": strategy, "maxPerAgentInflight": None}

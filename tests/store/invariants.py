@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.core import lifecycle, sessions
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
-from fairlane.core.model import Task
+from fairlane.core.model import ORPHANED, Task
 from fairlane.core.sessions import Session
+from fairlane.engine.views import recount
 
 if TYPE_CHECKING:
     from fairlane.core.policy import Policy
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 FACTS = ("queued", "ready", "urgent", "inflight", "slots", "parked")
 _WIDTH = len(Task.__struct_fields__)
+TIMED = ("delay", "debounce")
 _EVERYTHING = 1_000_000
 
 
@@ -24,6 +27,9 @@ def assert_sound(reader: Connection, policy: Policy) -> None:
     assert_lanes_are_the_sum_of_their_lines(reader, lines)
     assert_shares_are_true(lines, policy)
     assert_sessions_equal_a_recount(reader, policy)
+    assert_batches_keep_their_promises(reader)
+    assert_events_have_no_gaps(reader)
+    assert recount(reader) == []
     for row in reader.run("task_list", limit=_EVERYTHING):
         assert_makes_sense(Task(*row[:_WIDTH]))
 
@@ -77,11 +83,32 @@ def _limit(reader: Connection, policy: Policy, key: str) -> int:
     return sessions.limit(policy.sessions, Session(*row))
 
 
+def assert_batches_keep_their_promises(reader: Connection) -> None:
+    for row in reader.run("batch_all"):
+        batch = Batch(*row)
+        assert batch.parallelism is None or batch.holders <= batch.parallelism, batch
+        assert not (batch.free and batch.waiting), f"{batch.id} stands still"
+        assert (batch.completed_at is None) == bool(batch.open), batch
+
+
+def assert_events_have_no_gaps(reader: Connection) -> None:
+    """As long as nothing has been forgotten; then only the order is left."""
+    (last,) = reader.run("event_last")[0]
+    ids = [row[0] for row in reader.run("event_list", after=0, until=last, limit=_EVERYTHING)]
+    assert ids == sorted(set(ids))
+    assert not ids or ids[-1] <= last
+
+
 def assert_makes_sense(task: Task) -> None:
     assert task.terminal == (task.completed_at is not None), task
     assert task.leased or task.state not in lifecycle.IN_FLIGHT, task
     assert not task.leased or task.state not in (lifecycle.QUEUED, lifecycle.PARKED), task
     assert not task.leased or (task.token > 0 and task.worker), task
-    assert task.gate is None or task.state == lifecycle.QUEUED, task
-    assert (task.gate == "delay") == (task.eligible_at is not None), task
+    waits = task.state == lifecycle.WAITING
+    assert task.gate is None or task.state == lifecycle.QUEUED or waits, task
+    assert (task.gate == "dependency") == waits, task
+    assert task.terminal or waits == bool(task.unmet), task  # an end leaves the number as it was
+    assert waits or (task.gate in TIMED) == (task.eligible_at is not None), task
+    assert task.unmet != ORPHANED or task.state == lifecycle.CANCELLED, task
+    assert task.preempt != 1 or task.leased or task.terminal or task.state == "parked", task
     assert 0 <= task.attempts <= task.max_attempts, task

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.clock import ManualClock
+from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
+from fairlane.core.events import Event
 from fairlane.core.model import Submission, Task, route_of
 from fairlane.engine.engine import Engine, Outcome, one
 from fairlane.engine.requests import (
     Cancel,
+    CancelBatch,
     Complete,
     Fail,
     Grant,
     IdempotencyKey,
     Lease,
+    NewBatch,
     Release,
     Renew,
+    Reset,
+    Retry,
     SetPolicy,
     Start,
     Submit,
@@ -36,6 +42,7 @@ LANES = ("browser", "main", "queue")
 TTL_MS = 15_000
 NODE = "node"
 _WIDTH = len(Task.__struct_fields__)
+_EVENT_WIDTH = len(Event.__struct_fields__)
 
 
 class View(msgspec.Struct):
@@ -107,6 +114,20 @@ class Scheduler:
         answers: list[Any] = self.ask(request)
         return answers
 
+    def batch(
+        self,
+        *items: Submission,
+        name: str = "batch",
+        agent: str = "a",
+        parallelism: int | None = None,
+        callback_url: str | None = None,
+    ) -> list[Any]:
+        """Submit a batch; what became of each item."""
+        new = NewBatch(name, agent, parallelism, callback_url)
+        items = tuple(msgspec.structs.replace(item, batch=name) for item in items)
+        answers: list[Any] = self.ask(Submit(list(items), batch=new))
+        return answers
+
     def lease(self, limit: int = 1, **fields: Any) -> list[Grant]:
         return self.apply(waiting=[lease_request(limit, **fields)]).grants[0]
 
@@ -135,6 +156,32 @@ class Scheduler:
 
     def cancel(self, name: str) -> Task:
         return self.task_from(Cancel(name))
+
+    def cancel_batch(self, name: str = "batch") -> int:
+        count: int = self.ask(CancelBatch(name))
+        return count
+
+    def retry(self, name: str) -> Task:
+        return self.task_from(Retry(name))
+
+    def reset(self, name: str) -> Task:
+        return self.task_from(Reset(name))
+
+    def complete_next(self, result: str | None = None, **fields: Any) -> Task:
+        """Lease one, and complete it."""
+        return self.complete(self.lease_one(**fields), result)
+
+    def fail_next(self, **fields: Any) -> Task:
+        """Lease one, and fail it for good."""
+        return self.fail(self.lease_one(**fields), retryable=False)
+
+    def settle(self, most: int = 1000) -> int:
+        """Apply until nothing is left of what follows from ends; how often that took."""
+        for times in range(most):
+            if not self.unsettled():
+                return times
+            self.apply()
+        raise AssertionError("the children of what has ended are not all settled")
 
     def task_from(self, request: Any) -> Task:
         answer = self.ask(request)
@@ -182,3 +229,26 @@ class Scheduler:
     def tally(self, lane: str = "main") -> Tally:
         found = {row[0]: Tally(*row[1:]) for row in self.reader.run("lane_view")}
         return found.get(lane, Tally())
+
+    def batch_view(self, name: str = "batch") -> Batch:
+        (row,) = self.reader.run("batch_view", id=name)
+        return Batch(*row)
+
+    def events(self, name: str | None = None, **filters: Any) -> list[Event]:
+        """The events, of one task or of all, oldest first."""
+        rows = self.reader.run(
+            "event_list", after=0, until=2**60, limit=2**30, task=name, **filters
+        )
+        return [Event(*row[:_EVENT_WIDTH]) for row in rows]
+
+    def types(self, name: str | None = None) -> list[str]:
+        return [event.type.partition(".")[2] for event in self.events(name)]
+
+    def open_edges(self) -> tuple[int, int]:
+        """As they are counted, and as they are."""
+        (row,) = self.reader.run("dependency_recount")
+        return row[0], row[1]
+
+    def unsettled(self) -> int:
+        rows: int = self.reader.run("dependency_recount")[0][3]
+        return rows

@@ -99,7 +99,8 @@ def test_readers_do_not_wait_for_the_writer(store: Store) -> None:
     writer, late = store.writer(), None
     with contextlib.closing(writer):
         writer.begin()
-        writer.run("scheduler_save", last_seq=77, last_token=77)
+        names = ("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled")
+        writer.run("scheduler_save", **dict.fromkeys(names, 77))
         writer.run_rows("request_insert", [(77, "{}")])
         began = time.monotonic()
         late = store.reader()
@@ -158,7 +159,9 @@ def test_a_guarded_write_that_misses_its_row_is_an_error(store: Store) -> None:
     (task,) = scheduler.submit("first")
     writer = store.writer()
     writer.begin()
-    row = (task.seq, "running", 5, "done", None, 1, None, 0, None, 1, 5, None, None)
+    guards = (task.seq, "running", 5)
+    columns = ("done", None, 1, None, None, 0, None, 1, 5, None, None, None, None)
+    row = (*guards, *columns)
 
     def change() -> None:
         writer.change_rows("task_update", [row])
@@ -169,6 +172,23 @@ def test_a_guarded_write_that_misses_its_row_is_an_error(store: Store) -> None:
     writer.rollback()
     writer.close()
     assert scheduler.states("first") == ["queued"]
+    scheduler.close()
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_a_request_that_cannot_be_stored_does_not_spoil_those_that_follow(
+    store: Store, before: int
+) -> None:
+    """However often the statements behind the one that fails have been sent before."""
+    scheduler = Scheduler(store)
+    scheduler.apply()
+    scheduler.submit("taken", *(f"in one {number}" for number in range(3)))
+    for number in range(before):
+        scheduler.submit(f"before {number}")
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        scheduler.submit("taken")
+    scheduler.submit("after")
+    assert scheduler.states("taken", "after") == ["queued", "queued"]
     scheduler.close()
 
 

@@ -34,14 +34,14 @@ def _run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="replace")
     args = parser.parse(arguments)
     from fairlane.cli import commands  # noqa: PLC0415 - help has no use for it
-    from fairlane.cli.output import complain  # noqa: PLC0415 - as above
+    from fairlane.cli.output import complain, tell  # noqa: PLC0415 - as above
 
     try:
         code = commands.COMMANDS[args.command](args)
         sys.stdout.flush()
         return code
     except FairlaneError as error:
-        commands.tell(error, as_json=getattr(args, "json", False))
+        tell(error, as_json=getattr(args, "json", False))
         return exits.exit_code(error)
     except BrokenPipeError:
         raise

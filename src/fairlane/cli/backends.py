@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+from collections.abc import Iterator
 from typing import Protocol
 
 from fairlane import config
-from fairlane.cli.output import Deliveries
+from fairlane.cli.output import Deliveries, Output, output_of
 from fairlane.client import WAIT_SLICE_SECONDS, Client
 from fairlane.transport import DEFAULT_URL
 
@@ -36,3 +39,10 @@ def backend(url: str | None, store: str | None, *, create: bool = False) -> Back
     from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - slow to import
 
     return StoreBackend(store, create=create)
+
+
+@contextlib.contextmanager
+def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Backend, Output]]:
+    side = backend(args.url, args.store, create=create)
+    with side.client:
+        yield side, output_of(args)

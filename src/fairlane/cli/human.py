@@ -9,59 +9,48 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
-import msgspec
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from fairlane import wire
-from fairlane.cli.output import Deliveries, Shape
+from fairlane.cli import drawing
+from fairlane.cli.output import Deliveries, Say, Shape
 from fairlane.cli.text import shortened, shown
 from fairlane.clock import SystemClock
-from fairlane.core import lifecycle
+from fairlane.core import events, lifecycle
 
-STYLES: Final[Mapping[str, str]] = {
-    lifecycle.QUEUED: "cyan",
-    lifecycle.ASSIGNED: "blue",
-    lifecycle.RUNNING: "yellow",
-    lifecycle.PARKED: "magenta",
-    lifecycle.DONE: "green",
-    lifecycle.FAILED: "red",
-    lifecycle.CANCELLED: "bright_black",
-    lifecycle.REJECTED: "red",
-}
-_PIPE_WIDTH: Final = 10_000
 # By the width of the screen: how wide some columns may get, 0 for not at all.
 _LAYOUTS: Final[Sequence[tuple[int, Mapping[str, int]]]] = (
-    (_PIPE_WIDTH, {}),
+    (drawing.PIPE_WIDTH, {}),
     (120, {"AGENT": 20, "LANE": 12, "WHAT": 24}),
     (0, {"AGENT": 10, "LANE": 0, "WHAT": 13, "TOOK": 0, "NOTE": 0}),
 )
-_NOTE_CHARACTERS: Final = 200
-_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_INSTRUCTION_CHARACTERS: Final = 40
 _MOMENTS: Final = ("createdAt", "startedAt", "completedAt", "deadline", "nextEligibleAt")
 # Fields of a task that are part of another line, or say nothing that another line does not.
 _WITHIN: Final = frozenset(
     {"action", "handler", "tabId", "ref", "selector", "kind", "maxAttempts", "position"}
-    | {"latencyMs", "parkedReason", "leaseExpiresAt"}
+    | {"latencyMs", "executionTimeMs", "parkedReason", "leaseExpiresAt"}
+    | {"attemptLog", "retryCount"}
 )
 
 
 class HumanOutput:
     def __init__(self) -> None:
-        self._console = _console(sys.stdout)
+        self._console = drawing.console(sys.stdout)
         self._clock = SystemClock()
         self._pages = 0
+        self._attempt = 0
 
     def submitted(self, answer: Shape) -> None:
         if "batchId" in answer:
             self._batch(answer)
         else:
             place = f", position {answer['position']}" if answer.get("position") else ""
-            state = _state(str(answer["state"]))
+            state = drawing.state(str(answer["state"]))
             self._line(f"submitted {answer['taskId']} (", state, f"{place})")
 
     def tasks(self, page: Shape, *, more: bool) -> None:
@@ -70,17 +59,18 @@ class HumanOutput:
             self._print(self._task_table(page["tasks"], header=self._pages == 1))
         elif self._pages == 1:
             self._line("no tasks")
-        if "nextCursor" in page and not more:
-            hint = f"there are more: add --cursor {shown(str(page['nextCursor']))}, or --all"
-            _console(sys.stderr).print(Text(hint, style="bright_black"))
+        self._tell_of_more(page, more=more)
 
     def task(self, task: Shape, deliveries: Deliveries) -> None:
-        table = _grid()
+        table = drawing.grid()
         for label, value in self._task_lines(task):
             table.add_row(Text(label, style="bright_black"), value)
         for row in deliveries:
             table.add_row(Text("webhook", style="bright_black"), self._delivery(row))
         self._print(table)
+        if task.get("attemptLog"):
+            self._line("")
+            self._print(self._attempt_table(task["attemptLog"]))
 
     def ended(self, tasks: Sequence[Shape]) -> None:
         if len(tasks) == 1:
@@ -90,6 +80,69 @@ class HumanOutput:
 
     def cancelled(self, answer: Shape) -> None:
         self._line(f"cancelled {answer['taskId']}")
+
+    def again(self, answer: Shape) -> None:
+        self._line(f"queued {answer['taskId']} again (", drawing.state(answer["state"]), ")")
+
+    def many(self, answer: Shape, verb: str) -> None:
+        again = "" if verb == "cancel" else " again"
+        if answer["dryRun"]:
+            would = "cancel" if verb == "cancel" else "queue"
+            self._line(f"would {would} {tasks(answer['matched'])}{again}")
+            for task_id in answer["taskIds"]:
+                self._line(task_id)
+            return
+        did = "cancelled" if verb == "cancel" else "queued"
+        left = answer["matched"] - answer["changed"]
+        rest = f"; {tasks(left)} could not be" if left else ""
+        self._line(f"{did} {tasks(answer['changed'])}{again}{rest}")
+
+    def pruned(self, answer: Shape) -> None:
+        did = "would forget" if answer["dryRun"] else "forgot"
+        self._line(f"{did} {tasks(answer['tasks'])}")
+
+    def batches(self, page: Shape, *, more: bool) -> None:
+        self._pages += 1
+        if page["batches"]:
+            self._print(self._batch_table(page["batches"]))
+        elif self._pages == 1:
+            self._line("no batches")
+        self._tell_of_more(page, more=more)
+
+    def batch(self, batch: Shape) -> None:
+        table = drawing.grid()
+        for label, value in self._batch_lines(batch):
+            table.add_row(Text(label, style="bright_black"), value)
+        self._print(table)
+
+    def batch_ended(self, batch: Shape, members: Sequence[Shape]) -> None:
+        self.ended(members)
+        parts = f"; {_by_state(batch)}" if batch["byState"] else ""
+        self._line(f"batch {batch['batchId']}: ", drawing.state(batch["state"]), parts)
+
+    def batch_cancelled(self, answer: Shape) -> None:
+        self._line(f"cancelled {answer['batchId']} ({tasks(answer['cancelled'])})")
+
+    def event(self, event: Shape) -> None:
+        about = str(event.get("taskId") or event.get("batchId", "-"))
+        kind = Text(f"{shown(event['type']):<15}", style=drawing.STYLES.get(event.get("state", ""), ""))
+        head = f"{event['id']:>6}  {event['timestamp']}  "
+        note = drawing.text(_event_note(event))
+        self._line(head, kind, Text("  "), Text(shown(about)), Text("  " if note else ""), note)
+
+    def piece(self, piece: Shape) -> None:
+        self._attempt = self._attempt or piece["attempt"]
+        if piece["attempt"] != self._attempt:
+            self._attempt = piece["attempt"]
+            self._note(f"attempt {self._attempt}")
+        self._write(str(piece["text"]))
+
+    def output(self, output: Shape) -> None:
+        self._write(str(output["text"]))
+        if output["text"] and not output["text"].endswith("\n"):
+            self._write("\n")
+        if output["truncated"]:
+            self._note("there was more than is kept")
 
     def stats(self, stats: Shape) -> None:
         queue, metrics = stats["queue"], stats["metrics"]
@@ -103,7 +156,7 @@ class HumanOutput:
             self._print(_agent_table(queue["agents"], metrics["agents"]))
 
     def doctor(self, report: Shape) -> None:
-        self._line(f"store   {report['store']} ({_size(report['sizeBytes'])})")
+        self._line(f"store   {report['store']} ({drawing.size(report['sizeBytes'])})")
         self._line(f"schema  {report['schemaVersion']}, newest is {report['newestSchema']}")
         for problem in report["problems"]:
             self._line(Text("wrong   ", style="red"), problem)
@@ -115,13 +168,19 @@ class HumanOutput:
         self._line(answer["secret"])
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Callable[[str], None]]:
-        console = _console(sys.stderr)
+    def progress(self, total: int, *, plain: bool = False) -> Iterator[Say]:
+        console = drawing.console(sys.stderr)
         if not console.is_terminal or console.is_dumb_terminal:
-            yield lambda _: None
-            return
-        with console.status("") as status:
-            yield lambda text: status.update(Text(shown(text)))
+            yield _lines(total) if plain else lambda *_: None
+        elif total == 1:
+            with console.status("") as status:
+                yield lambda _, text: status.update(Text(shown(text)))
+        else:
+            with bar(console) as progress:
+                task = progress.add_task("", total=total)
+                yield lambda done, text: progress.update(
+                    task, completed=done, description=shown(text)
+                )
 
     # ---------------------------------------------------------------- parts
 
@@ -139,55 +198,112 @@ class HumanOutput:
         texts = [part if isinstance(part, Text) else Text(shown(part)) for part in parts]
         self._console.print(Text.assemble(*texts), soft_wrap=True)
 
+    def _write(self, text: str) -> None:
+        """Text as it is, several lines of it or a part of one."""
+        sys.stdout.write(shown(text, lines=True))
+        sys.stdout.flush()
+
+    def _note(self, text: str) -> None:
+        sys.stdout.flush()
+        drawing.console(sys.stderr).print(Text(shown(text), style="bright_black"))
+
+    def _tell_of_more(self, page: Shape, *, more: bool) -> None:
+        if "nextCursor" in page and not more:
+            self._note(f"there are more: add --cursor {page['nextCursor']}, or --all")
+
+    def _attempt_table(self, log: Sequence[Shape]) -> Table:
+        rows = [
+            [
+                Text(str(one["attempt"]), justify="right"),
+                drawing.text(self._ago(one["startedAt"])),
+                drawing.text(_took_between(one)),
+                drawing.text(one.get("outcome", "running")),
+                drawing.text(one.get("worker", "")),
+                drawing.text(one.get("error", "")),
+            ]
+            for one in log
+        ]
+        return drawing.table(("ATTEMPT", "STARTED", "TOOK", "OUTCOME", "WORKER", "ERROR"), rows)
+
+    def _batch_table(self, batches: Sequence[Shape]) -> Table:
+        rows = [
+            [
+                drawing.text(one["batchId"]),
+                drawing.state(one["state"]),
+                drawing.text(one["agentId"]),
+                Text(str(one["total"]), justify="right"),
+                Text(str(one["open"]), justify="right"),
+                drawing.text(self._ago(one["createdAt"])),
+            ]
+            for one in batches
+        ]
+        names = ("BATCH", "STATE", "AGENT", "TASKS", "OPEN", "CREATED")
+        return drawing.table(names, rows, header=self._pages == 1)
+
+    def _batch_lines(self, batch: Shape) -> Iterator[tuple[str, Text]]:
+        yield "batch", drawing.text(batch["batchId"], limit=None)
+        yield "state", drawing.state(batch["state"])
+        yield "tasks", drawing.text(f"{batch['total']}: {_by_state(batch)}")
+        for name, value in batch.items():
+            if name in _MOMENTS:
+                yield drawing.label(name), drawing.text(f"{value} ({self._ago(value)})")
+            elif name in ("agentId", "parallelism", "callbackUrl"):
+                yield drawing.label(name), drawing.text(value, limit=None)
+
     def _batch(self, answer: Shape) -> None:
         rows = [
             [
-                _text(item.get("taskId", "-")),
-                _state(item["state"]),
-                _text(item.get("position", "")),
-                _text(item.get("error", "")),
+                drawing.text(item.get("taskId", "-")),
+                drawing.state(item["state"]),
+                drawing.text(item.get("position", "")),
+                drawing.text(item.get("error", "")),
             ]
             for item in answer["tasks"]
         ]
-        self._print(_table(("TASK", "STATE", "PLACE", "NOTE"), rows))
+        self._print(drawing.table(("TASK", "STATE", "PLACE", "NOTE"), rows))
         outcome = f"{answer['accepted']} accepted, {answer['rejected']} rejected"
         self._line(f"batch {answer['batchId']}: {outcome}")
 
     def _task_table(self, tasks: Sequence[Shape], *, header: bool) -> Table:
         columns: dict[str, Callable[[Shape], Text]] = {
-            "TASK": lambda task: _text(task["taskId"]),
-            "STATE": lambda task: _state(task["state"]),
-            "AGENT": lambda task: _text(task["agentId"]),
-            "LANE": lambda task: _text(task["lane"]),
-            "WHAT": lambda task: _text(_what(task)),
-            "CREATED": lambda task: _text(self._ago(task["createdAt"])),
-            "TOOK": lambda task: _text(_took(task)),
-            "NOTE": lambda task: _text(_note(task)),
+            "TASK": lambda task: drawing.text(task["taskId"]),
+            "STATE": lambda task: drawing.state(task["state"]),
+            "AGENT": lambda task: drawing.text(task["agentId"]),
+            "LANE": lambda task: drawing.text(task["lane"]),
+            "WHAT": lambda task: drawing.text(_what(task)),
+            "CREATED": lambda task: drawing.text(self._ago(task["createdAt"])),
+            "TOOK": lambda task: drawing.text(_took(task)),
+            "NOTE": lambda task: drawing.text(_note(task)),
         }
         widths = next(widths for least, widths in _LAYOUTS if self._console.width >= least)
         names = [name for name in columns if widths.get(name) != 0]
         rows = [[columns[name](task) for name in names] for task in tasks]
-        return _table(names, rows, header=header, widths=widths)
+        return drawing.table(names, rows, header=header, widths=widths)
 
     def _task_lines(self, task: Shape) -> Iterator[tuple[str, Text]]:
-        yield "task", _text(task["taskId"], limit=None)
-        yield "state", Text.assemble(_state(task["state"]), Text(shown(self._state_note(task))))
-        yield "what", _text(_what(task), limit=None)
+        yield "task", drawing.text(task["taskId"], limit=None)
+        note = Text(shown(self._state_note(task)))
+        yield "state", Text.assemble(drawing.state(task["state"]), note)
+        yield "what", drawing.text(_what(task), limit=None)
         for name, value in task.items():
             if name in _WITHIN or name in ("taskId", "state"):
                 continue
             if name in _MOMENTS:
-                yield _label(name), _text(f"{value} ({self._ago(value)})")
+                yield drawing.label(name), drawing.text(f"{value} ({self._ago(value)})")
             elif name == "attempts":
-                yield "attempts", _text(f"{value} of {task['maxAttempts']}")
+                yield "attempts", drawing.text(f"{value} of {task['maxAttempts']}")
+            elif name == "dependsOn":
+                yield "depends on", Text(shown("\n".join(value), lines=True))
+            elif name == "instruction":
+                yield name, Text(shown(value, lines=True))
             elif isinstance(value, str | int | float) and name != "result":
-                yield _label(name), _text(value, limit=None)
+                yield drawing.label(name), drawing.text(value, limit=None)
             else:
-                yield _label(name), _json(value)
+                yield drawing.label(name), drawing.pretty(value)
 
     def _state_note(self, task: Shape) -> str:
         if "latencyMs" in task:
-            return f", took {_span(task['latencyMs'])}"
+            return f", took {drawing.span(task['latencyMs'])}"
         if task["state"] == lifecycle.QUEUED and "position" in task:
             return f", handed in at position {task['position']}"
         if "leaseExpiresAt" in task:
@@ -199,56 +315,36 @@ class HumanOutput:
         _, url, event, state, attempts, error, due_at, settled_at = row
         told = f"{event} to {url}: {state.replace('_', ' ')} after {attempts} tries"
         if settled_at is not None:
-            told += f", {_distance(settled_at, self._clock.now())}"
+            told += f", {drawing.distance(settled_at, self._clock.now())}"
         elif due_at is not None:
-            told += f", next {_distance(due_at, self._clock.now())}"
-        return _text(told + (f" ({error})" if error else ""), limit=None)
+            told += f", next {drawing.distance(due_at, self._clock.now())}"
+        return drawing.text(told + (f" ({error})" if error else ""), limit=None)
 
     def _ago(self, moment: str, before: str = "") -> str:
-        return before + _distance(_at(moment), self._clock.now())
+        return before + drawing.distance(drawing.moment_of(moment), self._clock.now())
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Rich would exit with 1 here; what a closed pipe means is decided in one place."""
-        raise BrokenPipeError
+def bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(30), MofNCompleteColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
-def _console(file: TextIO) -> Console:
-    width = None if file.isatty() else _PIPE_WIDTH
-    return _Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+def _lines(total: int) -> Say:
+    """A line whenever the number changes, for logs."""
+    said = -1
+
+    def say(done: int, _: str) -> None:
+        nonlocal said
+        if done != said:
+            said = done
+            sys.stderr.write(f"{done} of {total} ended\n")
+            sys.stderr.flush()
+
+    return say
 
 
-def _table(
-    names: Sequence[str],
-    rows: Sequence[Sequence[Text]],
-    *,
-    header: bool = True,
-    widths: Mapping[str, int] | None = None,
-) -> Table:
-    """Each column as wide as it needs, but not wider than `widths` says; the last has the rest."""
-    table = Table(box=None, show_header=header, header_style="bold", padding=(0, 2, 0, 0))
-    for number, name in enumerate(names):
-        needed = max([len(name), *(row[number].cell_len for row in rows)])
-        width = min(needed, (widths or {}).get(name, needed))
-        last = number == len(names) - 1
-        table.add_column(
-            name,
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=len(name) if last else width,
-            max_width=width,
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _grid() -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
+def tasks(number: int) -> str:
+    return "1 task" if number == 1 else f"{number} tasks"
 
 
 def _agent_table(now: Shape, ever: Shape) -> Table:
@@ -257,35 +353,16 @@ def _agent_table(now: Shape, ever: Shape) -> Table:
     for agent, totals in ever.items():
         has = now.get(agent, {})
         counts = [has.get("queued", 0), has.get("inflight", 0), *(totals[name] for name in fields)]
-        rows.append([_text(agent), *(Text(str(count), justify="right") for count in counts)])
+        rows.append([drawing.text(agent), *(Text(str(count), justify="right") for count in counts)])
     names = ("AGENT", "QUEUED", "IN FLIGHT", *(name.upper() for name in fields))
-    return _table(names, rows)
-
-
-def _text(value: Any, limit: int | None = _NOTE_CHARACTERS) -> Text:
-    text = shown(str(value))
-    return Text(text if limit is None else shortened(text, limit))
-
-
-def _state(state: str) -> Text:
-    return Text(shown(state), style=STYLES.get(state, ""))
-
-
-def _json(value: Any) -> Text:
-    pretty = msgspec.json.format(wire.encode(value), indent=2).decode()
-    return Text(shown(pretty, lines=True))
-
-
-def _label(name: str) -> str:
-    """`sessionKey` as `session`, `createdAt` as `created`, `callbackUrl` as `callback url`."""
-    words = "".join(f" {one.lower()}" if one.isupper() else one for one in name).split()
-    understood = len(words) > 1 and words[-1] in ("at", "id", "key")
-    return shown(" ".join(words[:-1] if understood else words))
+    return drawing.table(names, rows)
 
 
 def _what(task: Shape) -> str:
     if "handler" in task:
         return f"handler {task['handler']}"
+    if "instruction" in task:
+        return f"instruction {shortened(str(task['instruction']), _INSTRUCTION_CHARACTERS)}"
     where = [f"tab {task['tabId']}"] if "tabId" in task else []
     where += [str(task[name]) for name in ("ref", "selector") if name in task]
     return " ".join(
@@ -294,7 +371,7 @@ def _what(task: Shape) -> str:
 
 
 def _took(task: Shape) -> str:
-    return _span(task["latencyMs"]) if "latencyMs" in task else ""
+    return drawing.span(task["latencyMs"]) if "latencyMs" in task else ""
 
 
 def _note(task: Shape) -> str:
@@ -303,34 +380,22 @@ def _note(task: Shape) -> str:
     return f"waits for its {task['gate']}" if "gate" in task else ""
 
 
-def _at(moment: str) -> int:
-    return int(datetime.fromisoformat(moment.upper()).timestamp() * 1000)
+def _took_between(attempt: Shape) -> str:
+    if "endedAt" not in attempt:
+        return ""
+    began, ended = (drawing.moment_of(attempt[name]) for name in ("startedAt", "endedAt"))
+    return drawing.span(max(0, ended - began))
 
 
-def _distance(at: int, now: int) -> str:
-    """How long ago, or how far ahead."""
-    if abs(now - at) < 1000:
-        return "just now"
-    return f"{_rough(now - at)} ago" if at < now else f"in {_rough(at - now)}"
+def _by_state(batch: Shape) -> str:
+    return ", ".join(f"{number} {state}" for state, number in batch.get("byState", {}).items())
 
 
-def _rough(milliseconds: int) -> str:
-    """In the largest unit of which there are at least two."""
-    name, unit = next((one for one in _UNITS if milliseconds >= 2 * one[1]), _UNITS[-1])
-    return f"{round(milliseconds / unit)} {name}"
-
-
-def _span(milliseconds: int) -> str:
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    if milliseconds < 60_000:
-        return f"{milliseconds / 1000:.1f} s"
-    return wire.span(milliseconds // 1000)
-
-
-def _size(count: int) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count} {unit}"
-        count //= 1024
-    return f"{count} GiB"
+def _event_note(event: Shape) -> str:
+    told = []
+    if event["type"] in (events.CREATED, events.REQUEUED) and event["state"] != lifecycle.QUEUED:
+        told.append(event["state"])
+    if event.get("attempt", 1) > 1:
+        told.append(f"attempt {event['attempt']}")
+    told += [str(event[name]) for name in ("error", "worker") if name in event]
+    return ", ".join(told)

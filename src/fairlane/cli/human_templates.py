@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.text import Text
 
-from fairlane.cli.human import HumanOutput, _console, _grid, _json, _label, _table, _text
+from fairlane.cli import drawing
+from fairlane.cli.human import HumanOutput
 from fairlane.cli.output import Shape
 from fairlane.cli.text import shown
 
@@ -24,9 +24,7 @@ class HumanTemplateOutput(HumanOutput):
             self._print_templates(page["templates"])
         elif self._pages == 1:
             self._line("no templates")
-        if "nextCursor" in page and not more:
-            hint = f"there are more: add --cursor {shown(str(page['nextCursor']))}, or --all"
-            _console(sys.stderr).print(Text(hint, style="bright_black"))
+        self._tell_of_more(page, more=more)
 
     def template(self, template: Shape) -> None:
         self._print_lines(self._template_lines(template))
@@ -38,48 +36,50 @@ class HumanTemplateOutput(HumanOutput):
         self._line(f"deleted {answer['id']}")
 
     def filled(self, body: Shape) -> None:
-        self._print_lines((_label(name), _value(value)) for name, value in body.items())
+        self._print_lines((drawing.label(name), _value(value)) for name, value in body.items())
 
     def _print_templates(self, templates: Iterable[Shape]) -> None:
         rows = [
             [
-                _text(one["id"]),
-                _text(one["name"]),
+                drawing.text(one["id"]),
+                drawing.text(one["name"]),
                 Text(str(one["usageCount"]), justify="right"),
-                _text(self._ago(one["createdAt"])),
-                _text(" ".join(map(_brief, one["parameters"]))),
+                drawing.text(self._ago(one["createdAt"])),
+                drawing.text(" ".join(map(_brief, one["parameters"]))),
             ]
             for one in templates
         ]
         names = ("TEMPLATE", "NAME", "USED", "CREATED", "PARAMETERS")
         widths = _WIDTHS if self._console.is_terminal else None
-        self._print(_table(names, rows, header=self._pages == 1, widths=widths))
+        self._print(drawing.table(names, rows, header=self._pages == 1, widths=widths))
 
     def _print_lines(self, lines: Iterable[tuple[str, Text]]) -> None:
-        rows = _grid()
+        rows = drawing.grid()
         for name, value in lines:
             rows.add_row(Text(name, style="bright_black"), value)
         self._print(rows)
 
     def _template_lines(self, template: Shape) -> Iterator[tuple[str, Text]]:
-        yield "template", _text(template["id"], limit=None)
-        yield "name", _text(template["name"], limit=None)
-        yield "used", _text(_times(template["usageCount"]))
+        yield "template", drawing.text(template["id"], limit=None)
+        yield "name", drawing.text(template["name"], limit=None)
+        yield "used", drawing.text(_times(template["usageCount"]))
         for name, value in template.items():
             if name in _FIRST or value in ("", []):
                 continue
             if name in _MOMENTS:
-                yield _label(name), _text(f"{value} ({self._ago(value)})")
+                yield drawing.label(name), drawing.text(f"{value} ({self._ago(value)})")
             elif name == "parameters":
-                yield from (("parameter", _text(_described(one), limit=None)) for one in value)
+                yield from (
+                    ("parameter", drawing.text(_described(one), limit=None)) for one in value
+                )
             else:
-                yield _label(name), _value(value)
+                yield drawing.label(name), _value(value)
 
 
 def _value(value: Any) -> Text:
     if isinstance(value, str):
         return Text(shown(value, lines=True))
-    return _text(value) if isinstance(value, int | float) else _json(value)
+    return drawing.text(value) if isinstance(value, int | float) else drawing.pretty(value)
 
 
 def _times(number: int) -> str:
@@ -95,7 +95,7 @@ def _brief(parameter: Shape) -> str:
 def _described(parameter: Shape) -> str:
     told = f"{parameter['name']}: {parameter['type']}"
     if "default" in parameter:
-        told += f", {_json(parameter['default']).plain} if not given"
+        told += f", {drawing.pretty(parameter['default']).plain} if not given"
     elif parameter["required"]:
         told += ", required"
     return told + (f" - {parameter['description']}" if parameter.get("description") else "")

@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.backends import Backend, backend
-from fairlane.cli.commands import _read_json, _wait_for, tell
-from fairlane.cli.output import JsonOutput, Output, Shape, print_json
+from fairlane.cli.output import JsonOutput, Output, Shape, print_json, tell
+from fairlane.cli.submitting import read_json
+from fairlane.cli.waiting import wait_for
 from fairlane.core.errors import CallerError, InvalidRequest, NotFound
 
 ID_PREFIX: Final = "tpl_"
@@ -120,7 +121,7 @@ def use(args: argparse.Namespace) -> int:
         elif args.wait is None:
             out.submitted(answer)
         else:
-            return _wait_for(side, out, [answer["taskId"]], args.wait)
+            return wait_for(side, out, [answer["taskId"]], args.wait)
     return exits.OK
 
 
@@ -162,7 +163,7 @@ def _id(side: Backend, word: str) -> str:
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
-    document = _read_json(args.file) if args.file else {}
+    document = read_json(args.file) if args.file else {}
     if not isinstance(document, dict):
         raise InvalidRequest(f"{args.file} must hold a template: a JSON object")
     given = {name: getattr(args, name) for name in _FIELDS}

@@ -196,7 +196,8 @@ def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
         after.preempt = 0
     if task.deadline_at is not None:
         span_ms = task.deadline_at - (task.created_at if since is None else since)
-        after.deadline_at = now + span_ms
+        # Negative when the clock was set back before its parents were done: then it gets a new one.
+        after.deadline_at = now + span_ms if span_ms >= 0 else None
     return after
 
 

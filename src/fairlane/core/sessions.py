@@ -117,6 +117,15 @@ def changed(session: Session, new: Settings) -> str | None:
     return msgspec.json.encode(Settings(**said)).decode()
 
 
+def excess(settings: SessionPolicy, session: Session) -> int:
+    """How many have to go, the newcomer or older ones, before one more may wait.
+
+    Those for whom a turn is free will not wait. Where old ones go, the newest always has a place.
+    """
+    room = settings.cap if settings.drop == DROP_NEW else max(1, settings.cap)
+    return session.waiting + session.debouncing - session.free - room + 1
+
+
 def window_ends(settings: SessionPolicy, first_at: int, now: int) -> int:
     """When a message that may still grow goes on: each one restarts the wait, up to a limit."""
     return min(now + settings.debounce_ms, first_at + settings.debounce_max_ms)

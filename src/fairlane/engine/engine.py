@@ -122,6 +122,10 @@ class Engine:
                 self.clock.sleep(PAUSE_SECONDS * 2**attempt)
             except BaseException:
                 self._rollback()
+                if self.store.shared:
+                    # Of a pipeline that broke off, the driver takes statements for prepared that
+                    # the server has never seen. A new connection knows of none.
+                    self._disconnect()
                 raise
         if unknown is not None:
             raise StoreUnavailable(

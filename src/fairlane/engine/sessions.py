@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession
 from fairlane.store.transaction import Transaction
 
 TEXT_CHARACTERS_MAX: Final = 100_000
+TOKENS_MAX: Final = 2**53
 
 Admit = Callable[[Transaction, Submission, int], Task | FairlaneError]
 
@@ -48,7 +49,7 @@ def admit(
         found = _that_may_grow(tx, submission, message, settings)
         if found is not None:
             window = sessions.window_ends(settings, found[0].created_at, now)
-            return _grow(tx, *found, message.text, window)
+            return _grow(tx, *found, submission, window)
     else:
         _let_go(tx, key, message.sender, now)
     problem = _make_room(tx, session, settings, now)
@@ -115,10 +116,11 @@ def _that_may_grow(
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in reversed(tasks):
         body = _body.decode(bodies[task.seq])
-        same = collects or body.sender == message.sender
-        size = len(_text(body)) + 1 + len(message.text)
-        if same and body.sender is not None and not body.no_merge and size <= TEXT_CHARACTERS_MAX:
-            return task, bodies[task.seq]
+        if body.sender == message.sender or (collects and body.sender is not None):
+            # Only the newest: what was said after it must not run before it.
+            size = len(_text(body)) + 1 + len(message.text)
+            fits = not body.no_merge and size <= TEXT_CHARACTERS_MAX
+            return (task, bodies[task.seq]) if fits else None
     return None
 
 
@@ -129,9 +131,11 @@ def _text(body: _Body) -> str:
     return body.instruction or str((body.params or {}).get("message", ""))
 
 
-def _grow(tx: Transaction, task: Task, body: str, text: str, window_ends_at: int) -> Task:
+def _grow(
+    tx: Transaction, task: Task, body: str, submission: Submission, window_ends_at: int
+) -> Task:
     """Join the text. A window that is still open ends later than it would have."""
-    tx.connection.run_rows("request_grow", [(task.seq, joined(body, text))])
+    tx.connection.run_rows("request_grow", [(task.seq, joined(body, submission))])
     tx.changed = True
     if task.gate != DEBOUNCE_GATE:
         return task
@@ -141,15 +145,25 @@ def _grow(tx: Transaction, task: Task, body: str, text: str, window_ends_at: int
     return after
 
 
-def joined(body: str, text: str) -> str:
-    """The request with `text` on a new line; empty texts add nothing."""
+def joined(body: str, later: Submission) -> str:
+    """The request with the later text on a new line; of other things the later one counts."""
+    assert later.message is not None
+    text = later.message.text
     request: dict[str, Any] = msgspec.json.decode(body)
+    new: dict[str, Any] = msgspec.json.decode(later.body)
     if "instruction" in request:
         request["instruction"] = _lines(request["instruction"], text)
     else:
         params = request.setdefault("params", {})
         params["message"] = _lines(params.get("message", ""), text)
+    for field in _SAID_BESIDES:
+        if field in new:
+            known = request.get(field)
+            request[field] = {**known, **new[field]} if isinstance(known, dict) else new[field]
     return msgspec.json.encode(request).decode()
+
+
+_SAID_BESIDES: Final = ("metadata", "llmConfig", "timeoutMs")
 
 
 def _lines(first: str, second: str) -> str:
@@ -173,18 +187,18 @@ def _make_room(
     tx: Transaction, session: Session, settings: SessionPolicy, now: int
 ) -> SessionQueueFull | None:
     """Nothing when there is room; else the oldest goes, or the newest is refused."""
-    waiting = session.waiting + session.debouncing
-    turn_is_free = session.free and not session.waiting
-    if turn_is_free or waiting < max(1, settings.cap):
+    excess = sessions.excess(settings, session)
+    if excess <= 0:
         return None
     if settings.drop == sessions.DROP_NEW:
+        waiting = session.waiting + session.debouncing
         return SessionQueueFull(
             f"session queue is full: {waiting} messages wait already",
             details={"sessionKey": session.key, "waiting": waiting, "cap": settings.cap},
             retry_after_ms=1000,
         )
     open_tasks = tx.tasks("session_open", session=session.key)
-    _cancel(tx, open_tasks[: waiting - max(1, settings.cap) + 1], sessions.DROPPED, now)
+    _cancel(tx, open_tasks[:excess], sessions.DROPPED, now)
     return None
 
 
@@ -196,8 +210,7 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
         tx.load_sessions([request.key])
         session = tx.session(request.key)
         if request.only_oldest:
-            running = [task for task in _turns(tx, request.key) if not task.terminal]
-            yield Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
+            yield _stop_oldest(tx, session, now)
             continue
         error = sessions.STOPPED
         session.cutoff_at = now
@@ -208,16 +221,30 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
         yield Stopped(*_drain(tx, request.key, error, now), session.generation)
 
 
+def _stop_oldest(tx: Transaction, session: Session, now: int) -> Stopped:
+    """The run that began first; when none runs, who has the turn and would run next."""
+    running = _running(tx, session.key)
+    if running:
+        return Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
+    held = tx.tasks("session_held", session=session.key)
+    return Stopped([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
+
+
 def _drain(tx: Transaction, key: str, error: str, now: int) -> tuple[list[str], list[str]]:
-    """Cancel what runs, and what waits for the turn or a slot; the ids of both."""
-    turns = [task for task in _turns(tx, key) if not task.terminal]
-    ready = tx.ready_in_sessions([key])
-    queued = [*ready, *tx.tasks("session_open", session=key)]
-    return _cancel(tx, turns, error, now), _cancel(tx, queued, error, now)
+    """Cancel what runs, and what waits for the turn, a slot or its retry; the ids of both.
+
+    What was submitted for a later moment has not come yet, and stays.
+    """
+    running = _running(tx, key)
+    held = tx.tasks("session_held", session=key)
+    queued = [*held, *tx.tasks("session_open", session=key)]
+    return _cancel(tx, running, error, now), _cancel(tx, queued, error, now)
 
 
-def _turns(tx: Transaction, key: str) -> list[Task]:
-    return tx.tasks("session_turns", session=key)
+def _running(tx: Transaction, key: str) -> list[Task]:
+    """In the order in which they began."""
+    turns = [task for task in tx.tasks("session_turns", session=key) if not task.terminal]
+    return sorted(turns, key=lambda task: task.token)
 
 
 def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> list[str]:
@@ -258,16 +285,18 @@ def usage_of(result: str | None) -> tuple[int, int] | None:
         return None
     try:
         usage = _result.decode(result).usage
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
-    if usage is None or usage.tokens is None or not usage.context_window:
-        return None
-    return usage.tokens, usage.context_window
+    return None if usage is None else (usage.tokens, usage.context_window)
+
+
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
+_Window = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
 
 
 class _Usage(msgspec.Struct, rename="camel"):
-    tokens: int | None = None
-    context_window: int | None = None
+    tokens: _Tokens
+    context_window: _Window
 
 
 class _Result(msgspec.Struct):
@@ -278,8 +307,8 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def report(tx: Transaction, task: Task, result: str | None) -> None:
-    """Take over the usage that a run has reported with its result."""
-    usage = usage_of(result) if task.session else None
+    """Take over the usage that a run has reported with its result, if it was still wanted."""
+    usage = usage_of(result) if task.state == lifecycle.DONE else None
     if usage is not None and task.session:
         session = tx.session(task.session)
         session.tokens, session.context_window = usage

@@ -269,27 +269,24 @@ def _without_params(body: str) -> str:
 def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
     """A task that waits for its session's turn may take it from a ready one that ranks lower.
 
-    Not from one that was leased before: it keeps its turn through retries. So whoever waited when
-    it got its turn ranks no higher, and to look at those that came just now is enough.
+    Not from one that was leased before: it keeps its turn through retries. That is asked when one
+    comes in that ranks higher; then the first of all that wait goes, whatever it waited for before.
     """
-    waiting: dict[str, list[Task]] = {}
+    best: dict[str, int] = {}
     for answer in answers:
         for task in answer if isinstance(answer, list) else ():
             if isinstance(task, Task) and task.gate == SESSION_GATE and task.session:
-                waiting.setdefault(task.session, []).append(task)
-    if not waiting:
+                best[task.session] = min(task.priority, best.get(task.session, task.priority))
+    if not best:
         return
-    for holder in tx.ready_in_sessions(waiting):
+    for holder in tx.ready_in_sessions(best):
         assert holder.session is not None
-        if holder.token:
+        if holder.token or best[holder.session] >= holder.priority:
             continue
-        best = min(waiting[holder.session], key=lambda task: (task.priority, task.seq))
-        if best.priority < holder.priority and best.gate == SESSION_GATE:
-            tx.apply(gates.hold(holder))
-            change = gates.promote(best, now, gates.batch_gate(tx.batch_of(best)))
-            tx.apply(change)
-            waiting[holder.session].remove(best)
-            waiting[holder.session].append(change.after)
+        for first in tx.next_in_sessions([holder.session], 1):
+            if first.priority < holder.priority:
+                tx.apply(gates.hold(holder))
+                tx.apply(gates.promote(first, now, gates.batch_gate(tx.batch_of(first))))
 
 
 # -------------------------------------------------------------------- run

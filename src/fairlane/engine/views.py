@@ -17,6 +17,7 @@ from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.events import Attempt, Event
+from fairlane.core.gates import holds_turn
 from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
@@ -92,7 +93,7 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
-    return task.gate == DEBOUNCE_GATE, task.gate is not None, task.priority, task.seq
+    return task.gate == DEBOUNCE_GATE, not holds_turn(task), task.priority, task.seq
 
 
 class Views:
@@ -139,12 +140,12 @@ class Views:
                 if not rows:
                     return None
                 turns = connection.run("session_turns", session=key)
-                ready = connection.run_rows("session_ready", [(key,)])
+                held = connection.run("session_held", session=key)
                 waiting = connection.run("session_open", session=key)
             return SessionView(
                 Session(*rows[0]),
                 [Task(*row) for row in turns],
-                sorted((Task(*row) for row in (*ready, *waiting)), key=_place_in_session),
+                sorted((Task(*row) for row in (*held, *waiting)), key=_place_in_session),
             )
 
         return self._ask(read)

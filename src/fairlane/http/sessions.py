@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from fairlane import messages, wire
 from fairlane.core.errors import FairlaneError
@@ -11,8 +11,6 @@ from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession,
 from fairlane.engine.sessions import not_found
 from fairlane.http.answers import Answer, Request, whole_number
 from fairlane.http.tasks import Tasks, idempotency_key
-
-KEYS_SHOWN_MAX: Final = 100
 
 
 class Sessions:

@@ -274,6 +274,12 @@ WHERE session = :session AND gate = 'debounce' AND state = 'queued' ORDER BY seq
 SELECT {task} FROM task
 WHERE session = :session AND lease_expires_at IS NOT NULL ORDER BY seq
 
+-- name: session_held
+SELECT {task} FROM task
+WHERE session = :session AND state = 'queued'
+  AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))
+ORDER BY seq
+
 -- name: session_waiting
 SELECT key FROM session WHERE waiting > 0
 
@@ -297,7 +303,7 @@ SELECT min(queued_at) FROM task WHERE lane = :lane AND state = 'queued' AND gate
 -- name: session_ready
 -- rows: session text
 SELECT {task} FROM rows JOIN task ON task.session = rows.session
-WHERE task.gate IS NULL AND task.state = 'queued'
+WHERE (task.gate IS NULL OR task.gate = 'batch') AND task.state = 'queued'
 
 -- ------------------------------------------------------------------ batches
 

@@ -1,0 +1,87 @@
+"""Waiting for tasks and for batches, and what the end of it means for the exit code."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fairlane import wire
+from fairlane.cli import exits
+from fairlane.cli.backends import Backend
+from fairlane.cli.output import Output, Say, Shape, complain
+from fairlane.client import AT_REST
+from fairlane.clock import SystemClock
+from fairlane.core import lifecycle
+
+# While several tasks are waited for, each is looked at in turn.
+_TURN_SECONDS: Final = 0.25
+
+
+def wait_for(side: Backend, out: Output, ids: Sequence[str], seconds: float | None) -> int:
+    """Print the tasks in the order asked for, when all have come to rest or the time is up."""
+    ids = list(dict.fromkeys(ids))
+    with out.progress(len(ids)) as say:
+        found = _until_at_rest(side, ids, seconds, say)
+    out.ended(list(found.values()))
+    left = [task["taskId"] for task in found.values() if task["state"] not in AT_REST]
+    return _verdict({task["state"] for task in found.values()}, left)
+
+
+def wait_for_batch(side: Backend, out: Output, batch_id: str, seconds: float) -> int:
+    """The same for a batch. A parked task is as good as an end: it waits for a person."""
+    total = sum(side.client.batch(batch_id)["byState"].values())
+    with out.progress(total, plain=True) as say:
+        batch = _until_batch_at_rest(side, batch_id, seconds, say)
+    members = side.client.tasks(batch=batch_id, limit=wire.LIST_LIMIT_MAX)["tasks"]
+    out.batch_ended(batch, members[::-1])
+    left = [task["taskId"] for task in members[::-1] if task["state"] not in AT_REST]
+    return _verdict(set(batch["byState"]), left)
+
+
+def _verdict(states: set[str], left: Sequence[str]) -> int:
+    if left:
+        complain(f"the time is up: {len(left)} not ended yet, first {left[0]}")
+        return exits.TIME_IS_UP
+    return exits.OK if states == {lifecycle.DONE} else exits.NOT_WELL
+
+
+def _until_at_rest(
+    side: Backend, ids: Sequence[str], seconds: float | None, say: Say
+) -> dict[str, Mapping[str, Any]]:
+    clock = SystemClock()
+    end = float("inf") if seconds is None else clock.monotonic() + seconds
+    found: dict[str, Mapping[str, Any]] = {}
+    waiting = deque(ids)
+    say(0, f"waiting for {ids[0]}" if len(ids) == 1 else f"waiting for {len(ids)} tasks")
+    while waiting and not (clock.monotonic() >= end and len(found) == len(ids)):
+        turn = side.look_seconds if len(waiting) == 1 else min(side.look_seconds, _TURN_SECONDS)
+        left = min(turn, max(0.0, end - clock.monotonic()))
+        task = found[waiting[0]] = side.client.wait(waiting[0], left)
+        if task["state"] in AT_REST:
+            waiting.popleft()
+        else:
+            waiting.rotate(-1)
+        if waiting:
+            state = f" ({found[waiting[0]]['state']})" if waiting[0] in found else ""
+            done = len(ids) - len(waiting)
+            say(done, f"{done} of {len(ids)} ended; waiting for {waiting[0]}{state}")
+    return {task_id: found[task_id] for task_id in ids}
+
+
+def _until_batch_at_rest(side: Backend, batch_id: str, seconds: float, say: Say) -> Shape:
+    clock = SystemClock()
+    end = clock.monotonic() + seconds
+    while True:
+        batch = side.client.batch(batch_id)
+        by_state: Mapping[str, int] = batch["byState"]
+        done = sum(number for state, number in by_state.items() if state in AT_REST)
+        say(done, _told(by_state))
+        left = end - clock.monotonic()
+        if done == sum(by_state.values()) or left <= 0:
+            return batch
+        clock.sleep(min(side.look_seconds, _TURN_SECONDS, left))
+
+
+def _told(by_state: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in by_state.items())

@@ -1,0 +1,172 @@
+"""Fifteen bugs that a queue of this kind is known to have had, and the tests that fail on each.
+
+The table names them; that every test in it is there is a test itself. Those that nothing else
+covers stand below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import signal
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import checks
+from tests.e2e.world import ONE, POLICY, talking, world
+from tests.fakes.chat_agent import Script
+
+if TYPE_CHECKING:
+    from tests.e2e.processes import Programs
+
+TESTS = Path(__file__).parents[1]
+DEPENDENCIES = "http/test_dependencies.py"
+RELEASE = "e2e/test_kill_release.py"
+
+BUGS: dict[str, list[str]] = {
+    "a running task that is cancelled fails, is retried, and may end completed": [
+        "http/test_retries.py::test_a_running_task_that_is_cancelled_stays_so_and_never_runs_again",
+        "http/test_instruction_tasks.py::test_a_cancelled_instruction_is_stopped_and_never_runs_again",
+        "e2e/test_instructions.py::test_a_cancel_hangs_up_within_a_second_and_is_final",
+    ],
+    "a cancel during the wait before a retry is undone by its timer": [
+        "http/test_retries.py::test_a_cancel_during_the_wait_is_final",
+    ],
+    "a failure that is retried cancels the dependents for good": [
+        f"{DEPENDENCIES}::test_a_parent_that_will_be_tried_again_keeps_its_children_waiting",
+        f"{DEPENDENCIES}::test_a_parked_parent_keeps_its_children_waiting_until_it_is_cancelled",
+    ],
+    "blocked urgent tasks fill the window of candidates and nothing runs any more": [
+        f"{DEPENDENCIES}::test_blocked_urgent_tasks_do_not_stall_the_one_they_wait_for",
+        f"{DEPENDENCIES}::test_a_waiting_child_holds_no_slot",
+    ],
+    "the cancel of a completed task rewrites history and its dependents": [
+        "http/test_retries.py::test_an_ended_task_cannot_be_cancelled_and_stays_as_it_is",
+        f"{DEPENDENCIES}::test_a_refused_cancel_of_a_done_parent_does_not_touch_its_children",
+    ],
+    "an error inside a stream that began well counts as completed": [
+        "http/test_instruction_tasks.py::test_an_error_in_the_stream_is_a_failure",
+        "worker/test_instruction.py::test_an_error_event_fails_the_task_with_its_text",
+        "e2e/test_instructions.py::test_an_answer_that_is_no_success_fails_the_task",
+    ],
+    "what ran during a crash is never picked up again, and its dependents wait for ever": [
+        "e2e/test_kill_waiting.py::test_a_server_that_was_killed_goes_on_where_it_was",
+        "e2e/test_kill_waiting.py::test_another_node_goes_on_where_the_killed_one_was",
+        "e2e/test_recovery.py::test_a_restart_on_the_same_file_takes_running_tasks_back_at_once",
+        f"{RELEASE}::test_no_child_is_stranded_between_the_end_of_its_parent_and_its_turn",
+    ],
+    "retries are lost by a restart or a stop": [
+        "e2e/test_kill_waiting.py::test_a_server_that_was_killed_goes_on_where_it_was",
+        "e2e/test_known_bugs.py::test_a_stop_waits_for_no_retry_and_the_next_life_makes_it",
+    ],
+    "a retry by hand during the wait leads to a second execution": [
+        "http/test_again.py::test_a_task_in_its_wait_cannot_be_retried_and_runs_once",
+        "http/test_again.py::test_of_many_retries_at_once_exactly_one_succeeds",
+    ],
+    "a retry by hand leaves the budget spent and the children cancelled": [
+        "http/test_again.py::test_a_failed_task_starts_again_with_its_whole_budget",
+        "http/test_again.py::test_a_child_cannot_start_again_before_its_parent",
+        "http/test_again.py::test_a_parent_brings_back_the_children_it_took_along",
+        "http/test_again.py::test_a_child_of_two_failed_parents_waits_for_both_again",
+    ],
+    "cycles are accepted and wait for ever": [
+        f"{DEPENDENCIES}::test_a_cycle_in_a_batch_is_refused_and_shown",
+        f"{DEPENDENCIES}::test_an_unknown_id_is_waited_for",
+    ],
+    "a batch has no parallelism, webhook, status or cancel, and may be there in part": [
+        "http/test_batches.py::test_no_more_items_run_at_once_than_the_batch_says",
+        "http/test_batches.py::test_a_batch_shows_how_far_it_is",
+        "http/test_batches.py::test_the_end_of_a_batch_is_told_once_as_event_and_as_webhook",
+        "http/test_batches.py::test_a_cancelled_batch_ends_whatever_its_tasks_were_doing",
+        "http/test_batches.py::test_a_batch_is_there_as_a_whole_or_not_at_all",
+        "e2e/test_kill.py::test_nothing_is_lost_or_done_twice_when_the_server_is_killed",
+    ],
+    "a stop neither drains nor aborts": [
+        "e2e/test_instructions.py::test_a_stop_lets_a_stream_finish_or_queues_it_again",
+        "e2e/test_signals.py::test_a_signal_lets_what_runs_finish_and_keeps_what_waits",
+        "e2e/test_signals.py::test_a_drain_under_load_leaves_no_lease_behind",
+    ],
+    "an exception of an executor or of the database leaks state": [
+        "worker/test_handlers.py::test_what_a_handler_raises_is_the_failure_of_the_task",
+        "worker/test_outage.py::test_an_outage_before_the_start_does_not_fail_the_task",
+        "store/test_writer.py::test_a_bad_request_does_not_spoil_its_batch",
+        "e2e/test_kill.py::test_nothing_is_lost_when_postgresql_is_killed_and_the_server_goes_on",
+        "e2e/test_start.py::test_a_disk_that_is_full_for_a_while_loses_nothing",
+    ],
+    "two processes on one database execute everything twice": [
+        "e2e/test_start.py::test_a_second_server_on_one_file_is_refused_and_the_first_goes_on",
+        "e2e/test_kill.py::test_nothing_is_lost_or_done_twice_when_nodes_are_killed",
+        "e2e/test_known_bugs.py::test_two_nodes_share_the_work_and_the_ceilings",
+    ],
+}
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    tree = ast.parse((TESTS / file).read_text("utf-8"))
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return frozenset(node.name for node in tree.body if isinstance(node, functions))
+
+
+def test_there_are_fifteen() -> None:
+    assert len(BUGS) == 15
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_every_known_bug_has_the_tests_that_the_table_names(bug: str) -> None:
+    for name in BUGS[bug]:
+        file, _, function = name.partition("::")
+        assert function in functions_of(file), f"{name} is gone: what covers {bug!r} now?"
+
+
+# -------------------------------------------------------------------- what nothing else covers
+
+
+@pytest.mark.slow
+async def test_a_stop_waits_for_no_retry_and_the_next_life_makes_it(
+    programs: Programs, tmp_path: Path, store_url: str
+) -> None:
+    async with world(programs, tmp_path, store_url, "--drain-seconds", "30") as one:
+        one.agent.scripts["retry"] = Script(status=503, times=1)
+        await one.start()
+        policy = {"maxRetries": 1, "backoffMs": 1500}
+        parent = await one.say("retry", retryPolicy=policy)
+        child = await one.say("child", dependsOn=[parent])
+        waiting = await one.until_task(parent, state="queued", gate="delay")
+        one.server.send(signal.SIGTERM)
+        assert await one.server.end(5) == 0
+        await one.start()
+        ended = [await one.end_of(task_id) for task_id in (parent, child)]
+        assert [task["state"] for task in ended] == ["done", "done"]
+        assert [task["attempts"] for task in ended] == [2, 1]
+        assert ended[0]["attemptLog"][1]["startedAt"] >= waiting["nextEligibleAt"]
+        assert [entry.message for entry in one.agent.requests] == ["retry", "retry", "child"]
+
+
+@pytest.mark.slow
+async def test_two_nodes_share_the_work_and_the_ceilings(
+    programs: Programs, tmp_path: Path, fresh_postgres: str
+) -> None:
+    """Each instruction goes to the agent once, and never more at a time than the lane allows."""
+    lanes = {**POLICY["lanes"], ONE: {"maxInflight": 3, "strategy": "priority"}}
+    async with world(programs, tmp_path, fresh_postgres, policy={"lanes": lanes}) as one:
+        one.agent.script = talking("hello", hang_after=0)
+        await asyncio.gather(*(server.start() for server in one.servers))
+        messages = [f"hello {number}" for number in range(40)]
+        # Who submits has the lease in the same transaction: each node gets one of the first two.
+        ids = [await one.say(message, lane=ONE) for message in messages[:1]]
+        one.turn_to_the_other()
+        ids += [await one.say(message, lane=ONE) for message in messages[1:]]
+        await one.until_asked("hello", 3)
+        assert len({(await one.task(task_id))["worker"] for task_id in ids[:2]}) == 2
+        one.agent.script = talking("hello", pause_ms=4)
+        one.agent.release()
+        tasks = [await one.end_of(task_id, 30) for task_id in ids]
+        assert {(task["state"], task["attempts"]) for task in tasks} == {("done", 1)}
+        assert Counter(entry.message for entry in one.agent.requests) == dict.fromkeys(messages, 1)
+        assert one.agent.max_concurrent == 3
+    assert checks.disagreements(fresh_postgres) == []
