@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import ours
+from benchmarks import families, ours
 from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
@@ -53,6 +53,15 @@ def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
     ]  # fmt: skip
 
 
+def families_of(scale: float) -> list[tuple[str, Callable[[str], Row]]]:
+    """As large on either database: their bounds are about their size."""
+    width, length = int(10_000 * scale), int(1000 * scale)
+    return [
+        (f"fan-out, 1 -> {width:,} -> 1", lambda s: families.fan_out(s, width)),
+        (f"chain of {length:,}", lambda s: families.chain(s, length)),
+    ]
+
+
 def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
     """Name, figure, and the bar it is held against."""
     for name, run, bar in plan_of(scale):
@@ -61,6 +70,12 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
                 yield show(f"sqlite: {name}", run(url), bar)
     for name, run, _ in plan_of(scale * 0.4)[:7]:
         if only in name:
+            with database(postgres_url) as url:
+                yield show(f"postgres: {name}", run(url), "")
+    for name, run in families_of(scale):
+        if only in name:
+            with ours.sqlite_file() as url:
+                yield show(f"sqlite: {name}", run(url), "")
             with database(postgres_url) as url:
                 yield show(f"postgres: {name}", run(url), "")
     if only in "two nodes":

@@ -40,7 +40,7 @@ def lifecycle(store: str, tasks: int, callers: int) -> Row:
 
     The best of three rounds, as for the peers: the machine's own speed varies.
     """
-    rounds = [_in_loop(_lifecycle(store, tasks // ROUNDS, callers)) for _ in range(ROUNDS)]
+    rounds = [run_in_loop(_lifecycle(store, tasks // ROUNDS, callers)) for _ in range(ROUNDS)]
     return max(rounds, key=lambda row: row["lifecycle_per_s"])
 
 
@@ -105,7 +105,7 @@ def lifecycle_on_nodes(store: str, tasks: int, callers: int, nodes: int) -> Row:
 
 def latency(store: str, samples: int = 300) -> Row:
     """Submit to handler started, one at a time, on an idle scheduler."""
-    return _in_loop(_latency(store, samples))
+    return run_in_loop(_latency(store, samples))
 
 
 async def _latency(store: str, samples: int) -> Row:
@@ -245,7 +245,7 @@ def idle(store: str, seconds: float = 10.0) -> Row:
 
 def fairness(store: str) -> Row:
     """One agent floods 10,000 tasks of 10 ms; 99 quiet agents submit one each, with 10 slots."""
-    return _in_loop(_fairness(store))
+    return run_in_loop(_fairness(store))
 
 
 async def _fairness(store: str) -> Row:
@@ -275,7 +275,7 @@ async def _fairness(store: str) -> Row:
     return {"quiet_max_ms": round(max(waits), 1), "quiet_median_ms": round(median(waits), 1)}
 
 
-def _in_loop(work: Any) -> Row:
+def run_in_loop(work: Any) -> Row:
     import uvloop
 
     tune()
@@ -290,7 +290,7 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.read()
     tasks, callers, total = (int(word) for word in sys.argv[2:5])
-    _in_loop(_lifecycle(sys.argv[1], tasks, callers, total=total))
+    run_in_loop(_lifecycle(sys.argv[1], tasks, callers, total=total))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,6 @@ class Fairlane(Verbs[Call]):
         self._worker: Worker | None = None
         self._listeners = Listeners()
         self._http: HttpApp | None = None
-        self._first_event = 0  # what happened before this node started is nobody's news
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------- life
@@ -133,7 +132,6 @@ class Fairlane(Verbs[Call]):
             await asyncio.to_thread(self.node.start)
         except ConnectionLost as error:
             raise StoreUnavailable(f"the store does not answer: {error}") from None
-        self._first_event = await self.node.views.read(self.node.views.last_event)
         self._http = HttpApp(self.node, self.guard.check)
         self._listeners.begin(self.events)
         if self._policy:
@@ -255,7 +253,8 @@ class Fairlane(Verbs[Call]):
         query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
         if not follow:
             return self._pages(query, after or 0)
-        begin = max(self._first_event, self.node.last_event) if after is None else after
+        # Read here and now: what the caller does next has to be behind it.
+        begin = self.node.views.last_event() if after is None else after
         return _decoded(inside.follow(self._routes, "/events", query, str(begin)))
 
     @overload

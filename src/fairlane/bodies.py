@@ -257,8 +257,8 @@ def _batch_item(
     if isinstance(item, InvalidRequest):
         return item
     item.agent_id = body.agent_id
-    if callback_url:
-        item.callback_url, item.webhook_url = callback_url, None
+    if callback_url and not (item.callback_url or item.webhook_url):
+        item.callback_url = callback_url
     try:
         return submission(item, task_id=task_id, batch=batch)
     except InvalidRequest as error:

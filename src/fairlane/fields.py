@@ -14,6 +14,7 @@ import msgspec
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
+from fairlane.core.retries import Backoff
 from fairlane.wire import DEPTH_MAX, too_deep
 
 DAY_MS: Final = 86_400_000
@@ -70,7 +71,7 @@ def shallow(field: str, value: Any) -> None:
 # An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
 
 
 def decoded(
@@ -108,10 +109,16 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return body
 
 
+# The fields of objects inside bodies.
+_INNER: Final = {"retryPolicy": frozenset(Backoff.__struct_encode_fields__)}
+
+
 def _in_words(message: str, fields: frozenset[str]) -> str:
     unknown = _UNKNOWN.match(message)
     if unknown:
-        return f"unknown field '{unknown[1]}'{nearest(unknown[1], fields)}"
+        inside = f"{unknown[2]}." if unknown[2] else ""
+        known = _INNER.get(unknown[2] or "", fields)
+        return f"unknown field '{inside}{unknown[1]}'{nearest(unknown[1], known)}"
     found = _AT.fullmatch(message)
     if not found or not found[2]:
         return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"

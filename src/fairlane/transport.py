@@ -132,7 +132,8 @@ def opened(streaming: Streaming, where: str) -> Streaming:
     kind = streaming.headers.get("content-type", "")
     if streaming.status == 200 and kind.startswith(EVENT_STREAM):
         return streaming
-    body = b"".join(streaming.pieces) if kind.startswith(JSON) else b""
+    first = next(streaming.pieces, b"")  # what has not begun would not hang up either
+    body = b"".join([first, *streaming.pieces]) if kind.startswith(JSON) else b""
     streaming.pieces.close()
     understood(Answer(streaming.status, streaming.headers, body), where)
     raise Unreachable(f"what answers at {where} does not stream events")

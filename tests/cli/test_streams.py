@@ -76,6 +76,20 @@ class Follow:
         return self.process.returncode, complaint
 
 
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Callable[..., Follow]]:
+    begun: list[Follow] = []
+
+    def follow(*arguments: str) -> Follow:
+        begun.append(Follow(tmp_path, *arguments))
+        return begun[-1]
+
+    yield follow
+    for one in begun:
+        one.process.kill()
+        one.process.communicate(timeout=WAIT_SECONDS)
+
+
 # -------------------------------------------------------------------- events
 
 
@@ -116,13 +130,13 @@ def test_a_type_that_there_is_not_is_told(run: Run, side: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["url", "store"])
 def test_what_happens_is_followed_until_ctrl_c(
-    run: Run, server: Server, agent: str, tmp_path: Path, place: str
+    run: Run, server: Server, agent: str, following: Callable[..., Follow], place: str
 ) -> None:
     before = _echo(run, ["--url", server.url], agent)
     last = _lines(run("events", "--task", before, "--json", "--url", server.url).out)[-1]["id"]
     side = (f"--{place}", getattr(server, place))
     flags = ("--follow", "--after", str(last), "--agent", agent, "--json")
-    follow = Follow(tmp_path, "events", *flags, *side)
+    follow = following("events", *flags, *side)
     task_id = _echo(run, ["--url", server.url], agent)
     events = follow.until(lambda event: bool(event["type"] == "task.completed"))
     assert [(event["taskId"], event["type"]) for event in events] == [
@@ -132,17 +146,19 @@ def test_what_happens_is_followed_until_ctrl_c(
 
 
 @pytest.mark.slow
-def test_following_survives_a_restart_of_the_server(run: Run, agent: str, tmp_path: Path) -> None:
+def test_following_survives_a_restart_of_the_server(
+    run: Run, agent: str, following: Callable[..., Follow], tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path / 'own.db'}"
     with running_server(store, tmp_path) as url:
         port = url.rsplit(":", 1)[1]
-        follow = Follow(tmp_path, "events", "--follow", "--after", "0", "--json", "--url", url)
+        follow = following("events", "--follow", "--after", "0", "--json", "--url", url)
         first = _echo(run, ["--url", url], agent)
         events = follow.until(lambda event: bool(event["type"] == "task.completed"))
     between = run("submit", "--handler", "nobody", "--json", "--store", store).json["taskId"]
     with running_server(store, tmp_path, "--port", port) as url:
         last = _echo(run, ["--url", url], agent)
-        events += follow.until(lambda event: event["taskId"] == last and "result" in event)
+        events += follow.until(lambda event: (event["taskId"], event["type"]) == (last, STREAMS[2]))
         code, _ = follow.interrupt()
     assert code == 130
     assert [event["id"] for event in events] == list(range(1, len(events) + 1))
@@ -261,13 +277,13 @@ def test_the_output_of_a_task_is_its_text(run: Run, talking: Server, there: list
 
 @pytest.mark.slow
 def test_output_is_followed_as_it_comes(
-    run: Run, talking: Server, there: list[str], chat: Chat, tmp_path: Path
+    run: Run, talking: Server, there: list[str], chat: Chat, following: Callable[..., Follow]
 ) -> None:
     text = f"slowly by {there[0]}"
     deltas = [{"type": "text-delta", "delta": word} for word in ("one ", "two\n")]
     chat.behave(text, events=[*deltas[:1], *deltas[1:], {"type": "finish"}], hangAfter=1)
     task_id = _told(run, talking, text)
-    follow = Follow(tmp_path, "output", task_id, "--follow", "--json", *there)
+    follow = following("output", task_id, "--follow", "--json", *there)
     first = json.loads(follow.line())
     chat.release()
     rest = _lines("".join(iter(follow.line, "")))
@@ -294,12 +310,12 @@ def test_a_new_attempt_is_told_apart_from_its_text(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_following_output(
-    run: Run, talking: Server, there: list[str], chat: Chat, tmp_path: Path
+    run: Run, talking: Server, there: list[str], chat: Chat, following: Callable[..., Follow]
 ) -> None:
     text = f"hangs by {there[0]}"
     chat.behave(text, events=[{"type": "text-delta", "delta": "well\n"}], hangAfter=1)
     task_id = _told(run, talking, text)
-    follow = Follow(tmp_path, "output", task_id, "--follow", *there)
+    follow = following("output", task_id, "--follow", *there)
     assert follow.line() == "well\n"
     assert follow.interrupt() == (130, "")
     run("cancel", task_id, *there)

@@ -226,13 +226,11 @@ def test_it_has_to_be_said_which_tasks_are_meant(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("answer", "state", "told"),
-    [("y\n", "cancelled", "cancelled 2 tasks"), ("\n", "queued", "nothing was changed")],
-)
+@pytest.mark.parametrize("case", [("y\n", "cancelled", "cancelled 2"), ("\n", "queued", "nothing")])
 def test_on_a_terminal_a_filter_asks_with_the_number(
-    run: Run, server: Server, agent: str, tmp_path: Path, answer: str, state: str, told: str
+    run: Run, server: Server, agent: str, tmp_path: Path, case: tuple[str, str, str]
 ) -> None:
+    answer, state, told = case
     side = ["--url", server.url]
     ids = [_queued(run, side, agent) for _ in range(2)]
     typed: list[bool] = []
@@ -318,19 +316,13 @@ def test_a_batch_can_be_waited_for(run: Run, side: list[str], agent: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("items", "code"),
-    [
-        ([{"handler": "echo"}, {"handler": "sleep", "params": {"ms": -1}}], 1),
-        ([{"handler": "echo"}, {"handler": "bad name"}], 4),
-        ([{"handler": "bad name"}], 4),
-    ],
-)
 def test_how_a_batch_went_is_told_by_the_exit_code(
-    run: Run, server: Server, agent: str, tmp_path: Path, items: list[Any], code: int
+    run: Run, server: Server, agent: str, tmp_path: Path
 ) -> None:
     flags = ("--agent", agent, "--wait", "15", "--url", server.url)
-    assert run("batch", "submit", _file(tmp_path, items), *flags).code == code
+    good, bad, worse = {"handler": "echo"}, {"handler": "sleep"}, {"handler": "bad name"}
+    for items, code in (([good, bad], 1), ([good, worse], 4), ([worse], 4), ([good], 0)):
+        assert run("batch", "submit", _file(tmp_path, items), *flags).code == code
 
 
 @pytest.mark.slow

@@ -314,7 +314,9 @@ async def test_another_node_goes_on_where_the_killed_one_was(
         frozen = await one.successor()
         await anext(told[-1])
         frozen.kill()
-        await asyncio.gather(*(_to_its_end(scene) for scene in told))
+        async with asyncio.TaskGroup() as group:
+            for scene in told:
+                group.create_task(_to_its_end(scene))
     assert checks.disagreements(fresh_postgres) == []
 
 

@@ -176,7 +176,8 @@ class Answers:
         for submission, task in zip(request.submissions, answer, strict=True):
             if isinstance(task, Task) and ground.ids.get(task.id) != task.seq:
                 raise Violation("lost", f"{task} was accepted and is not there")
-            if isinstance(task, InvalidRequest) and "cycle" in task.message:
+            # A repeated request is told of the cycle that the first one would have made.
+            if isinstance(task, InvalidRequest) and f"cycle: {submission.id} " in task.message:
                 there = ground.families.cycle_through(submission.id, submission.depends_on)
                 demand("cycle", there, f"{submission.id}: {task.message}")
 

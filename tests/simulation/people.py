@@ -105,7 +105,8 @@ class Callers:
         rng, chance = self._rng, self._rng.random()
         if chance < 0.08 and self._keys:
             return [self._again(*rng.choice(self._keys))]
-        request = self._family() if rng.random() < 0.25 else self._some()
+        kind = rng.random()
+        request = self._family() if kind < 0.25 else self._rush() if kind < 0.35 else self._some()
         if chance < 0.75:
             return [request]
         key = IdempotencyKey(request.submissions[0].agent, self._names.new("key"), "one")
@@ -140,6 +141,14 @@ class Callers:
         if rng.random() < 0.3:
             rng.shuffle(found)
         return Submit(found, None, batch)
+
+    def _rush(self) -> Submit:
+        """Critical work for one lane, more than it has room for."""
+        lane, found = self._rng.choice(LANES), []
+        for _ in range(self._rng.randrange(1, 4)):
+            one = self._submission(self._id(), ())
+            found.append(msgspec.structs.replace(one, lane=lane, priority=-20, session=None))
+        return Submit(found)
 
     def _batch(self) -> NewBatch:
         rng = self._rng
@@ -220,7 +229,7 @@ class Callers:
             run_at=run_at,
             delay_ms=delay_ms,
             max_attempts=retry["maxRetries"] + 1 if "maxRetries" in retry else None,
-            preemptible=rng.random() < 0.5,
+            preemptible=rng.random() < 0.6,
         )
 
     def _session(self, kind: str, agent: str) -> str | None:

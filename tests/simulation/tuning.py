@@ -22,7 +22,7 @@ BEGINNING: Final[dict[str, Any]] = {
         },
         "main": {"maxInflight": 3, "maxQueueSize": 14},
         "queue": {"maxInflight": 1, "maxQueueSize": 8},
-        "side": {"maxInflight": 2, "maxQueueSize": 8, "maxPerAgent": 4, "agingMs": 100},
+        "side": {"maxInflight": 1, "maxQueueSize": 8, "maxPerAgent": 4, "agingMs": 100},
     },
     "kinds": {
         "action": {"deadlineSec": 15},
@@ -54,7 +54,7 @@ class Operator:
 
     def _lane(self) -> dict[str, Any]:
         rng, chance = self._rng, self._rng.random()
-        change: dict[str, Any] = {"maxInflight": rng.randrange(1, 5)}
+        change: dict[str, Any] = {"maxInflight": rng.randrange(1, 4)}
         if chance < 0.20:
             strategy = rng.choice(("fair-fifo", "priority"))
             change = {"strategy": strategy, "maxPerAgentInflight": None}

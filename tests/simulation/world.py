@@ -80,7 +80,7 @@ class World:
         _set_limits(SMALL)
         self._waiting: list[Lease] = []
         self._faulty = True
-        self._outside = [self._new_worker() for _ in range(self.rng.randrange(2, 4))]
+        self._outside = [self._new_worker() for _ in range(self.rng.randrange(3, 5))]
         self._inside: list[Worker] = []
         self._boot()
         self._apply([SetPolicy(BEGINNING, "simulation")])
@@ -277,7 +277,7 @@ class World:
         asking = {lease.worker for lease in self._waiting}
         busy = [worker for worker in self._workers() if worker.held]
         idle = [worker for worker in self._workers() if worker.name not in asking]
-        if idle and (not busy or rng.random() < 0.4):
+        if idle and (not busy or rng.random() < 0.5):
             self._waiting.append(rng.choice(idle).lease(rng))
         elif busy:
             worker = rng.choice(busy)

@@ -141,7 +141,7 @@ INTENDED = {
     "dependency_children": {"dependency_parent"},
     "dependency_of": {"dependency_pkey"},
     "dependency_settle": {"dependency_pkey"},
-    "event_task": {"event_task"},
+    "event_tasks": {"event_task"},
     "event_requeued": {"event_task"},
     "event_list": {"event_pkey"},
     "output_view": {"output_pkey"},

@@ -17,7 +17,9 @@ PARK: Final = "park"
 _SPREAD: Final = 2654435761  # Knuth's multiplicative hash: neighbouring tokens spread over [0, 1)
 
 
-class Backoff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Backoff(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """What a task may say about its own retries; None leaves it to its kind."""
 
     max_retries: int | None = None

@@ -58,7 +58,7 @@ class Node:
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
         self._followers: set[Waiter] = set()
-        self.last_event = 0  # the number of the newest event that this node knows of
+        self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
 
@@ -208,8 +208,8 @@ class Node:
                 owed()
         if self._waiters:
             self._tell_waiters(None if outcome.others else outcome.ended)
-        if outcome.last_event > self.last_event or outcome.wrote_output or outcome.others:
-            self.last_event = outcome.last_event
+        if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others:
+            self._last_event = outcome.last_event
             for follower in tuple(self._followers):
                 follower.tell()
         if outcome.elsewhere:

@@ -160,8 +160,9 @@ def _admit_child(
     answers: Mapping[str, Task | FairlaneError],
     now: int,
 ) -> Task | FairlaneError:
-    if any(isinstance(answers.get(id_), FairlaneError) for id_ in submission.depends_on):
-        return InvalidRequest("field 'dependsOn' names a task that was refused")
+    for id_ in submission.depends_on:
+        if isinstance(answers.get(id_), FairlaneError):
+            return InvalidRequest(f"field 'dependsOn': {id_} was refused")
     cycle = dependencies.refuse_cycle(tx, submission)
     if cycle is not None:
         return cycle
@@ -370,7 +371,7 @@ def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]
     rows = [
         (request.seq, request.token, request.part, task.attempts, request.text)
         for request in requests
-        if (task := tasks.get(request.seq)) and task.token == request.token
+        if (task := tasks.get(request.seq)) and task.token == request.token > 0
     ]
     tx.connection.run_rows("output_insert", rows)
     tx.wrote_output = tx.wrote_output or bool(rows)

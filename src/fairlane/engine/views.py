@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,7 +39,7 @@ class TaskView(msgspec.Struct, frozen=True):
     body: str
     result: str | None
     error: str | None
-    log: tuple[Attempt, ...] = ()  # only of a task that was asked for by its id
+    log: tuple[Attempt, ...] = ()
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -110,19 +110,20 @@ class Views:
         return await loop.run_in_executor(self._threads, view, *arguments)
 
     def task(self, task_id: str) -> TaskView | None:
-        """A task with the log of its attempts, of one moment."""
+        found = self._views(lambda connection: connection.run("task_view", id=task_id))
+        return found[0] if found else None
 
-        def read(connection: Connection) -> TaskView | None:
+    def _views(self, find: Callable[[Connection], list[Row]]) -> list[TaskView]:
+        """Tasks with the logs of their attempts, all of one moment."""
+
+        def read(connection: Connection) -> list[TaskView]:
             with connection.snapshot():
-                rows = connection.run("task_view", id=task_id)
-                if not rows:
-                    return None
-                view = _view(rows[0])
-                if not view.task.token:
-                    return view
-                history = connection.run("event_task", seq=view.task.seq)
-                log = events.attempts(Event(*row) for row in history)
-                return msgspec.structs.replace(view, log=tuple(log))
+                views = [_view(row) for row in find(connection)]
+                tried = [(view.task.seq,) for view in views if view.task.token]
+                history: dict[int, list[Event]] = {}
+                for row in connection.run_rows("event_tasks", tried) if tried else ():
+                    history.setdefault(row[1], []).append(Event(*row))
+            return [_with_log(view, history.get(view.task.seq, ())) for view in views]
 
         return self._ask(read)
 
@@ -202,8 +203,8 @@ class Views:
 
     def tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
         """Newest first."""
-        rows = self._run("task_list", limit=limit, **msgspec.structs.asdict(wanted))
-        return [_view(row) for row in rows]
+        given = msgspec.structs.asdict(wanted)
+        return self._views(lambda connection: connection.run("task_list", limit=limit, **given))
 
     def lanes(self) -> dict[str, Tally]:
         return {row[0]: Tally(*row[1:]) for row in self._run("lane_view")}
@@ -230,8 +231,8 @@ class Views:
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
         wanted = [(seq,) for seq in seqs]
-        rows = self._ask(lambda connection: connection.run_rows("task_view_many", wanted))
-        return {row[0]: _view(row) for row in rows}
+        found = self._views(lambda connection: connection.run_rows("task_view_many", wanted))
+        return {view.task.seq: view for view in found}
 
     def next_delivery_ms(self, now: int) -> int | None:
         """How long until a webhook is due, by the clock that judges; None when none is owed."""
@@ -292,6 +293,11 @@ class Views:
 
 def _view(row: Row) -> TaskView:
     return TaskView(Task(*row[:_TASK_WIDTH]), *row[_TASK_WIDTH:])
+
+
+def _with_log(view: TaskView, history: Iterable[Event]) -> TaskView:
+    log = tuple(events.attempts(sorted(history, key=lambda event: event.id)))
+    return msgspec.structs.replace(view, log=log) if log else view
 
 
 _COUNTED: Final = ("queued", "ready", "urgent", "inflight", "slots", "parked")

@@ -102,12 +102,14 @@ class Events:
             # An id without data: who is cut off before the first event comes back to this place.
             yield b"id: %d\n" % after + _HELLO
             while True:
+                # Asked first: who reads slowly still gets what came before the end.
+                drained = self._node.drained
                 last = await views.read(views.last_event)
                 while after < last:
                     found, after = await self._look(wanted, after, last, PAGE)
                     if found:
                         yield b"".join(_sse(one) for one in found)
-                if self._node.drained:
+                if drained:
                     return
                 async for beat in self._wait(waiter, self._news(views.last_event, after)):
                     yield beat
@@ -118,7 +120,8 @@ class Events:
         with self._node.follow() as waiter:
             yield _HELLO
             while True:
-                # Its state first: what is there after the end is all there is.
+                # These first: what is there after the end is all there is.
+                drained = self._node.drained
                 view = await views.read(views.task, task_id)
                 async for piece in self._pieces(seq, token, part):
                     token, part = piece.token, piece.part
@@ -128,7 +131,7 @@ class Events:
                     state = None if view is None else view.task.state
                     yield wire.sse("end", {"state": state})
                     return
-                if self._node.drained:
+                if drained:
                     return
                 async for beat in self._wait(waiter, lambda: True):
                     yield beat
@@ -171,9 +174,9 @@ def _types(text: str) -> list[str] | None:
 
 
 def _after(request: Request, query: dict[str, str]) -> int | None:
-    """Where to go on: the parameter, or what a browser sends when it reconnects."""
+    """Where to go on: what a browser sends when it comes back is newer than the address it has."""
     header = request.header(b"last-event-id")
-    if query.get("after") or not header:
+    if not header:
         return whole_number(query, "after", None, low=0, high=_NUMBER_MAX)
     if not (header.isascii() and header.isdigit() and len(header) < 20):
         raise InvalidRequest("the header Last-Event-ID must be the id of an event")

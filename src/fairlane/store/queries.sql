@@ -405,13 +405,14 @@ DELETE FROM unsettled
 -- rows: id int, seq int, at int, type text, attempt int, detail text, batch text
 INSERT INTO event (id, seq, at, type, attempt, detail, batch) SELECT * FROM rows
 
--- name: event_task
-SELECT {event} FROM event WHERE seq = :seq ORDER BY id
-
 -- name: event_requeued
 -- rows: seq int
 SELECT event.seq, event.at FROM rows JOIN event ON event.id = (
   SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued')
+
+-- name: event_tasks
+-- rows: seq int
+SELECT {event} FROM rows JOIN event ON event.seq = rows.seq
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1

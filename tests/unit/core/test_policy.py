@@ -109,6 +109,7 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "lanes",
         "maxInflight",
         "retention",
+        "sessions",
         "workerCount",
     ]
     assert document["lanes"]["browser"] == {
@@ -119,6 +120,16 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "maxPerAgent": 100,
         "paused": False,
         "agingMs": None,
+        "reserved": {"critical": 0},
+    }
+    assert document["sessions"] == {
+        "mode": "queue",
+        "cap": 10,
+        "drop": "old",
+        "debounceMs": 800,
+        "debounceMaxMs": 5000,
+        "maxConcurrent": 1,
+        "throttleAt": 0.6,
     }
     assert document["kinds"]["action"] == {
         "lane": "browser",

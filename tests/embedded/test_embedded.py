@@ -1,0 +1,225 @@
+"""The embedded API: the same verbs as over HTTP, in the caller's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Fairlane
+from fairlane.bodies import TaskBody
+from fairlane.config import InstanceSetting
+from fairlane.core import errors
+from fairlane.verbs import TaskFields, task_body
+from tests.fakes.chat_agent import ChatAgent, Script
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fairlane.worker.executors.base import Work
+
+MEMORY = "sqlite://:memory:"
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Fairlane]:
+    async with Fairlane(MEMORY, drain_seconds=0) as app:
+        yield app
+
+
+def test_every_field_of_a_task_has_a_name_in_python() -> None:
+    """Two words are only other words for one that is there."""
+    fields: Any = dict.fromkeys(TaskFields.__annotations__, "x")
+    assert set(task_body(fields)) == set(TaskBody.__struct_encode_fields__) - {
+        "timeout",
+        "webhookUrl",
+    }
+
+
+# --- submitting -----------------------------------------------------------------------------------
+
+
+async def test_a_child_gets_what_its_parents_have_left(app: Fairlane) -> None:
+    @app.handler("add")
+    def add(work: Work) -> int:
+        return sum(one["result"] for one in work.inputs)
+
+    @app.handler("number")
+    async def number(work: Work) -> Any:
+        return work.request["params"]["n"]
+
+    parents = [await app.submit(handler="number", params={"n": n}) for n in (1, 2)]
+    child = await app.submit(handler="add", depends_on=[parent.id for parent in parents])
+    assert await child.result(timeout=10) == 3
+
+
+async def test_a_task_has_all_that_was_said_about_it(app: Fairlane) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    task = await app.submit(
+        instruction="Do",
+        run_at=later,
+        deadline=later + timedelta(hours=1),
+        retry_policy={"maxRetries": 2, "backoffMs": 5},
+        timeout_ms=1000,
+        metadata={"a": 1},
+        llm_config={"apiKey": "secret"},
+        preemptible=True,
+        priority="high",
+    )
+    shown = await task.show()
+    assert (shown["gate"], shown["maxAttempts"], shown["priority"]) == ("delay", 3, -10)
+    assert datetime.fromisoformat(shown["nextEligibleAt"]) - later < timedelta(milliseconds=1)
+    assert (shown["timeoutMs"], shown["metadata"], shown["preemptible"]) == (1000, {"a": 1}, True)
+    assert shown["llmConfig"] == {"apiKey": "***"}
+    assert (await app.tasks(kind="instruction"))["count"] == 1
+
+
+async def test_a_refused_task_is_raised(app: Fairlane) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"field 'retryPolicy\.maxRetries'"):
+        await app.submit(handler="echo", retry_policy={"maxRetries": -1})
+    with pytest.raises(errors.InvalidRequest, match="invalid callbackUrl"):
+        await app.submit(handler="echo", callback_url="http://127.0.0.1/")
+    with pytest.raises(TypeError, match=r"did you mean handler\?"):
+        await app.submit(handlr="echo")  # type: ignore[call-arg]  # that is what is tried here
+
+
+async def test_the_same_key_gives_the_same_task(app: Fairlane) -> None:
+    first, again = [
+        await app.submit(handler="nobody", params={"n": 1}, idempotency_key="k") for _ in range(2)
+    ]
+    assert first.id == again.id
+    with pytest.raises(errors.IdempotencyConflict):
+        await app.submit(handler="nobody", params={"n": 2}, idempotency_key="k")
+
+
+async def test_a_verb_before_the_start_is_a_mistake_of_the_program() -> None:
+    app = Fairlane(MEMORY)
+    with pytest.raises(RuntimeError, match="has not been started"):
+        await app.stats()
+    await app.stop()
+
+
+# --- verbs ----------------------------------------------------------------------------------------
+
+
+async def test_tasks_are_cancelled_tried_again_and_reset(app: Fairlane) -> None:
+    task = await app.submit(handler="nobody", agent="a")
+    assert (await task.cancel())["status"] == "cancelled"
+    assert (await task.retry())["state"] == "queued"
+    with pytest.raises(errors.Conflict):
+        await task.reset()
+    assert (await app.cancel_many(agent="a", dry_run=True))["matched"] == 1
+    assert (await app.delete(task.id))["cancelled"] is True
+    assert (await app.retry_many(states=["cancelled"]))["changed"] == 1
+    assert (await app.reset_many(agent="a"))["changed"] == 0
+    assert (await app.prune())["tasks"] == 0
+    types = [event["type"] for event in (await app.task_events(task.id))["events"]]
+    assert types[:3] == ["task.created", "task.cancelled", "task.requeued"]
+    assert (await app.output(task.id))["text"] == ""
+    with pytest.raises(errors.NotFound):
+        await app.show("tsk_none")
+
+
+async def test_a_parked_task_can_be_reset(app: Fairlane) -> None:
+    outcomes = iter([ValueError("not yet"), None])
+
+    @app.handler("second")
+    async def second(_: Work) -> str:
+        problem = next(outcomes)
+        if problem is not None:
+            raise problem
+        return "well"
+
+    task = await app.submit(handler="second", retry_policy={"maxRetries": 0})
+    with pytest.raises(errors.TaskFailed, match="not yet"):
+        await task.result(timeout=10)
+    assert (await task.reset())["state"] == "queued"
+    assert await task.result(timeout=10) == "well"
+
+
+async def test_a_batch_runs_and_is_cancelled(app: Fairlane) -> None:
+    items = [{"key": "a", "handler": "echo"}, {"handler": "nobody", "dependsOn": ["#a"]}]
+    answer = await app.submit_batch(items, parallelism=1, agent="a")
+    batch_id = answer["batchId"]
+    assert (await app.batch(batch_id))["total"] == 2
+    await app.node.wait(answer["tasks"][0]["taskId"], 10)
+    assert (await app.cancel_batch(batch_id))["cancelled"] == 1
+    assert [one["state"] for one in (await app.batches(agent="a"))["batches"]] == ["cancelled"]
+
+
+async def test_templates_are_kept_changed_and_used(app: Fairlane) -> None:
+    document = {"name": "trip", "instruction": "Go to {{city}}", "parameters": [{"name": "city"}]}
+    template = await app.create_template(document)
+    id_ = template["id"]
+    assert await app.template(id_) == template
+    assert (await app.templates(name="trip"))["templates"] == [template]
+    assert (await app.update_template(id_, {"priority": "low"}))["priority"] == "low"
+    assert (await app.use_template(id_, {"city": "Rome"}))["instruction"] == "Go to Rome"
+    made = await app.use_template(id_, {"city": "Rome"}, submit=True, overrides={"agentId": "a"})
+    assert (await app.show(made["taskId"]))["agentId"] == "a"
+    assert (await app.delete_template(id_)) == {"id": id_, "deleted": True}
+    with pytest.raises(errors.NotFound):
+        await app.template(id_)
+
+
+async def test_output_is_read_and_followed() -> None:
+    async with ChatAgent() as agent:
+        script = Script(events=[{"type": "text-delta", "delta": word} for word in ("a", "b")])
+        agent.script = script
+        script.hang_after = 1
+        script.done = True
+        setting = InstanceSetting(agent.url)
+        async with Fairlane(MEMORY, agent=setting, drain_seconds=0) as app:
+            task = await app.submit(instruction="Say a and b")
+            texts = []
+            async for piece in app.output(task.id, follow=True):
+                texts.append(piece["text"])
+                agent.release()
+            assert "".join(texts) == "ab"
+            output = await app.output(task.id)
+            assert (output["text"], output["complete"]) == ("ab", True)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+async def test_events_are_those_from_the_call_on(app: Fairlane) -> None:
+    await (await app.submit(handler="echo")).result(timeout=10)
+    events = app.events(types=["task.completed", "task.created"])
+    task = await app.submit(handler="echo", params={"n": 1})
+    async with asyncio.timeout(10):
+        created, completed = await anext(events), await anext(events)
+    await events.aclose()
+    assert (created["type"], created["taskId"]) == ("task.created", task.id)
+    assert (completed["type"], completed["result"]) == ("task.completed", {"n": 1})
+
+
+async def test_events_of_the_past_have_an_end(app: Fairlane) -> None:
+    tasks = [await app.submit(handler="echo", agent=agent) for agent in "ab"]
+    for task in tasks:
+        await task.result(timeout=10)
+    everything = [event async for event in app.events(follow=False)]
+    assert [event["id"] for event in everything] == list(range(1, 7))
+    some = [event async for event in app.events(follow=False, after=3, agent="b")]
+    assert some == [event for event in everything if event["id"] > 3 and event["agentId"] == "b"]
+
+
+async def test_a_stream_ends_with_the_node() -> None:
+    async with Fairlane(MEMORY, drain_seconds=0) as app:
+        events = app.events()
+        await app.submit(handler="nobody")
+        assert (await anext(events))["type"] == "task.created"
+        reading = asyncio.create_task(_all(events))
+    async with asyncio.timeout(10):
+        assert await reading == []
+
+
+async def _all(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event async for event in events]
+
+
+async def test_an_unknown_type_of_event_is_refused(app: Fairlane) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"did you mean task\.failed"):
+        await anext(app.events(types=["task.faild"]))
