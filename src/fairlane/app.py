@@ -148,7 +148,7 @@ class Fairlane(Verbs[Call]):
 
     async def stop(self) -> None:
         await self.drain()
-        await self._listeners.end()
+        await self._listeners.end(self._drain_seconds)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

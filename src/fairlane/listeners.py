@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any
 
 from fairlane.worker.executors.threads import DaemonThreads
 
@@ -20,9 +20,6 @@ log = logging.getLogger("fairlane.listeners")
 
 Listener = Callable[[dict[str, Any]], Any]
 Events = AsyncGenerator[dict[str, Any], None]
-
-# How long the end of a node waits for listeners to hear what they have not heard yet.
-LAST_SECONDS: Final = 5.0
 
 
 class Listeners:
@@ -39,10 +36,10 @@ class Listeners:
         if self._listeners and self._telling is None:
             self._telling = asyncio.create_task(self._tell_all(events()), name="fairlane-listeners")
 
-    async def end(self) -> None:
-        """The events must have come to an end; who takes too long to hear them is left."""
+    async def end(self, seconds: float) -> None:
+        """The events have come to an end; who takes longer than that to hear them is left."""
         if self._telling is not None:
-            await asyncio.wait({self._telling}, timeout=LAST_SECONDS)
+            await asyncio.wait({self._telling}, timeout=seconds)
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
         self._threads.shutdown()

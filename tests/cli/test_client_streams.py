@@ -221,7 +221,10 @@ def test_tasks_are_cancelled_and_tried_again(server: Server, agent: str) -> None
 
 
 def test_a_batch_is_looked_at_and_cancelled(server: Server, agent: str) -> None:
-    items = [{"key": "a", "handler": "nobody"}, {"handler": "nobody", "dependsOn": ["#a"]}]
+    items: list[dict[str, Any]] = [
+        {"key": "a", "handler": "nobody"},
+        {"handler": "nobody", "dependsOn": ["#a"]},
+    ]
     with Client(server.url) as client:
         batch_id = client.submit_batch(items, agent=agent, parallelism=3)["batchId"]
         batch = client.batch(batch_id)

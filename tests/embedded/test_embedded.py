@@ -140,7 +140,10 @@ async def test_a_parked_task_can_be_reset(app: Fairlane) -> None:
 
 
 async def test_a_batch_runs_and_is_cancelled(app: Fairlane) -> None:
-    items = [{"key": "a", "handler": "echo"}, {"handler": "nobody", "dependsOn": ["#a"]}]
+    items: list[dict[str, Any]] = [
+        {"key": "a", "handler": "echo"},
+        {"handler": "nobody", "dependsOn": ["#a"]},
+    ]
     answer = await app.submit_batch(items, parallelism=1, agent="a")
     batch_id = answer["batchId"]
     assert (await app.batch(batch_id))["total"] == 2

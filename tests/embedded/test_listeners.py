@@ -112,11 +112,8 @@ async def test_a_slow_listener_does_not_hold_up_the_engine(*, plain: bool) -> No
 
 
 @pytest.mark.slow
-async def test_a_listener_that_never_returns_does_not_keep_the_node_from_ending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fairlane.listeners.LAST_SECONDS", 0.1)
-    app, never = Fairlane(MEMORY), threading.Event()
+async def test_a_listener_that_never_returns_does_not_keep_the_node_from_ending() -> None:
+    app, never = Fairlane(MEMORY, drain_seconds=0.1), threading.Event()
     app.on_event(lambda _: never.wait())
     async with asyncio.timeout(10):
         async with app:

@@ -73,7 +73,6 @@ def assert_sessions_equal_a_recount(reader: Connection, policy: Policy) -> None:
     for key, holders, waiting, debouncing in reader.run("session_all"):
         assert recounted.pop(key, (0, 0, 0)) == (holders, waiting, debouncing), key
         limit = _limit(reader, policy, key)
-        assert holders <= limit or not waiting, key
         assert not waiting or holders >= limit, f"{key} stands still"
     assert not recounted, f"sessions without a row: {sorted(recounted)}"
 

@@ -156,9 +156,7 @@ def test_the_report_of_a_cancelled_run_leaves_nothing(scheduler: Scheduler) -> N
 
 
 def test_numbers_have_no_gaps_and_follow_the_commits(scheduler: Scheduler) -> None:
-    last: list[int] = []
-    for outcome in play(scheduler):
-        last.append(outcome.last_event)
+    last = [outcome.last_event for outcome in play(scheduler)]
     assert last == sorted(last)
     found = ids(scheduler)
     assert found == list(range(1, last[-1] + 1))
@@ -229,7 +227,7 @@ def test_events_can_be_read_page_by_page_and_by_what_they_are_about(
 ) -> None:
     scheduler.batch(submission("a", "ada"), submission("b", "bob"), name="one")
     scheduler.submit("c", agent="ada", kind="action")
-    scheduler.complete(scheduler.lease_one(started=AT_ONCE), '"kept"')
+    scheduler.complete(scheduler.lease_one(started=AT_ONCE, lanes=("main",)), '"kept"')
     everything = read(views)
     assert [event.id for event in everything] == [1, 2, 3, 4, 5]
     assert views.last_event() == 5

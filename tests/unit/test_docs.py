@@ -15,6 +15,7 @@ from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
 from fairlane.http.answers import STATUS
 from fairlane.http.app import HttpApp
+from fairlane.engine import ticks
 from fairlane.store import queries
 
 ROOT = Path(__file__).parents[2]
@@ -84,11 +85,9 @@ def test_every_key_of_the_policy_is_documented() -> None:
     assert [key for key in sorted(keys_of(to_document(Policy()))) if key not in text] == []
 
 
-def test_every_statement_of_queries_sql_is_used() -> None:
+def test_every_statement_is_used() -> None:
     source = "".join(file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
-    deleted_in_a_loop = {
-        f"{name}_delete" for name in ("task", "request", "result", "delivery", "idempotency")
-    }
+    deleted_in_a_loop = {f"{name}_delete" for name in ticks.TABLES}
     unused = {
         name
         for dialect in (queries.SQLITE, queries.POSTGRES)

@@ -125,7 +125,8 @@ class HumanOutput:
 
     def event(self, event: Shape) -> None:
         about = str(event.get("taskId") or event.get("batchId", "-"))
-        kind = Text(f"{shown(event['type']):<15}", style=drawing.STYLES.get(event.get("state", ""), ""))
+        style = drawing.STYLES.get(event.get("state", ""), "")
+        kind = Text(f"{shown(event['type']):<15}", style=style)
         head = f"{event['id']:>6}  {event['timestamp']}  "
         note = drawing.text(_event_note(event))
         self._line(head, kind, Text("  "), Text(shown(about)), Text("  " if note else ""), note)

@@ -18,7 +18,7 @@ from fairlane.store.transaction import Transaction
 STEP = 500
 _WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to ask about its last commit
 _REJECTED_KEPT_MS = 3_600_000
-_TABLES = (
+TABLES = (
     "task",
     "request",
     "result",
@@ -92,7 +92,7 @@ def prune(tx: Transaction, now: int) -> int:
     if tx.open_edges:
         edges = tx.edges_of(seq for (seq,) in seqs).values()
         tx.open_edges -= sum(state == OPEN for found in edges for state in found.values())
-    for table in _TABLES:
+    for table in TABLES:
         tx.connection.run_rows(f"{table}_delete", seqs)
     batches = [(id_,) for id_ in dict.fromkeys(row[1] for row in rows) if id_]
     tx.connection.run_rows("delivery_forget", batches)
@@ -103,6 +103,7 @@ def prune(tx: Transaction, now: int) -> int:
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     idle = tx.connection.run("session_old", before=before, limit=STEP)
     tx.connection.run_rows("session_forget", idle)
+    tx.changed = tx.changed or bool(idle)
     return len(seqs)
 
 

@@ -1,4 +1,13 @@
-"""Reads `queries.sql` and spells each statement for one database.
+"""Reads the named statements of `statements/*.sql` and spells each for one database.
+
+The two databases share a statement unless they truly differ; then both versions stand next to each
+other (@sqlite, @postgres).
+
+    :name          a value
+    rows           a table of values, one row per item; `-- rows:` lists its columns and types
+    {task}         the columns of Task, in order; {tally}, {line}, {batch}, ... likewise
+    --? name: ...  a line that is there only when the value `name` is given
+    (:names...)    a list of values
 
 The table `rows` is how a verb handles any number of items in one statement. SQLite gets it as a
 `VALUES` list and PostgreSQL as arrays. A statement per item would be the obvious way, and the slow
@@ -64,15 +73,21 @@ class Statement(msgspec.Struct, frozen=True):
         return _OPTIONAL.sub(keep, self.text)
 
 
+def files() -> list[tuple[str, str]]:
+    """The names and texts of the files with statements."""
+    folder = resources.files("fairlane.store").joinpath("statements")
+    return [(file.name, file.read_text("utf-8")) for file in folder.iterdir()]
+
+
 @functools.cache
 def load(dialect: str) -> dict[str, Statement]:
     """All statements of `dialect`, by name."""
-    source = resources.files("fairlane.store").joinpath("queries.sql").read_text("utf-8")
+    source = "".join(text for _, text in sorted(files()))
     pieces = _HEADER.split(source)[1:]
     statements: dict[str, Statement] = {}
     for name, only, body in zip(pieces[0::3], pieces[1::3], pieces[2::3], strict=True):
         if only is None or only == dialect:
-            assert name not in statements, f"{name} stands twice in queries.sql"
+            assert name not in statements, f"{name} stands twice"
             statements[name] = _statement(name, body)
     return statements
 

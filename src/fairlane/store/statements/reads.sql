@@ -1,0 +1,103 @@
+-- Reads for people, and the doctor's recount.
+
+-- ------------------------------------------------------------------ reads for people
+
+-- name: task_view
+SELECT {task}, request.body, result.result, result.error FROM task
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE task.id = :id
+
+-- name: task_view_many
+-- rows: seq int
+SELECT {task}, request.body, result.result, result.error FROM rows
+JOIN task ON task.seq = rows.seq
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+
+-- name: task_list
+SELECT {task}, request.body, result.result, result.error FROM task
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE true
+--? before: AND task.seq < :before
+--? agent: AND task.agent = :agent
+--? lane: AND task.lane = :lane
+--? session: AND task.session = :session
+--? batch: AND task.batch = :batch
+--? kind: AND task.kind = :kind
+--? states: AND task.state IN (:states...)
+ORDER BY task.seq DESC LIMIT :limit
+
+-- name: task_ids
+SELECT task.seq, task.id FROM task
+WHERE true
+--? before: AND task.seq < :before
+--? agent: AND task.agent = :agent
+--? lane: AND task.lane = :lane
+--? session: AND task.session = :session
+--? batch: AND task.batch = :batch
+--? kind: AND task.kind = :kind
+--? states: AND task.state IN (:states...)
+ORDER BY task.seq DESC LIMIT :limit
+
+-- name: lane_view
+SELECT name, {tally} FROM lane ORDER BY name
+
+-- name: agent_view
+SELECT agent, CAST(sum(queued) AS bigint), CAST(sum(inflight) AS bigint),
+  CAST(sum(submitted) AS bigint), CAST(sum(completed) AS bigint), CAST(sum(failed) AS bigint),
+  CAST(sum(cancelled) AS bigint), CAST(sum(rejected) AS bigint)
+FROM line
+WHERE agent <> ''
+--? lane: AND line.lane = :lane
+GROUP BY agent ORDER BY sum(queued) + sum(inflight) DESC, agent LIMIT :limit
+
+-- name: delivery_view
+SELECT id, url, event, state, attempts, error, due_at, settled_at FROM delivery
+WHERE seq = (SELECT seq FROM task WHERE task.id = :id) ORDER BY id
+
+-- ------------------------------------------------------------------ doctor: the recount
+
+-- name: recount
+SELECT lane, agent, route,
+  sum(CASE WHEN state IN ('queued', 'waiting_dependency') THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate IS NULL THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate IS NULL AND priority <= -20 THEN 1 ELSE 0 END),
+  sum(CASE WHEN state IN ('assigned', 'running') THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'parked' THEN 1 ELSE 0 END)
+FROM task GROUP BY lane, agent, route
+
+-- name: line_all
+SELECT {line} FROM line
+
+-- name: session_all
+SELECT key, holders, waiting, debouncing FROM session
+
+-- name: session_recount
+SELECT session,
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))) THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END)
+FROM task
+WHERE session IS NOT NULL AND (lease_expires_at IS NOT NULL OR state = 'queued')
+GROUP BY session
+
+-- name: batch_all
+SELECT {batch} FROM batch
+
+-- name: batch_recount
+SELECT batch,
+  count(*),
+  sum(CASE WHEN state IN ('waiting_dependency', 'queued', 'assigned', 'running', 'parked') THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL) THEN 1 ELSE 0 END),
+  sum(CASE WHEN state = 'queued' AND gate = 'batch' THEN 1 ELSE 0 END)
+FROM task WHERE batch IS NOT NULL GROUP BY batch
+
+-- name: dependency_recount
+SELECT open_edges, (SELECT count(*) FROM dependency WHERE state = 0),
+  unsettled, (SELECT count(*) FROM unsettled)
+FROM scheduler WHERE id = 1
+
+-- name: unmet_recount
+SELECT task.id, task.unmet,
+  (SELECT count(*) FROM dependency AS d WHERE d.child = task.seq AND d.state = 0)
+FROM task WHERE state = 'waiting_dependency'
