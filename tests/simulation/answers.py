@@ -190,6 +190,8 @@ class Answers:
         for request, answer in zip(step.batch, answers, strict=True):
             if isinstance(request, Submit) and request.idempotency is not None:
                 self._judge_key(request, answer, step, lately)
+        if not gone:
+            return
         kept = self._ground.reader.tasks
         self._keys = {place: key for place, key in self._keys.items() if key.newest in kept}
 

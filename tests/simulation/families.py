@@ -31,6 +31,7 @@ class Families:
         self.orphans: set[str] = set()
         self.unsettled: dict[str, int] = {}
         self.mended = 0
+        self.under_way = 0  # steps after which the end of some parent was on its way
         self._gone: set[str] = set()
         self._unknown: dict[str, set[str]] = {}  # by child: parents that were forgotten by then
         self._ages: Counter[str] = Counter()
@@ -133,13 +134,17 @@ class Families:
         open_edges: int,
         unsettled: Mapping[str, int],
     ) -> None:
-        """`ids` are those of all tasks that are kept, by number."""
+        """`edges` are all, with the `ids` of all tasks by number, or only the open ones."""
         self._judge_age(unsettled)
-        unmet = self._judge_edges(ids, edges)
+        unmet = Counter(child for child, _, state in edges if state == _OPEN)
+        if ids:
+            self._judge_edges(ids, edges)
         demand("edges", sum(unmet.values()) == open_edges, f"{open_edges}: {unmet}")
         for seq, task in blocked.items():
             demand("edges", task.unmet == unmet[seq], f"task {seq}: {task.unmet}, {unmet[seq]}")
             demand("stranded", self._waits_for(task.id), f"task {seq} waits for nobody")
+        if not (self._lately or ids):
+            return
         for id_ in self.orphans:
             reason = [p for p in self.parents[id_] if p in unsettled or self.end_of(p, id_) in BAD]
             demand("orphan", reason, f"{id_} stays cancelled, and none of its parents is")
@@ -153,27 +158,25 @@ class Families:
 
     def _judge_age(self, unsettled: Mapping[str, int]) -> None:
         self.unsettled = dict(unsettled)
+        self.under_way += bool(unsettled)
         self._ages = Counter({parent: self._ages[parent] + 1 for parent in unsettled})
         for parent, age in self._ages.items():
             demand("stranded", age <= STEPS_MAX, f"the end of {parent} does not arrive")
 
-    def _judge_edges(self, ids: Mapping[int, str], edges: Sequence[Row]) -> Counter[int]:
-        """Every edge is there and says what became of the parent. How many are open, by child."""
-        unmet: Counter[int] = Counter()
+    def _judge_edges(self, ids: Mapping[int, str], edges: Sequence[Row]) -> None:
+        """Every edge is there and says what became of the parent."""
         kept: Counter[int] = Counter()
         for child, parent, state in edges:
             id_ = ids.get(child)
             if id_ is None or parent not in self.parents[id_]:
                 raise Violation("edges", f"task {child} has an edge from {parent}")
             kept[child] += 1
-            unmet[child] += state == _OPEN
             end = self.end_of(parent, id_)
             if state != _right_state(end) and parent not in self.unsettled:
                 raise Violation("edges", f"{parent} is {end}, its edge to {child} is {state}")
         for seq, id_ in ids.items():
             if kept[seq] != len(self.parents.get(id_, ())) and self.ends.get(id_) != "rejected":
                 raise Violation("edges", f"task {seq} has {kept[seq]} of {self.parents[id_]}")
-        return unmet
 
     # ------------------------------------------------------------ at the end
 

@@ -32,6 +32,8 @@ class Groups:
         self.owed: dict[str, tuple[int, str]] = {}  # new webhooks of this step
         self._known: dict[str, _Known] = {}
         self._rows: dict[str, Group] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._over: set[str] = set()  # completed before this step
         self._reopened: set[str] = set()
         self._told: dict[str, list[Event]] = {}
 
@@ -56,8 +58,7 @@ class Groups:
 
     def is_completed(self, batch: str) -> bool:
         """Whether it is completed, or was at any time in this step."""
-        known = self._known.get(batch)
-        return known is not None and (known.completed or batch in self._told)
+        return batch in self._told or batch in self._over or self._known[batch].completed
 
     def is_kept(self, batch: str) -> bool:
         return batch in self._rows
@@ -65,15 +66,21 @@ class Groups:
     def judge(
         self, rows: Mapping[str, Group], members: Mapping[str, Sequence[int]], kept: Set[str]
     ) -> list[Group]:
-        """Compare the table with the tasks; `kept` are the batches of tasks that are kept.
+        """Compare what has moved with the tasks; `kept` are batches that have to be there.
 
         Returns those that are gone.
         """
         for id_ in kept | self._told.keys():
             if id_ not in rows:
                 raise Violation("batch", f"{id_} is not there")
+        self._over = set()
         for id_, row in rows.items():
-            self._judge_row(row, members.get(id_, (0, 0, 0)))
+            counted = tuple(members.get(id_, (0, 0, 0)))
+            quiet = id_ not in self._told and id_ not in self._reopened
+            if quiet and self._rows.get(id_) == row and self._members.get(id_) == counted:
+                continue
+            self._members[id_] = counted
+            self._judge_row(row, counted)
         gone = [row for id_, row in self._rows.items() if id_ not in rows]
         for row in gone:
             demand("batch", self._known[row.id].completed, f"{row.id} went before its end")
@@ -104,6 +111,8 @@ class Groups:
         demand("completed", len(told) == int(due), f"batch {row.id}: {told}, due {due}")
         right = (row.completed_at is not None) == done
         demand("completed", right, f"batch {row.id}: {row.completed_at} while open {row.open}")
+        if known.completed:
+            self._over.add(row.id)
         known.completed = done
         for event in told:
             self.completions += 1

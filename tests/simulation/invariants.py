@@ -101,9 +101,10 @@ class Invariants:
             self._judge_gone(task, step, causes)
         demand("sequence", last_seq >= self._last_seq, f"{self._last_seq} became {last_seq}")
         self._last_seq = last_seq
+        close = step.number % CLOSE_LOOK_EVERY == 0 or bool(step.fault)
         if news:
-            self._judge_families(open_edges, unsettled)
-            self._judge_groups(step)
+            self._judge_families(open_edges, unsettled, close=close)
+            self._judge_groups(step, gone, close=close)
         self._grants.judge(step, last_token)
         self._grants.judge_turns(turns)
         self._answers.judge_keys(step, gone)
@@ -111,12 +112,11 @@ class Invariants:
             self._answers.judge(step, step.outcome, causes, gone)
             if not step.neighbour:
                 self._judge_time(step, unsettled)
-        self._judge_accounts(step, causes, gone, news=news)
+        self._judge_accounts(step, causes, gone, news=news, close=close)
 
     def _judge_accounts(
-        self, step: Step, causes: Causes, gone: list[Task], *, news: bool
+        self, step: Step, causes: Causes, gone: list[Task], *, news: bool, close: bool
     ) -> None:
-        close = step.number % CLOSE_LOOK_EVERY == 0 or bool(step.fault)
         accounts = self._accounts
         if news:
             accounts.judge_lines(every=close or bool(gone) or self._new_policy)
@@ -259,17 +259,19 @@ class Invariants:
 
     # ------------------------------------------------------------ what hangs together
 
-    def _judge_families(self, open_edges: int, unsettled: int) -> None:
+    def _judge_families(self, open_edges: int, unsettled: int, *, close: bool) -> None:
         ground = self.ground
         waiting = ground.reader.unsettled() if unsettled else {}
         demand("edges", len(waiting) == unsettled, f"{unsettled} unsettled: {waiting}")
-        ids = {seq: task.id for seq, task in ground.reader.tasks.items()}
-        edges = ground.reader.edges()
+        ids = {seq: task.id for seq, task in ground.reader.tasks.items()} if close else {}
+        edges = ground.reader.edges(every=close)
         ground.families.judge(ground.books.blocked, ids, edges, open_edges, waiting)
 
-    def _judge_groups(self, step: Step) -> None:
+    def _judge_groups(self, step: Step, gone: list[Task], *, close: bool) -> None:
         ground = self.ground
-        kept = {task.batch for task in ground.reader.tasks.values() if task.batch}
+        kept: set[str] = set()
+        if gone or close:
+            kept = {task.batch for task in ground.reader.tasks.values() if task.batch}
         rows = ground.reader.batches()
         for row in ground.groups.judge(rows, ground.books.members, kept):
             self._accounts.forget_deliveries(row.seq, step, f"batch {row.id}")

@@ -192,8 +192,10 @@ class Reader:
     def batches(self) -> dict[str, Group]:
         return {row[0]: Group(*row) for row in self.sql(_BATCH_SQL)}
 
-    def edges(self) -> list[Row]:
-        return self.sql("SELECT child, parent, state FROM dependency")
+    def edges(self, *, every: bool) -> list[Row]:
+        """All edges, or those that are open."""
+        only = "" if every else " WHERE state = 0"
+        return self.sql(f"SELECT child, parent, state FROM dependency{only}")
 
     def unsettled(self) -> dict[str, int]:
         """Parents whose end has not reached all of their children, and where their edges go."""

@@ -236,7 +236,7 @@ class Callers:
         rng = self._rng
         if kind == "action" and rng.random() < 0.6:
             return f"tab:{agent}:t{rng.randrange(2)}"
-        return f"chat:{rng.randrange(4)}" if rng.random() < 0.25 else None
+        return f"chat:{rng.randrange(4)}" if rng.random() < 0.4 else None
 
     def _deadline(self, *, waits: bool) -> int | None:
         rng = self._rng

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.core import admission, counts, fairness, gates, leases, lifecycle, retries
-from fairlane.core.fairness import Contender
-from fairlane.core.model import Change
-from fairlane.engine import leasing, ticks, verbs
-from fairlane.engine.engine import Engine
-from fairlane.store.sqlite import SqliteConnection
-from fairlane.store.transaction import Transaction
+from tests.simulation import plants, plants_work
 from tests.simulation.causes import Violation
 from tests.simulation.world import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.simulation.planting import Bug
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 21)
@@ -72,225 +66,8 @@ def test_a_seed_is_a_whole_history() -> None:
         assert there.stdout.rstrip().endswith(f"trace {here.trace_hash}")
 
 
-# --- planted bugs -----------------------------------------------------------------------------
-
-Bug = Callable[[pytest.MonkeyPatch], None]
-PLANTS: list[Any] = []
-
-
-def plant(*rules: str) -> Callable[[Bug], Bug]:
-    """A bug, and the rules of which one has to catch it."""
-
-    def add(bug: Bug) -> Bug:
-        PLANTS.append(pytest.param(bug, rules, id=bug.__name__))
-        return bug
-
-    return add
-
-
-def always(answer: Any) -> Callable[..., Any]:
-    return lambda *_, **__: answer
-
-
-@plant("fencing")
-def any_token_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_stale", lambda task, _: not task.leased)
-
-
-@plant("fencing", "error")
-def a_closed_lease_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_stale", lambda task, token: task.token != token)
-
-
-@plant("tokens")
-def a_token_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "next_token", lambda tx: tx.last_token + 1)
-
-
-@plant("counters", "starvation")
-def a_slot_leaks_when_a_cancelled_run_ends(patch: pytest.MonkeyPatch) -> None:
-    real = counts.apply
-
-    def leak(tally: counts.Tally, change: Change) -> None:
-        if change.verb != lifecycle.CLOSE:
-            real(tally, change)
-
-    patch.setattr(counts, "apply", leak)
-
-
-@plant("counters")
-def a_new_weight_changes_no_share(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "reshare", always(None))
-
-
-@plant("ceiling")
-def a_lane_takes_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    real = fairness.free_slots
-    patch.setattr(fairness, "free_slots", lambda *args: real(*args) + 1)
-
-
-@plant("ceiling")
-def an_agent_has_no_ceiling(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Contender, "eligible", property(lambda agent: agent.ready > 0))
-
-
-@plant("paused")
-def a_paused_lane_goes_on(patch: pytest.MonkeyPatch) -> None:
-    def ready(tx: Transaction, lanes: Any) -> list[str]:
-        return [name for name in lanes if name in tx.lanes() and tx.lane(name).ready]
-
-    patch.setattr(leasing, "_open_lanes", ready)
-
-
-@plant("starvation")
-def only_one_lane_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    real = leasing._open_lanes
-    patch.setattr(leasing, "_open_lanes", lambda tx, lanes: real(tx, lanes)[:1])
-
-
-@plant("fairness")
-def the_agent_with_most_leases_goes_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Contender, "key", property(lambda one: (False, -one.slots, 0, one.agent)))
-
-
-@plant("order")
-def the_newest_task_goes_first(patch: pytest.MonkeyPatch) -> None:
-    def last(ready: Any, limit: int) -> Any:
-        return sorted(ready, key=lambda pair: (pair[0].priority, -pair[0].seq))[:limit]
-
-    patch.setattr(leasing, "_first", last)
-
-
-@plant("starvation", "error")
-def a_new_strategy_loses_the_queue(patch: pytest.MonkeyPatch) -> None:
-    real = SqliteConnection.run
-
-    def forget(self: SqliteConnection, name: str, /, **values: Any) -> Any:
-        return [] if name == "task_reline" else real(self, name, **values)
-
-    patch.setattr(SqliteConnection, "run", forget)
-
-
-@plant("session")
-def a_session_has_no_gate(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gates, "entry_gate", always(None))
-
-
-@plant("session")
-def a_turn_is_not_handed_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ticks, "settle_sessions", always(None))
-
-
-@plant("session order")
-def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.next_in_sessions
-
-    def newest(tx: Transaction, keys: Any, limit: int) -> Any:
-        found = {task.session: task for task in real(tx, keys, limit + 9)}
-        return list(found.values())
-
-    patch.setattr(Transaction, "next_in_sessions", newest)
-
-
-@plant("final", "counters")
-def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
-    def cancel(task: Any, task_id: str, now: int) -> leases.Decision:
-        after = copy.copy(task)
-        after.state = lifecycle.CANCELLED
-        return leases.Decision(Change(task, after, lifecycle.CANCEL), after)
-
-    real = leases.cancel
-    patch.setattr(leases, "cancel", lambda task, *args: (cancel if task else real)(task, *args))
-
-
-@plant("attempts")
-def a_released_attempt_is_lost(patch: pytest.MonkeyPatch) -> None:
-    real = leases.release
-
-    def release(task: Any, token: int, now: int) -> leases.Decision:
-        decision = real(task, token, now)
-        if decision.change and decision.change.verb == lifecycle.RELEASE:
-            decision.change.after.attempts += 1
-        return decision
-
-    patch.setattr(leases, "release", release)
-
-
-@plant("end")
-def a_task_parks_with_attempts_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retries, "after_failure", always(lifecycle.PARK))
-
-
-@plant("time")
-def deadlines_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ticks, "_expire", always(False))
-
-
-@plant("time")
-def what_is_due_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def remember(engine: Engine, tx: Transaction) -> None:
-        engine.policy, engine._policy_version = tx.policy, tx.policy_version
-        engine.due_at = engine._prune_at
-
-    patch.setattr(Engine, "_remember", remember)
-
-
-@plant("spin")
-def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
-    real = ticks.tick
-
-    def tick(tx: Transaction, now: int) -> None:
-        real(tx, now)
-        tx.note_due(now)
-
-    patch.setattr(ticks, "tick", tick)
-
-
-@plant("lost", "told", "starvation")
-def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_committed", always(True))
-
-
-@plant("error", "told", "lease", "tokens")
-def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_committed", always(False))
-
-
-@plant("error", "idempotency")
-def a_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_remembered", lambda *_: {})
-
-
-@plant("admission")
-def a_full_queue_takes_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "refusal", always(None))
-
-
-@plant("retention")
-def history_is_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = ticks.prune
-    patch.setattr(ticks, "prune", lambda tx, now: real(tx, now + 3000))
-
-
-@plant("delivery")
-def a_webhook_of_a_cancelled_task_is_not_owed(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._conclude
-
-    def conclude(tx: Transaction, change: Change) -> None:
-        real(tx, change)
-        if change.verb == lifecycle.CANCEL:
-            tx._owed.clear()
-
-    patch.setattr(Transaction, "_conclude", conclude)
-
-
-@plant("told")
-def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_stopped_here", always([]))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("bug", "rules"), PLANTS)
+@pytest.mark.parametrize(("bug", "rules"), [*plants.BED.bugs, *plants_work.BED.bugs])
 def test_a_planted_bug_is_caught(
     bug: Bug, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -399,6 +399,7 @@ def _report(world: World) -> Report:
     ended = dict(sorted(rules.ended.items())) | {"parked": len(rules.ids_of("parked"))}
     happened = world.happened + Counter(ground.histories.seen)
     happened["mended"] = ground.families.mended
+    happened["ends under way"] = ground.families.under_way
     happened["batches completed"] = ground.groups.completions
     happened["stops"] = ground.preemption.stops
     return Report(

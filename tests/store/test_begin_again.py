@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, QueueFull
@@ -19,8 +20,6 @@ URL = "https://receiver.example/hook"
 
 
 def body(**retry: Any) -> str:
-    import msgspec
-
     return msgspec.json.encode({"retryPolicy": retry}).decode()
 
 
@@ -287,7 +286,7 @@ def test_after_a_change_of_strategy_a_task_comes_back_into_the_right_line(
     else:
         scheduler.fail(scheduler.lease_one(), retryable=end == "parked")
     scheduler.set_lane(strategy=after)
-    scheduler.submit("other", agent="bob", priority=5)
+    scheduler.submit("other", agent="ada", priority=5)
     if end == "parked":
         scheduler.reset("t")
     else:

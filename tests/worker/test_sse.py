@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.sse import Event, EventTooLong, Parser
+from fairlane.sse import Event, EventTooLong, Follower, Parser
 
 
 def events_of(*chunks: bytes, characters_max: int = 1000) -> list[Event]:
@@ -99,3 +99,29 @@ def test_an_event_is_bounded(stream: bytes) -> None:
 def test_a_stream_is_not_bounded_by_the_bound_of_an_event() -> None:
     stream = b": a comment\ndata: 123456789\n\n" * 100 + b": a comment\n" * 100
     assert len(events_of(stream, characters_max=40)) == 100
+
+
+# --- over several connections --------------------------------------------------------------------
+
+
+def test_the_last_id_is_that_of_what_has_been_handed_out() -> None:
+    follower = Follower(1000)
+    assert follower.feed(b"id: 4\n\n") == []
+    assert follower.last_id == "4"
+    assert follower.feed(b"id: 5\ndata: a\n\nid: 6\ndata") == [Event("a")]
+    assert follower.last_id == "5"
+    follower.connected()
+    assert follower.feed(b": hello\n\n") == []
+    assert follower.last_id == "5"
+    assert follower.feed(b"id: 6\ndata: b\n\n") == [Event("b")]
+
+
+@given(st.lists(st.integers(0, 5), max_size=6))
+def test_without_ids_what_was_given_is_passed_over(lengths: list[int]) -> None:
+    """Each connection gives as many events as it says, from the first on."""
+    follower, given_out = Follower(1000), []
+    for length in lengths:
+        follower.connected()
+        for number in range(length):
+            given_out += [event.data for event in follower.feed(b"data: %d\n\n" % number)]
+    assert given_out == [str(number) for number in range(max(lengths, default=0))]

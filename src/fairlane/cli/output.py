@@ -125,7 +125,7 @@ class JsonOutput:
         print_json(answer)
 
     @contextlib.contextmanager
-    def progress(self, total: int, *, plain: bool = False) -> Iterator[Say]:  # noqa: ARG002 - quiet
+    def progress(self, total: int, *, plain: bool = False) -> Iterator[Say]:  # noqa: ARG002 - nothing is said
         yield lambda *_: None
 
 

@@ -143,6 +143,13 @@ def from_document(document: Mapping[str, Any]) -> Policy:
     return merge(Policy(), document)
 
 
+def restored(kept: Policy) -> Policy:
+    """A policy that an older version has kept, with the lanes and kinds that there are since."""
+    lanes = {**_default_lanes(), **kept.lanes}
+    kinds = {**_default_kinds(), **kept.kinds}
+    return msgspec.structs.replace(kept, lanes=lanes, kinds=kinds)
+
+
 def merge(policy: Policy, document: Any) -> Policy:
     """Lay `document` over `policy`. Raises `InvalidPolicy` with all problems."""
     if not isinstance(document, dict):

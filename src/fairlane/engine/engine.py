@@ -17,7 +17,7 @@ import msgspec
 from fairlane.clock import Clock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Task
-from fairlane.core.policy import Policy
+from fairlane.core.policy import Policy, restored
 from fairlane.engine import leasing, requests, sessions, templates, ticks, verbs
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
@@ -227,7 +227,7 @@ class Engine:
     def _load_policy(self, connection: Connection) -> None:
         version, document = connection.run("policy_newest")[0]
         # As it is: a newer node may have kept keys here that this one does not know.
-        self.policy = msgspec.json.decode(document, type=Policy)
+        self.policy = restored(msgspec.json.decode(document, type=Policy))
         self._policy_version = version
 
     def _remember(self, tx: Transaction) -> None:

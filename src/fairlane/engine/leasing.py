@@ -23,15 +23,16 @@ from fairlane.engine.requests import Grant, Lease
 from fairlane.store.transaction import Transaction
 
 Ready = tuple[Task, str]
+Group = tuple[tuple[str, ...] | None, frozenset[str]]  # lanes and routes of a request
 
 
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
     """What each request gets, possibly nothing."""
     answers: list[list[Grant]] = [[] for _ in requests]
-    groups: dict[tuple[tuple[str, ...] | None, frozenset[str]], list[int]] = {}
+    groups: dict[Group, list[int]] = {}
     for number, request in enumerate(requests):
         groups.setdefault((request.lanes, request.routes), []).append(number)
-    for (lanes, routes), numbers in groups.items():
+    for (lanes, routes), numbers in _critical_first(tx, groups).items():
         wanted = sum(requests[number].limit for number in numbers)
         hands = deque(numbers)
         for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, wanted):
@@ -45,6 +46,19 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
         if hands:
             _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
     return [_with_inputs(tx, grants) for grants in answers]
+
+
+def _critical_first(tx: Transaction, groups: dict[Group, list[int]]) -> dict[Group, list[int]]:
+    """Whoever can run critical work is served first: others would take the slots freed for it."""
+    if len(groups) < 2 or not any(tally.urgent for tally in tx.lanes().values()):
+        return groups
+
+    def comes_later(group: Group) -> bool:
+        lanes, routes = group
+        open_lanes = _open_lanes(tx, lanes or tuple(tx.policy.lanes))
+        return not any(tx.lane(lane).urgent and _urgent(tx, lane, routes) for lane in open_lanes)
+
+    return {group: groups[group] for group in sorted(groups, key=comes_later)}
 
 
 def could_start(tx: Transaction, lane: str) -> bool:

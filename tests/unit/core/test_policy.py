@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlane.core.errors import InvalidPolicy
@@ -14,6 +15,7 @@ from fairlane.core.policy import (
     from_document,
     merge,
     nearest,
+    restored,
     to_document,
 )
 
@@ -98,6 +100,15 @@ def test_the_rest_of_the_defaults_limits_nothing() -> None:
 def test_the_default_policy_is_a_document_that_it_accepts() -> None:
     assert from_document(to_document(Policy())) == Policy()
     assert from_document({}) == Policy()
+
+
+def test_what_an_older_version_kept_has_the_lanes_and_kinds_that_came_since() -> None:
+    kept = merge(Policy(), {"lanes": {"main": {"maxInflight": 7}, "own": {"maxInflight": 2}}})
+    lanes = {name: lane for name, lane in kept.lanes.items() if name != "instruction"}
+    kinds = {name: kind for name, kind in kept.kinds.items() if name != "instruction"}
+    old = msgspec.structs.replace(kept, lanes=lanes, kinds=kinds)
+    assert restored(old) == kept
+    assert restored(kept) == kept
 
 
 def test_a_document_is_spelled_as_in_the_design() -> None:
