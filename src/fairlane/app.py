@@ -314,8 +314,11 @@ class Fairlane(Verbs[Call]):
 
     async def set_policy(self, document: Mapping[str, Any], source: str = "embedded") -> Policy:
         """Lay a document over the policy in force; acts at once."""
+        before = self.node.policy.worker_count
         policy = await self.node.set_policy(dict(document), source)
-        if self._worker is not None:
+        # Only this changes what the worker asks for; to ask again for nothing would give back
+        # what is being granted at this moment.
+        if self._worker is not None and policy.worker_count != before:
             self._worker.poke()
         return policy
 

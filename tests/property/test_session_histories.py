@@ -50,7 +50,6 @@ class Talk:
         self.said: dict[int, str] = {}  # who said the number
         self.told: set[int] = set()  # those whose sender knows that they are refused
         self.begun: list[str] = []  # ids in the order in which they began
-        self.leased = 0  # so many ran when last seen
         self.silenced = 0  # nothing up to this number may begin any more
 
     def take(self, step: int, how: int) -> None:
@@ -70,18 +69,16 @@ class Talk:
             self.told.add(number)
 
     def lease(self, how: int) -> None:
-        for grant in self.scheduler.lease(1 + how % 3):
-            self.held.append(grant.task)
-            if grant.task.attempts == 1 and grant.task.id not in self.begun:
-                self.begun.append(grant.task.id)
-                assert min(self.numbers(grant.task.id)) > self.silenced
+        grants = self.scheduler.lease(1 + how % 3)
+        new = [grant.task.id for grant in grants if grant.task.id not in self.begun]
+        self.held += [grant.task for grant in grants]
+        self.begun += new
+        for name in new:
+            assert min(self.numbers(name)) > self.silenced
         row = self.row()
-        running = [task for task in self.held if self.scheduler.view(task.id).task.leased]
-        policy = self.scheduler.engine.policy.sessions
-        before = self.leased
-        self.leased = len(running)
-        assert self.leased <= max(before, sessions.limit(policy, row))
-        assert self.leased <= row.holders
+        assert len(self.held) <= row.holders
+        # Who had begun before the limit fell goes on, also in another attempt; nobody else begins.
+        assert not new or row.holders <= self.limit(row)
 
     def complete(self, how: int) -> None:
         if self.held:
@@ -89,17 +86,14 @@ class Talk:
             result = f'{{"usage":{{"tokens":{tokens},"contextWindow":100}}}}'
             task = self.held.pop(how % len(self.held))
             self.scheduler.complete(task, result if how % 3 == 0 else None)
-            self.leased -= 1
 
     def fail(self, how: int) -> None:
         if self.held:
             self.scheduler.fail(self.held.pop(how % len(self.held)), retryable=how % 2 == 0)
-            self.leased -= 1
 
     def release(self, how: int) -> None:
         if self.held:
             self.scheduler.release(self.held.pop(how % len(self.held)))
-            self.leased -= 1
 
     def stop(self, _: int) -> None:
         stopped = self.chat.stop()
@@ -126,21 +120,23 @@ class Talk:
         assert row is not None
         return row
 
+    def limit(self, row: Session) -> int:
+        return sessions.limit(self.scheduler.engine.policy.sessions, row)
+
     def numbers(self, name: str) -> list[int]:
         return [int(text) for text in re.findall(r"\d+", self.chat.text(name))]
 
     def check(self) -> None:
         assert recount(self.scheduler.reader) == []
         row = self.row()
-        limit = sessions.limit(self.scheduler.engine.policy.sessions, row)
-        assert not row.waiting or row.holders >= limit, "it stands still"
+        assert not row.waiting or row.holders >= self.limit(row), "it stands still"
 
     def finish(self) -> None:
         """Let everything run that may; then all that was said is somewhere, once, and in order."""
         for _ in range(200):
             for task in self.held:
                 self.scheduler.complete(task)
-            self.held, self.leased = [], 0
+            self.held = []
             self.scheduler.pass_time(1000)
             self.lease(0)
             if self.row().idle:

@@ -39,7 +39,7 @@ class Accounts:
             if len(rows) != len(books.lines):
                 self._judge_forgotten({row[:3] for row in rows})
         else:
-            rows = [row for pair in books.touched for row in ground.reader.lines(pair)]
+            rows = ground.reader.lines(books.touched) if books.touched else []
         for row in rows:
             lane, agent, route, share, served, *counters = row
             line, pair = (lane, agent, route), (lane, agent)
@@ -58,9 +58,9 @@ class Accounts:
         found = {row[0]: (row[1], row[2]) for row in reader.sessions()}
         keys = books.holders.keys() | books.waiting.keys()
         for key in keys:
-            counted = (len(books.holders.get(key, ())), len(books.waiting.get(key, ())))
-            if found.get(key) != counted:
-                raise Violation("counters", f"session {key}: {found.get(key)} is {counted}")
+            right = (len(books.holders.get(key, ())), len(books.waiting.get(key, ())))
+            if found.get(key) != right:
+                raise Violation("counters", f"session {key}: {found.get(key)} is {right}")
         demand("counters", len(found) == len(keys), "a session is kept for nothing")
 
     def _judge_forgotten(self, kept: set[Row]) -> None:

@@ -62,7 +62,7 @@ class Answers:
             elif isinstance(request, Cancel):
                 self._judge_cancel(request, answer, before, seen)
             elif isinstance(request, Retry | Reset):
-                self._judge_revival(request, answer, before, seen, causes)
+                self._judge_revival(request, answer, before, seen)
             elif isinstance(request, CancelBatch):
                 self._judge_batch_cancel(request, answer, causes)
             elif isinstance(request, Submit):
@@ -131,7 +131,6 @@ class Answers:
         answer: Any,
         before: Mapping[int, Task | None],
         seen: Mapping[int, Seen],
-        causes: Causes,
     ) -> None:
         seq = self._ground.ids.get(request.id, 0)
         was, change = before.get(seq), seen.get(seq)

@@ -141,10 +141,12 @@ class Families:
             self._judge_edges(ids, edges)
         demand("edges", sum(unmet.values()) == open_edges, f"{open_edges}: {unmet}")
         for seq, task in blocked.items():
-            demand("edges", task.unmet == unmet[seq], f"task {seq}: {task.unmet}, {unmet[seq]}")
-            demand("stranded", self._waits_for(task.id), f"task {seq} waits for nobody")
-        if not (self._lately or ids):
+            if task.unmet != unmet[seq]:
+                raise Violation("edges", f"task {seq}: {task.unmet}, {unmet[seq]} are open")
+        if not (self._lately or unsettled or ids):
             return
+        for seq, task in blocked.items():
+            demand("stranded", self._waits_for(task.id), f"task {seq} waits for nobody")
         for id_ in self.orphans:
             reason = [p for p in self.parents[id_] if p in unsettled or self.end_of(p, id_) in BAD]
             demand("orphan", reason, f"{id_} stays cancelled, and none of its parents is")
@@ -195,9 +197,7 @@ class Families:
                 return found
             found |= more
 
-    def _holds(
-        self, parent: str, child: str, tasks: Mapping[str, Task], excused: set[str]
-    ) -> bool:
+    def _holds(self, parent: str, child: str, tasks: Mapping[str, Task], excused: set[str]) -> bool:
         if self.end_of(parent, child) is not None:
             return False
         task = tasks.get(parent)

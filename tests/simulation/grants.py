@@ -132,9 +132,7 @@ class Grants:
 
     def _judge_stops(self, step: Step, grants: Sequence[Task], hungry: Sequence[Lease]) -> None:
         ground = self._ground
-        stopped = [
-            seen.after for seen in ground.changed if ground.preemption.judge_flags(seen)
-        ]
+        stopped = [seen.after for seen in ground.changed if ground.preemption.judge_flags(seen)]
         late = any_late(ground.open.values(), step.now)
 
         def wanted(lane: str) -> int:
@@ -158,9 +156,7 @@ class Grants:
             route for lease in leases if lane in ground.lanes(lease) for route in lease.routes
         )
         by_agent = Counter(
-            task.agent
-            for task in ground.books.ready_for(lane, routes)
-            if task.priority <= CRITICAL
+            task.agent for task in ground.books.ready_for(lane, routes) if task.priority <= CRITICAL
         )
         found = 0
         for agent, count in by_agent.items():

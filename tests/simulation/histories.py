@@ -140,8 +140,8 @@ class Histories:
         before, after, type_ = seen.before, seen.after, event.type
         name = f"task {after.seq} ({type_})"
         if type_ == STARTED:
-            told = causes.of(before, Start) or (seen.granted and event is seen.word[-1])
-            demand("fencing", told, f"{name} was started by nobody")
+            begun = seen.granted and event is seen.word[-1]
+            demand("fencing", begun or causes.of(before, Start), f"{name} was started by nobody")
         elif type_ == COMPLETED:
             demand("fencing", causes.of(before, Complete), f"{name} and nobody completed it")
         elif type_ == CANCELLED:

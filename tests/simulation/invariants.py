@@ -228,7 +228,9 @@ class Invariants:
 
     def _judge_result(self, seen: Seen, event: Event, causes: Causes) -> None:
         after = seen.after
-        rows = self.ground.reader.sql("SELECT result, error FROM result WHERE seq = ?", (after.seq,))
+        rows = self.ground.reader.sql(
+            "SELECT result, error FROM result WHERE seq = ?", (after.seq,)
+        )
         result, error = rows[0] if rows else (None, None)
         name = f"task {after.seq} ({after.state}): {result!r} {error!r}"
         if event.type == COMPLETED:

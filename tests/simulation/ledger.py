@@ -15,7 +15,7 @@ import msgspec
 from fairlane.core.model import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import apsw
 
@@ -160,13 +160,14 @@ class Reader:
     def differences(self) -> tuple[list[Seen], list[Task]]:
         """What has changed in the task table since the last call, and what has gone."""
         rows = {row[0]: row for row in self.sql(_MOVING_SQL)}
+        moved = [seq for seq, row in rows.items() if self._rows.get(seq) != row]
         changed = []
-        for seq, row in rows.items():
-            if self._rows.get(seq) != row:
-                before = self.tasks.get(seq)
-                after = Task(*self.sql(f"{_TASK_SQL} WHERE seq = ?", (seq,))[0])
-                self.tasks[seq] = after
-                changed.append(Seen(before, after))
+        if moved:
+            wanted = f"{_TASK_SQL} WHERE seq IN ({', '.join(map(str, moved))}) ORDER BY seq"
+            for row in self.sql(wanted):
+                after = Task(*row)
+                changed.append(Seen(self.tasks.get(after.seq), after))
+                self.tasks[after.seq] = after
         gone = [self.tasks.pop(seq) for seq in self._rows if seq not in rows]
         self._rows = rows
         return changed, gone
@@ -174,11 +175,13 @@ class Reader:
     def task_rows(self) -> list[Row]:
         return self.sql(_TASK_SQL)
 
-    def lines(self, pair: tuple[str, str] | None = None) -> list[Row]:
-        """All lines, or those of one agent in one lane."""
-        if pair is None:
+    def lines(self, pairs: Collection[tuple[str, str]] | None = None) -> list[Row]:
+        """All lines, or those of some agents in some lanes."""
+        if pairs is None:
             return self.sql(_LINE_SQL)
-        return self.sql(f"{_LINE_SQL} WHERE lane = ? AND agent = ?", pair)
+        places = ", ".join(["(?, ?)"] * len(pairs))
+        names = tuple(name for pair in pairs for name in pair)
+        return self.sql(f"{_LINE_SQL} WHERE (lane, agent) IN (VALUES {places})", names)
 
     def lanes(self) -> list[Row]:
         return self.sql(_LANE_SQL)
@@ -252,11 +255,7 @@ class Books:
         if state in ("queued", "waiting_dependency"):
             self.count(task, QUEUED, sign)
             if ready:
-                self.count(task, READY, sign)
-                if task.priority <= -20:
-                    self.count(task, URGENT, sign)
-                lane = self.ready.setdefault(task.lane, {})
-                _keep(lane, task.agent, task, sign)
+                self._add_ready(task, sign)
         elif state in LIVE:
             self.count(task, INFLIGHT, sign)
         elif state == "parked":
@@ -265,20 +264,27 @@ class Books:
             self.count(task, SLOTS, sign)
             self.slots[task.lane, task.agent] += sign
         if state == "waiting_dependency":
-            if sign > 0:
-                self.blocked[task.seq] = task
-            else:
-                self.blocked.pop(task.seq, None)
+            _put(self.blocked, task, sign)
         if task.session is not None:
-            if state == "queued" and task.gate == "session":
-                _keep(self.waiting, task.session, task, sign)
-            elif leased or (state == "queued" and not _is_new_and_delayed(task)):
-                _keep(self.holders, task.session, task, sign)
+            self._add_to_session(task, task.session, sign)
         if task.batch is not None:
             members = self.members.setdefault(task.batch, [0, 0, 0])
             members[0] += sign * (state not in ENDS)
             members[1] += sign * (leased or ready)
             members[2] += sign * (state == "queued" and task.gate == "batch")
+
+    def _add_ready(self, task: Task, sign: int) -> None:
+        self.count(task, READY, sign)
+        if task.priority <= -20:
+            self.count(task, URGENT, sign)
+        _keep(self.ready.setdefault(task.lane, {}), task.agent, task, sign)
+
+    def _add_to_session(self, task: Task, session: str, sign: int) -> None:
+        queued, leased = task.state == "queued", task.lease_expires_at is not None
+        if queued and task.gate == "session":
+            _keep(self.waiting, session, task, sign)
+        elif leased or (queued and not _is_new_and_delayed(task)):
+            _keep(self.holders, session, task, sign)
 
 
 def _is_new_and_delayed(task: Task) -> bool:
@@ -292,9 +298,13 @@ def _zeros() -> list[int]:
 
 def _keep(groups: dict[str, dict[int, Task]], key: str, task: Task, sign: int) -> None:
     group = groups.setdefault(key, {})
+    _put(group, task, sign)
+    if not group:
+        del groups[key]
+
+
+def _put(group: dict[int, Task], task: Task, sign: int) -> None:
     if sign > 0:
         group[task.seq] = task
     else:
         group.pop(task.seq, None)
-        if not group:
-            del groups[key]

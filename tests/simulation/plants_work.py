@@ -210,7 +210,7 @@ def a_batch_that_goes_on_stays_completed(patch: pytest.MonkeyPatch) -> None:
 
 @plant("cancel")
 def a_cancelled_batch_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_cancel_all", lambda tx, batch, now: batch.open)
+    patch.setattr(verbs, "_cancel_all", lambda _, batch, __: batch.open)
 
 
 # --- budgets, waits, deadlines ----------------------------------------------------------------

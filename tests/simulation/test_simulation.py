@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 21)
 STEPS = 5000
 HUNT_SEEDS = range(1, 5)
-HUNT_STEPS = 1500
+HUNT_STEPS = 2000
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 TRACE_KEPT: Final = 30
 DRAIN_BATCHES: Final = 400
 # How much of what follows from an end fits into one transaction: little, so that some is left.
-SMALL: Final = {"LEVELS_MAX": 2, "EDGES_MAX": 4, "_PARENTS_MAX": 2}
+SMALL: Final = {"LEVELS_MAX": (1, 2, 4), "EDGES_MAX": (2, 4, 8), "_PARENTS_MAX": (1, 2)}
 
 
 class World:
@@ -77,7 +77,7 @@ class World:
         self._watchers = Watchers(self.rng, self._callers, self.invariants)
         self._reporters = Reporters(self.rng)
         self._limits = {name: getattr(dependencies, name) for name in SMALL}
-        _set_limits(SMALL)
+        _set_limits({name: self.rng.choice(sizes) for name, sizes in SMALL.items()})
         self._waiting: list[Lease] = []
         self._faulty = True
         self._outside = [self._new_worker() for _ in range(self.rng.randrange(3, 5))]
@@ -105,7 +105,7 @@ class World:
         if moved < 0 or moved > 2000:
             self.happened["clock jumps"] += 1
         chance = rng.random() if self._faulty else 1.0
-        count = rng.choice((0, 1, 2, 2, 3, 4, 5, 6))
+        count = rng.choice((0, 1, 2, 3, 4, 5, 7, 9))
         self.steps += max(1, count)
         batch = self._requests(count)
         if chance < 0.01:

@@ -136,6 +136,16 @@ def test_all_that_waits_becomes_one_run(scheduler: Scheduler, chat: Chat) -> Non
     assert chat.text("a") == "a\nb\nc"
 
 
+def test_what_must_not_be_merged_lets_go_what_was_collected_from_anybody(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.tune(mode="collect", debounce_ms=WINDOW_MS)
+    chat.say("a", sender="bob")
+    assert chat.say("b", sender="ann").id == "a"
+    chat.say("picture", sender="ann", no_merge=True)
+    assert scheduler.run_to_end() == ["a", "picture"]
+
+
 def test_what_must_not_be_merged_is_not_passed_by_what_comes_after_it(
     scheduler: Scheduler, chat: Chat
 ) -> None:
@@ -285,6 +295,28 @@ def test_lowering_it_stops_nobody_and_starts_nobody(scheduler: Scheduler, chat: 
         assert scheduler.lease(10) == []
     scheduler.complete(running[2])
     assert scheduler.names(10) == ["m4"]
+
+
+@pytest.mark.parametrize("how", ["settings", "usage", "policy", "message"])
+def test_what_had_not_begun_when_it_was_lowered_waits_again(
+    scheduler: Scheduler, chat: Chat, how: str
+) -> None:
+    scheduler.set_policy(sessions={"maxConcurrent": 3})
+    chat.say_at_once("m1", "m2", "m3")
+    assert scheduler.names() == ["m1"]
+    assert chat.counts() == (3, 0, 0)
+    if how == "settings":
+        chat.tune(max_concurrent=1)
+    elif how == "usage":
+        chat.use(60)
+    elif how == "policy":
+        scheduler.set_policy(sessions={"maxConcurrent": 1})
+    else:
+        chat.say("m4", max_concurrent=1)
+    assert scheduler.lease(10) == []
+    scheduler.complete(scheduler.view("m1").task)
+    assert scheduler.names(10) == ["m2"]
+    assert scheduler.view("m3").task.gate == "session"
 
 
 def test_raising_it_starts_work_at_once(scheduler: Scheduler, chat: Chat) -> None:

@@ -51,7 +51,7 @@ def admit(
             window = sessions.window_ends(settings, found[0].created_at, now)
             return _grow(tx, *found, submission, window)
     else:
-        _let_go(tx, key, message.sender, now)
+        _let_go(tx, key, None if settings.mode == sessions.COLLECT else message.sender, now)
     problem = _make_room(tx, session, settings, now)
     return problem or admit_task(tx, submission, now)
 
@@ -170,12 +170,12 @@ def _lines(first: str, second: str) -> str:
     return "\n".join(part for part in (first, second) if part.strip())
 
 
-def _let_go(tx: Transaction, key: str, sender: str, now: int) -> None:
-    """What the sender said before goes first: its window ends now."""
+def _let_go(tx: Transaction, key: str, sender: str | None, now: int) -> None:
+    """What the sender said before, or anybody, goes first: its window ends now."""
     tasks = tx.tasks("session_grown", session=key)
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in tasks:
-        if _body.decode(bodies[task.seq]).sender == sender:
+        if sender is None or _body.decode(bodies[task.seq]).sender == sender:
             tx.prepare([task])
             ready = copy.copy(task)
             ready.eligible_at = None

@@ -45,10 +45,23 @@ def settle(tx: Transaction, now: int) -> None:
     """Let everything follow from what has happened: children, sessions, batches."""
     if tx.settling or tx.unsettled:
         dependencies.settle(tx, now)
+    _take_turns_back(tx)
     while tx.open_sessions or tx.open_batches:
         _settle_sessions(tx, now)
         _settle_batches(tx, now)
     tx.close_batches()
+
+
+def _take_turns_back(tx: Transaction) -> None:
+    """Where fewer may run than before, those that have not begun yet wait again, the last first."""
+    for key in sorted(tx.tight_sessions):
+        held = [task for task in tx.tasks("session_held", session=key) if not task.token]
+        held.sort(key=lambda task: (task.priority, task.seq), reverse=True)
+        over = max(0, tx.session(key).holders - tx.session(key).limit)
+        tx.prepare(held[:over])
+        for task in held[:over]:
+            tx.apply(gates.hold(task))
+    tx.tight_sessions.clear()
 
 
 def _settle_sessions(tx: Transaction, now: int) -> None:

@@ -56,6 +56,7 @@ class Transaction:
         self.changed = False
         self.due_at: int | None = None
         self.open_sessions: set[str] = set()
+        self.tight_sessions: set[str] = set()
         self.open_batches: set[str] = set()
         # Parents whose edges have to follow: the state that edges leave and go to, and their own.
         self.settling: dict[str, tuple[int, int, str]] = {}
@@ -152,13 +153,15 @@ class Transaction:
         return self._sessions[key]
 
     def touch_session(self, key: str) -> None:
-        """Its settings or marks have changed: keep them, and see who may go now."""
+        """Its settings or marks have changed: keep them, and see who may go now, or must not."""
         session = self._sessions[key]
         session.limit = sessions.limit(self.policy.sessions, session)
         self.changed = True
         self._dirty_sessions.add(key)
         if session.free and session.waiting:
             self.open_sessions.add(key)
+        if session.holders > session.limit:
+            self.tight_sessions.add(key)
 
     def session_of(self, task: Task) -> Session | None:
         if not task.session:

@@ -57,7 +57,7 @@ WHERE session = :session AND state = 'queued'
 ORDER BY seq
 
 -- name: session_waiting
-SELECT key FROM session WHERE waiting > 0
+SELECT key FROM session WHERE waiting > 0 OR holders > 1
 
 -- name: request_grow
 -- rows: seq int, body text
