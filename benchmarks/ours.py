@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from fairlane.store.opening import open_store
 
 Row = dict[str, Any]
 ROUNDS = 3
+FILLED_BYTES = 400_000
 
 
 @contextmanager
@@ -35,6 +36,11 @@ def sqlite_file() -> Iterator[str]:
 # -------------------------------------------------------------------- Python API
 
 
+def sessions(store: str, count: int, each: int) -> Row:
+    """The same with `count` sessions of `each` tasks: no two of one session run at once."""
+    return run_in_loop(_lifecycle(store, count * each, 250, sessions=count))
+
+
 def lifecycle(store: str, tasks: int, callers: int) -> Row:
     """`callers` submit one by one; the worker in the same process runs a no-op for each.
 
@@ -44,7 +50,9 @@ def lifecycle(store: str, tasks: int, callers: int) -> Row:
     return max(rounds, key=lambda row: row["lifecycle_per_s"])
 
 
-async def _lifecycle(store: str, tasks: int, callers: int, *, total: int | None = None) -> Row:
+async def _lifecycle(
+    store: str, tasks: int, callers: int, *, total: int | None = None, sessions: int = 0
+) -> Row:
     """`total` is how many must have been completed in the store; other nodes may take part."""
     ran = 0
     async with Fairlane(store, policy=WIDE_OPEN) as app:
@@ -55,8 +63,13 @@ async def _lifecycle(store: str, tasks: int, callers: int, *, total: int | None 
             ran += 1
 
         async def caller(number: int) -> None:
-            for _ in range(tasks // callers):
-                await app.submit(handler="noop", agent=f"agent-{number % 10}", params={"n": number})
+            for turn in range(tasks // callers):
+                await app.submit(
+                    handler="noop",
+                    agent=f"agent-{number % 10}",
+                    params={"n": number},
+                    session=f"chat:{(turn * callers + number) % sessions}" if sessions else None,
+                )
 
         goal = total or await _completed(app) + tasks
         began = time.perf_counter()
@@ -179,40 +192,63 @@ def _executed(server: Any, kind: str, requests: int) -> Row:
 # -------------------------------------------------------------------- at size, at rest
 
 
-def flat(store: str, queued: int, agents: int) -> Row:
-    """Lease and finish batches of 100 with a backlog; the backlog is in place before."""
-    command = [sys.executable, "-m", "benchmarks.ours", "--flat", store, str(queued), str(agents)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+def flat(stores: Sequence[tuple[str, int, int]]) -> list[Row]:
+    """Lease and finish batches of 100 with a backlog, on stores with so many tasks and agents.
+
+    The stores take turns, 15 batches each and the first five of them to warm up, so that whatever
+    else the machine does concerns all of them alike.
+    """
+    words = [str(word) for store in stores for word in store]
+    command = [sys.executable, "-m", "benchmarks.ours", "--flat", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    result: Row = json.loads(done.stdout)
+    result: list[Row] = json.loads(done.stdout)
     return result
 
 
-def _flat(store_url: str, queued: int, agents: int) -> Row:
-    store = open_store(store_url)
+def _flat(words: Sequence[str]) -> list[Row]:
+    sizes = [int(word) for word in words[2::3]]
+    engines = [_filled(*store) for store in zip(words[0::3], words[1::3], sizes, strict=True)]
+    leases: list[list[float]] = [[] for _ in engines]
+    cycles: list[list[float]] = [[] for _ in engines]
+    for _ in range(8):
+        for engine, agents, lease, cycle in zip(engines, sizes, leases, cycles, strict=True):
+            for number in range(15):
+                _turn(engine, agents, lease if number >= 5 else [], cycle if number >= 5 else [])
+    rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return [
+        {
+            "lease_us": round(median(lease) * 10_000, 1),
+            "cycle_us": round(median(cycle) * 10_000, 1),
+            "rss_mb": rss_mb,
+        }
+        for lease, cycle in zip(leases, cycles, strict=True)
+    ]
+
+
+def _filled(url: str, queued: str, agents: int) -> Engine:
+    store = open_store(url)
     store.migrate()
     engine = Engine(store, SystemClock(), name="bench")
-    one(engine, SetPolicy(WIDE_OPEN, "bench"))
-    for start in range(0, queued, 1000):
+    if one(engine, SetPolicy(WIDE_OPEN, "bench")) and store.size_bytes() > FILLED_BYTES:
+        return engine  # by a run before this one
+    for start in range(0, int(queued), 1000):
         engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 1000)])
+    return engine
+
+
+def _turn(engine: Engine, agents: int, leases: list[float], cycles: list[float]) -> None:
     routes = frozenset({"handler/noop"})
     request = Lease("bench", None, routes, 100, 60_000, started=routes)
-    leases, cycles = [], []
-    for number in range(60):
-        began = time.perf_counter()
-        grants = engine.apply([], [request]).grants[0]
-        leases.append(time.perf_counter() - began)
-        assert len(grants) == 100
-        engine.apply([Complete(grant.task.seq, grant.task.token) for grant in grants])
-        start = queued + number * 100
-        engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 100)])
-        cycles.append(time.perf_counter() - began)
-    return {
-        "lease_us": round(median(leases[10:]) * 10_000, 1),
-        "cycle_us": round(median(cycles[10:]) * 10_000, 1),
-        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-    }
+    began = time.perf_counter()
+    grants = engine.apply([], [request]).grants[0]
+    leases.append(time.perf_counter() - began)
+    assert len(grants) == 100
+    engine.apply([Complete(grant.task.seq, grant.task.token) for grant in grants])
+    first = time.time_ns() // 1000  # ids that no run before has used
+    engine.apply([Submit([_submission(first + n, agents)]) for n in range(100)])
+    cycles.append(time.perf_counter() - began)
 
 
 def _submission(number: int, agents: int) -> Submission:
@@ -285,7 +321,7 @@ def run_in_loop(work: Any) -> Row:
 
 def main() -> None:
     if sys.argv[1] == "--flat":
-        print(json.dumps(_flat(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+        print(json.dumps(_flat(sys.argv[2:])))
         return
     print("ready", flush=True)
     sys.stdin.read()

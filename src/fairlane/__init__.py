@@ -17,6 +17,7 @@ def __getattr__(name: str) -> Any:
     """Import the application when it is first asked for, so that commands start fast."""
     if name in __all__:
         from fairlane import app  # noqa: PLC0415 - see above
+        from fairlane.core import errors  # noqa: PLC0415 - as above
 
-        return getattr(app, name)
+        return getattr(app if hasattr(app, name) else errors, name)
     raise AttributeError(f"module 'fairlane' has no attribute {name!r}")

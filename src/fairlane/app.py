@@ -27,7 +27,7 @@ from fairlane.core.errors import (
     InvalidRequest,
     InvalidSettings,
     StoreUnavailable,
-    TaskFailed,
+    task_failed,
 )
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
@@ -39,6 +39,7 @@ from fairlane.listeners import Listener, Listeners
 from fairlane.outbound.guard import Guard, Sender, parse_target
 from fairlane.outbound.webhooks import Deliverer, new_secret
 from fairlane.outbox import Outbox
+from fairlane.scheduling import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
 from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
@@ -56,6 +57,7 @@ Shape = dict[str, Any]
 Shapes = AsyncGenerator[Shape, None]
 Call = Coroutine[Any, Any, Shape]
 
+NOT_STARTED: Final = "this Fairlane has not been started; use `async with`"
 _SWITCH_SECONDS: Final = 0.0005
 
 
@@ -88,6 +90,7 @@ class Fairlane(Verbs[Call]):
         allow_outbound: Sequence[str] = (),
         webhook_secret: str | None = None,
         drain_seconds: float = 10.0,
+        token_estimate: TokenEstimate | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
@@ -103,6 +106,7 @@ class Fairlane(Verbs[Call]):
         self._drain_seconds = drain_seconds
         self._handlers: dict[str, Handler] = dict(BUILTIN)
         self._handler_executor = HandlerExecutor(self._handlers)
+        self._scheduling = Scheduling(self.node, token_estimate)
         self._sender: Sender | None = None
         self._action_executor: ActionExecutor | None = None
         self._instruction_executor: InstructionExecutor | None = None
@@ -144,6 +148,7 @@ class Fairlane(Verbs[Call]):
         self.node.draining = True
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
+            await self._scheduling.give_up()
         self.node.let_waiters_go()
 
     async def stop(self) -> None:
@@ -153,6 +158,7 @@ class Fairlane(Verbs[Call]):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._handler_executor.close()
+        await self._scheduling.executor.close()
         if self._action_executor is not None:
             await self._action_executor.close()
         if self._sender is not None:
@@ -176,6 +182,7 @@ class Fairlane(Verbs[Call]):
         routes: dict[str, Executor] = {
             route_of(HANDLER, name): self._handler_executor for name in self._handlers
         }
+        routes[self._scheduling.route] = self._scheduling.executor
         routes[route_of(ACTION)] = self._action_executor
         if self._instruction_executor is not None:
             routes[route_of(INSTRUCTION)] = self._instruction_executor
@@ -227,6 +234,24 @@ class Fairlane(Verbs[Call]):
         if isinstance(answer, FairlaneError):
             raise answer
         return TaskHandle(self, answer)
+
+    async def schedule(
+        self,
+        *,
+        session: str,
+        fn: Handler | None = None,
+        timeout: float | None = None,
+        **fields: Unpack[ScheduleFields],
+    ) -> Any:
+        """Run a function of this process, a handler or a message when its session has a turn.
+
+        Returns the result. Raises a `FairlaneError` when it is refused or did not run, what `fn`
+        raises, `TaskFailed` for a failed handler, `TimeoutError` when time is up. Whoever stops
+        waiting cancels it.
+        """
+        if self._http is None:
+            raise RuntimeError(NOT_STARTED)
+        return await self._scheduling.schedule(session, fn, timeout=timeout, fields=fields)
 
     def _check_callback(self, url: str) -> None:
         try:
@@ -295,7 +320,7 @@ class Fairlane(Verbs[Call]):
     @property
     def _routes(self) -> HttpApp:
         if self._http is None:
-            raise RuntimeError("this Fairlane has not been started; use `async with`")
+            raise RuntimeError(NOT_STARTED)
         return self._http
 
     async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
@@ -349,7 +374,7 @@ class TaskHandle:
         if not view.task.terminal and view.task.state != lifecycle.PARKED:
             raise TimeoutError(f"task {self.id} is {view.task.state} after {timeout} s")
         if view.task.state != "done":
-            raise TaskFailed(self.id, view.task.state, view.error)
+            raise task_failed(self.id, view.task.state, view.error)
         return None if view.result is None else msgspec.json.decode(view.result)
 
 

@@ -71,6 +71,7 @@ def shallow(field: str, value: Any) -> None:
 # An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
+_MISSING: Final = re.compile(r"Object missing required field `(.*?)`")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
 
 
@@ -119,6 +120,9 @@ def _in_words(message: str, fields: frozenset[str]) -> str:
         inside = f"{unknown[2]}." if unknown[2] else ""
         known = _INNER.get(unknown[2] or "", fields)
         return f"unknown field '{inside}{unknown[1]}'{nearest(unknown[1], known)}"
+    missing = _MISSING.fullmatch(message)
+    if missing:
+        return f"missing required field '{missing[1]}'"
     found = _AT.fullmatch(message)
     if not found or not found[2]:
         return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"

@@ -60,6 +60,28 @@ class TaskFields(TypedDict, total=False):
     selector: str | None
 
 
+class MessageFields(TypedDict, total=False):
+    """The fields of `POST /sessions/{key}/messages` in Python's spelling, without the text."""
+
+    agent: str | None
+    sender: str | None
+    sent_at: str | datetime | None
+    handler: str | None
+    media: Sequence[Any] | None
+    no_merge: bool | None
+    lane: str | None
+    mode: str | None
+    cap: int | None
+    drop: str | None
+    debounce_ms: int | None
+    max_concurrent: int | None
+    priority: int | str | None
+    callback_url: str | None
+    metadata: Mapping[str, Any] | None
+    llm_config: Mapping[str, Any] | None
+    timeout_ms: int | None
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)
@@ -100,6 +122,10 @@ def event_query(
 
 def task_path(task_id: str, verb: str = "") -> str:
     return f"/tasks/{quote(task_id, safe='')}{verb}"
+
+
+def session_path(key: str, verb: str = "") -> str:
+    return f"/sessions/{quote(key, safe='')}{verb}"
 
 
 class Verbs(ABC, Generic[A]):
@@ -213,6 +239,92 @@ class Verbs(ABC, Generic[A]):
 
     def cancel_batch(self, batch_id: str) -> A:
         return self.call("POST", f"/batches/{quote(batch_id, safe='')}/cancel")
+
+    # ---------------------------------------------------------------- sessions
+
+    def message(
+        self,
+        key: str,
+        text: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> A:
+        """Say something in a session. What became of it, as for a task that is submitted.
+
+        The texts `/stop` and `/stopall` are answered like those verbs.
+        """
+        unknown = next((name for name in fields if name not in MessageFields.__annotations__), None)
+        if unknown is not None:
+            hint = nearest(unknown, MessageFields.__annotations__)
+            raise TypeError(f"message() got an unexpected keyword argument '{unknown}'{hint}")
+        body = given(message=text, **fields)
+        return self.call(
+            "POST", session_path(key, "/messages"), body=body, idempotency_key=idempotency_key
+        )
+
+    def sessions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
+        """One page, by key; `nextCursor` is there when there are more."""
+        return self.call("GET", "/sessions", query=given(limit=limit, cursor=cursor))
+
+    def session(self, key: str) -> A:
+        """What runs, what waits in which place, its settings, and how many may run and why."""
+        return self.call("GET", session_path(key))
+
+    def set_session(
+        self,
+        key: str,
+        *,
+        mode: str | None = None,
+        cap: int | None = None,
+        drop: str | None = None,
+        debounce_ms: int | None = None,
+        debounce_max_ms: int | None = None,
+        max_concurrent: int | None = None,
+    ) -> A:
+        """Change what is given, for good; the session as it is then."""
+        body = given(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            debounce_max_ms=debounce_max_ms,
+            max_concurrent=max_concurrent,
+        )
+        return self.call("PATCH", session_path(key), body=body)
+
+    def set_usage(self, key: str, tokens: int, context_window: int) -> A:
+        """Tell how full its context window is; the session as it is then."""
+        body = given(tokens=tokens, context_window=context_window)
+        return self.call("PUT", session_path(key, "/usage"), body=body)
+
+    def stop_session(self, key: str) -> A:
+        """Cancel the oldest run of a session; the rest goes on. The ids are in the answer."""
+        return self.call("POST", session_path(key, "/stop"))
+
+    def stop_all(self, key: str) -> A:
+        """Cancel all runs of a session, and drop what waits. The ids of both are in the answer."""
+        return self.call("POST", session_path(key, "/stopall"))
+
+    def reset_session(self, key: str) -> A:
+        """The same as `stop_all`, and a new generation begins."""
+        return self.call("POST", session_path(key, "/reset"))
+
+    # ---------------------------------------------------------------- lanes
+
+    def lanes(self) -> A:
+        return self.call("GET", "/lanes")
+
+    def pause_lane(self, name: str) -> A:
+        """Start nothing more there until it is resumed; what runs goes on."""
+        return self.call("POST", f"/lanes/{quote(name, safe='')}/pause")
+
+    def resume_lane(self, name: str) -> A:
+        return self.call("POST", f"/lanes/{quote(name, safe='')}/resume")
+
+    def clear_lane(self, name: str) -> A:
+        """Cancel everything that is queued there; how many that were."""
+        return self.call("POST", f"/lanes/{quote(name, safe='')}/clear")
 
     # ---------------------------------------------------------------- templates
 

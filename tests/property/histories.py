@@ -19,9 +19,9 @@ from fairlane.core import admission, batches, counts, dependencies, gates, lease
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import QueueFull
-from fairlane.core.sessions import Session
 from fairlane.core.model import BATCH_GATE, SESSION_GATE, Change, Submission, Task
 from fairlane.core.policy import Policy, from_document
+from fairlane.core.sessions import Session
 
 BOUNDED: Final = settings(max_examples=100, deadline=None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 
 from fairlane.core import gates
-from fairlane.core.sessions import Session
 from fairlane.core.model import Change
+from fairlane.core.sessions import Session
 from tests.property.histories import BOUNDED, History, Step, histories, step_lists
 
 

@@ -40,8 +40,9 @@ class Families:
 
     def born(self, task: Task, parents: Iterable[str]) -> None:
         self.parents[task.id] = found = tuple(dict.fromkeys(parents))
-        if not self._gone.isdisjoint(found):
-            self._unknown[task.id] = self._gone.intersection(found)
+        unknown = self._gone.intersection(found) - self.unsettled.keys()
+        if unknown:
+            self._unknown[task.id] = unknown
 
     def begin(self) -> None:
         self._lately = {}
@@ -114,7 +115,7 @@ class Families:
             one = ahead.pop()
             if one == id_:
                 return True
-            if one not in met:
+            if one not in met and one not in self._gone:
                 met.add(one)
                 # At that moment, what has ended in this step had perhaps not ended yet.
                 ahead += [

@@ -71,6 +71,11 @@ class Invariants:
         return [task.id for task in self.ground.reader.tasks.values() if task.state in states]
 
     @property
+    def orphans(self) -> list[str]:
+        """Tasks that were cancelled because of others."""
+        return sorted(self.ground.families.orphans)
+
+    @property
     def busy(self) -> bool:
         """Something has not ended, is still leased, or is still owed."""
         return bool(self._left()) or "due" in self.ground.delivery_states.values()

@@ -31,6 +31,7 @@ from fairlane.engine.requests import (
     Start,
     Submit,
 )
+from tests.simulation.families import BAD
 from tests.simulation.tuning import LANES
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ ROUTES: Final = ("action", "handler/mail", "handler/sum")
 PRIORITIES: Final = (0, 0, 0, 0, 5, 10, 10, -10, -10, -20, -20)
 PAST_KEPT: Final = 40
 PROMISED_MAX: Final = 4
+GENERATIONS_MAX: Final = 20
 
 # Who depends on whom, by number: a chain, a diamond, one before many, many before one, a ladder.
 SHAPES: Final[tuple[tuple[tuple[int, ...], ...], ...]] = (
@@ -78,14 +80,14 @@ class Worker(msgspec.Struct):
 
 
 class Names:
-    """New names, each once."""
+    """New names, each once, in the order of time as those of the engine's callers are."""
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
 
     def new(self, what: str) -> str:
         self._numbers[what] += 1
-        return f"{what}_{self._numbers[what]}"
+        return f"{what}_{self._numbers[what]:04}"
 
 
 class Callers:
@@ -99,7 +101,7 @@ class Callers:
         self.ids: deque[str] = deque(maxlen=PAST_KEPT)
         self.batches: deque[str] = deque(maxlen=6)
         self._keys: deque[tuple[IdempotencyKey, Submit]] = deque(maxlen=6)
-        self._promised: deque[str] = deque()  # ids that others wait for and nobody has used
+        self._promised: dict[str, str] = {}  # ids that nobody has used, and who waits for them
 
     def submit(self) -> list[Submit]:
         rng, chance = self._rng, self._rng.random()
@@ -118,23 +120,23 @@ class Callers:
         rng = self._rng
         found = []
         for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 2, 3))):
-            parents: Sequence[str] = ()
+            task_id, parents = self._id()
             if rng.random() < 0.35:
-                parents = self._parents()
-            found.append(self._submission(self._id(), parents))
+                parents += self._parents(task_id)
+            found.append(self._submission(task_id, parents))
         return Submit(found)
 
     def _family(self) -> Submit:
         """Tasks that depend on each other and perhaps on others, often as one batch."""
         rng = self._rng
         shape = rng.choice(SHAPES)
-        ids = [self._id() for _ in shape]
-        batch = self._batch() if rng.random() < 0.7 else None
+        ids = [self._id()[0] for _ in shape]
+        batch = self._batch() if rng.random() < 0.8 else None
         found = []
         for id_, numbers in zip(ids, shape, strict=True):
             parents = [ids[number] for number in numbers]
             if rng.random() < 0.15:
-                parents += self._parents()
+                parents += self._parents(id_)
             if rng.random() < 0.01:
                 parents.append(rng.choice(ids))  # itself, or round in a circle
             found.append(self._submission(id_, parents, batch.id if batch else None))
@@ -146,7 +148,7 @@ class Callers:
         """Critical work for one lane, more than it has room for."""
         lane, found = self._rng.choice(LANES), []
         for _ in range(self._rng.randrange(1, 4)):
-            one = self._submission(self._id(), ())
+            one = self._submission(self._id()[0], ())
             found.append(msgspec.structs.replace(one, lane=lane, priority=-20, session=None))
         return Submit(found)
 
@@ -155,7 +157,7 @@ class Callers:
         id_ = self._names.new("bat")
         self.batches.append(id_)
         url = "https://example.org/batch" if rng.random() < 0.4 else None
-        return NewBatch(id_, rng.choice(self._agents), rng.choice((None, 1, 1, 2, 3)), url)
+        return NewBatch(id_, rng.choice(self._agents), rng.choice((None, 1, 1, 1, 2, 3)), url)
 
     def _again(self, key: IdempotencyKey, first: Submit) -> Submit:
         """As an edge does it: the ids are new, the key tells that it is the same request."""
@@ -176,16 +178,20 @@ class Callers:
             key = msgspec.structs.replace(key, digest="another")
         return Submit(again, key, batch)
 
-    def _id(self) -> str:
-        """A new name, or one that others wait for already."""
-        if self._promised and self._rng.random() < 0.25:
-            task_id = self._promised.popleft()
+    def _id(self) -> tuple[str, list[str]]:
+        """A new name, or one that others wait for already; then perhaps with one of them."""
+        rng, parents = self._rng, []
+        if self._promised and rng.random() < 0.25:
+            task_id = rng.choice(list(self._promised))
+            waiter = self._promised.pop(task_id)
+            if rng.random() < 0.2:
+                parents = [waiter]
         else:
             task_id = self._names.new("tsk")
         self.ids.append(task_id)
-        return task_id
+        return task_id, parents
 
-    def _parents(self) -> list[str]:
+    def _parents(self, child: str) -> list[str]:
         """Tasks of earlier steps in any state, or ones that do not exist, or not yet."""
         rng = self._rng
         found = []
@@ -194,10 +200,11 @@ class Callers:
             if chance < 0.03:
                 found.append(self._names.new("never"))
             elif chance < 0.12 and len(self._promised) < PROMISED_MAX:
-                self._promised.append(self._names.new("tsk"))
-                found.append(self._promised[-1])
+                found.append(self._names.new("tsk"))
+                self._promised[found[-1]] = child
             elif chance < 0.20 and self._promised:
-                found.append(rng.choice(self._promised))
+                found.append(rng.choice(list(self._promised)))
+                self._promised[found[-1]] = child
             elif self.ids:
                 found.append(rng.choice(self.ids))
         return found
@@ -275,7 +282,7 @@ class Watchers:
         if chance < 0.35:
             return self._cancel(held)
         if chance < 0.75:
-            return Retry(self._one_of("failed", "cancelled"))
+            return Retry(self._head() or self._one_of("failed", "cancelled"))
         if chance < 0.90:
             return Reset(self._one_of("parked"))
         if chance < 0.97:
@@ -291,6 +298,20 @@ class Watchers:
         if held and rng.random() < 0.4:
             return Cancel(rng.choice(held).id)
         return Cancel(self._any())
+
+    def _head(self) -> str | None:
+        """The task because of which others were cancelled, if there is one."""
+        orphans = self._invariants.orphans
+        if not orphans or self._rng.random() < 0.5:
+            return None
+        found: str | None = self._rng.choice(orphans)
+        families = self._invariants.ground.families
+        for _ in range(GENERATIONS_MAX):
+            if found is None or found not in families.orphans:
+                return found
+            parents = families.parents[found]
+            found = next((p for p in parents if families.ends.get(p) in BAD), None)
+        return None
 
     def _one_of(self, *states: str) -> str:
         """Mostly a task in one of these states."""

@@ -131,7 +131,7 @@ def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "next_in_sessions", newest)
 
 
-@plant("final", "history")
+@plant("final", "history", "state")
 def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
     def cancel(task: Any, task_id: str, now: int) -> leases.Decision:
         after = copy.copy(task)

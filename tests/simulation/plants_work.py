@@ -62,7 +62,7 @@ def what_is_left_to_settle_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "_keep", keep)
 
 
-@plant("edges", "stranded")
+@plant("edges", "stranded", "time")
 def what_is_left_to_settle_is_not_taken_up(patch: pytest.MonkeyPatch) -> None:
     def load(tx: Transaction) -> None:
         tx.connection.run("unsettled_forget")

@@ -62,11 +62,11 @@ class Operator:
             change = {"maxPerAgentInflight": rng.choice((None, 1, 2, 3))}  # not in every strategy
         elif chance < 0.50:
             change = {"paused": rng.random() < 0.5}
-        elif chance < 0.57:
+        elif chance < 0.55:
             change = {"maxQueueSize": rng.randrange(5, 15), "maxPerAgent": rng.choice((None, 5))}
-        elif chance < 0.60:
-            change = {"agingMs": rng.choice((None, 30, 400))}
-        elif chance < 0.63:
+        elif chance < 0.65:
+            change = {"agingMs": rng.choice((None, 30, 2000))}
+        elif chance < 0.68:
             change = {"maxInflight": -1}
         return {"lanes": {rng.choice(LANES): change}}
 

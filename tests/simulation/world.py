@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 TRACE_KEPT: Final = 30
 DRAIN_BATCHES: Final = 400
 # How much of what follows from an end fits into one transaction: little, so that some is left.
-SMALL: Final = {"LEVELS_MAX": (1, 2, 4), "EDGES_MAX": (2, 4, 8), "_PARENTS_MAX": (1, 2)}
+SMALL: Final = {"LEVELS_MAX": (2, 4), "EDGES_MAX": (2, 4, 8), "_PARENTS_MAX": (2, 8)}
 
 
 class World:

@@ -20,7 +20,8 @@ def test_a_task_runs_when_its_moment_has_come_and_not_before(
     scheduler: Scheduler, how: str
 ) -> None:
     moment = scheduler.clock.now() + 5000
-    (task,) = scheduler.submit("t", **{how: 5000 if how == "delay_ms" else moment})
+    given: dict[str, Any] = {how: 5000 if how == "delay_ms" else moment}
+    (task,) = scheduler.submit("t", **given)
     assert (task.state, task.gate, task.eligible_at) == ("queued", "delay", moment)
     assert scheduler.names() == []
     scheduler.pass_time(4999)

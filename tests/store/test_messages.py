@@ -142,7 +142,7 @@ def test_a_message_that_waits_for_nothing_takes_the_window_with_it(
 
 @pytest.mark.parametrize("who", ["policy", "session", "message"])
 def test_debouncing_can_be_switched_off_by(scheduler: Scheduler, chat: Chat, who: str) -> None:
-    said = {}
+    said: dict[str, Any] = {}
     if who == "policy":
         scheduler.set_policy(sessions={"debounceMs": 0})
     elif who == "session":

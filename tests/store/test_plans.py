@@ -22,6 +22,7 @@ SMALL = {"lane", "policy", "scheduler", "writer", "found", "rows"}
 # Statements that may read a whole table, and why.
 MAY_SCAN = {
     "task_reline": "rewrites every task of a lane, when an operator changes its strategy",
+    "session_waiting": "looks for all who wait, when an operator changes how many get the turn",
     "line_agents": "looks for agents over all lanes, when an operator changes their weight",
     "task_list": "goes from the newest task downwards until it has a page; people ask for it",
     "task_ids": "goes from the newest task downwards until it has a page; people ask for it",

@@ -207,11 +207,11 @@ def test_critical_work_that_something_else_holds_up_stops_nobody(
     scheduler: Scheduler, why: str
 ) -> None:
     fill(scheduler, "a", session="s")
-    fields: dict[str, Any] = {
+    gated: dict[str, dict[str, Any]] = {
         "session": {"session": "s"},
         "delay": {"delay_ms": 5000},
         "dependency": {"depends_on": ("a",)},
-    }.get(why, {})
+    }
     if why == "batch":
         critical = [submission(name, priority=CRITICAL) for name in ("first", "critical")]
         scheduler.batch(*critical, parallelism=1)
@@ -219,7 +219,7 @@ def test_critical_work_that_something_else_holds_up_stops_nobody(
     else:
         fill(scheduler, "b")
         scheduler.set_lane(paused=why == "paused")
-        scheduler.submit("critical", priority=CRITICAL, **fields)
+        scheduler.submit("critical", priority=CRITICAL, **gated.get(why, {}))
     assert stops(ask(scheduler)) == []
     assert asked(scheduler, "a") == []
 

@@ -169,7 +169,12 @@ def _policy() -> dict[str, Any]:
         "action": {**kind, "lane": "browser", "maxAttempts": 1, "whenSpent": "fail"},
         "handler": {**kind, "lane": "main", "maxAttempts": 3, "whenSpent": "park"},
     }
-    document = {"enabled": True, "maxInflight": None, "workerCount": 0, "agents": {}}
+    document: dict[str, Any] = {
+        "enabled": True,
+        "maxInflight": None,
+        "workerCount": 0,
+        "agents": {},
+    }
     document |= {"lanes": lanes, "kinds": kinds, "retention": {"days": 30, "resultTTLSec": None}}
     return {"version": 1, "document": json.dumps(document), "source": "http", "created_at": NOW}
 

@@ -13,9 +13,9 @@ from fairlane.app import Fairlane
 from fairlane.cli import parser
 from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
+from fairlane.engine import ticks
 from fairlane.http.answers import STATUS
 from fairlane.http.app import HttpApp
-from fairlane.engine import ticks
 from fairlane.store import queries
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_every_error_code_is_documented() -> None:
 def test_every_code_that_http_can_answer_has_a_status() -> None:
     only_elsewhere = {
         "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_mismatch",
-        "unreachable",
+        "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
     }  # fmt: skip
     assert error_codes() - only_elsewhere - set(STATUS) == set()
 

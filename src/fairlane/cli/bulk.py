@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from fairlane.cli import exits
@@ -57,13 +58,25 @@ def _each(args: argparse.Namespace, side: Backend, out: Output) -> int:
 def _many(args: argparse.Namespace, side: Backend, out: Output, which: dict[str, Any]) -> int:
     verb, client = args.command, side.client
     act = {"cancel": client.cancel_many, "retry": client.retry_many, "reset": client.reset_many}
-    if not args.dry_run and not args.yes and sys.stdin.isatty() and sys.stderr.isatty():
+
+    def question() -> str | None:
         matched = act[verb](dry_run=True, **which)["matched"]
-        if matched and not _confirmed(f"{verb} {matched} task{'s' * (matched > 1)}? [y/N] "):
-            sys.stderr.write("nothing was changed\n")
-            return exits.OK
-    out.many(act[verb](dry_run=args.dry_run, **which), verb)
+        return f"{verb} {matched} task{'s' * (matched > 1)}? [y/N] " if matched else None
+
+    if args.dry_run or not declined(args, question):
+        out.many(act[verb](dry_run=args.dry_run, **which), verb)
     return exits.OK
+
+
+def declined(args: argparse.Namespace, question: Callable[[], str | None]) -> bool:
+    """Ask a person, if there is one and something to ask; whether they said no."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    asked = question()
+    if asked is None or _confirmed(asked):
+        return False
+    sys.stderr.write("nothing was changed\n")
+    return True
 
 
 def _confirmed(question: str) -> bool:

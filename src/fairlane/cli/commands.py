@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from fairlane import config, wire
-from fairlane.cli import batches, bulk, exits, streams, submitting
+from fairlane.cli import batches, bulk, exits, sessions, streams, submitting
 from fairlane.cli.backends import opened
 from fairlane.cli.output import output_of
 from fairlane.cli.parser import SERVE_SETTINGS
@@ -114,6 +114,11 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "events": streams.events,
     "output": streams.output,
     "prune": bulk.prune,
+    "message": sessions.message,
+    "stop": sessions.stop,
+    "stopall": sessions.stop_all,
+    "sessions": sessions.sessions,
+    "lanes": sessions.lanes,
     "stats": stats,
     "templates": templates,
     "doctor": doctor,

@@ -38,6 +38,8 @@ SERVE_SETTINGS: Final = (
     "drain_seconds",
     "log_level",
 )
+# Commands whose verb may be left out, and whether what is listed may be named.
+LISTED: Final = {"lanes": False, "sessions": True}
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -69,8 +71,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for argument in arguments:
         if not argument.isascii() and not _is_text(argument):
             parser.error(f"{argument!a} is not valid UTF-8")
+    arguments = _with_verb(leaves, arguments)
     _refuse_unknown(parser, leaves, arguments)
     return parser.parse_args(arguments)
+
+
+def _with_verb(leaves: Leaves, arguments: Sequence[str]) -> Sequence[str]:
+    """Who names no verb wants a list: `lanes` is `lanes list`, `sessions KEY` has a key besides."""
+    command, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
+    wants_list = command in LISTED and following not in ("-h", "--help")
+    if not wants_list or f"{command} {following}" in leaves:
+        return arguments
+    if LISTED[command] or not following or following.startswith("-"):
+        return [command, "list", *arguments[1:]]
+    return arguments
 
 
 def build() -> tuple[Parser, Leaves]:
@@ -91,9 +105,14 @@ def build() -> tuple[Parser, Leaves]:
     add("tasks", "List tasks, newest first", _tasks)
     add("show", "Show a task", _show)
     add("wait", "Wait until tasks have ended", _wait)
-    from fairlane.cli import template_options, work_options  # noqa: PLC0415 - built on this module
+    from fairlane.cli import (  # noqa: PLC0415 - built on this module
+        session_options,
+        template_options,
+        work_options,
+    )
 
     work_options.fill(add, commands, leaves)
+    session_options.fill(add, commands, leaves)
     add("stats", "Show what the scheduler has done and has to do", server_or_store)
     add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
     about = "Keep instructions with parameters, and make tasks of them"

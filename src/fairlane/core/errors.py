@@ -25,6 +25,11 @@
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
     `-- TaskFailed           task_failed: a task that somebody waited for did not end done
+        |-- QueueDropped         queue_dropped
+        |-- Interrupted          interrupted
+        |-- Stopped              stopped
+        |-- SessionReset         session_reset
+        `-- LaneCleared          lane_cleared
 
 Codes are stable and part of the public surface; messages may improve at any time.
 """
@@ -176,3 +181,38 @@ class TaskFailed(FairlaneError):
         super().__init__(f"task {task_id} ended {state}" + (f": {error}" if error else ""))
         self.state = state
         self.error = error
+
+
+class QueueDropped(TaskFailed):
+    """A newer message took its place: the session's queue was full, and it drops old ones."""
+
+    code = "queue_dropped"
+
+
+class Interrupted(TaskFailed):
+    """A newer message of its session was to run at once."""
+
+    code = "interrupted"
+
+
+class Stopped(TaskFailed):
+    """Its session was told to stop."""
+
+    code = "stopped"
+
+
+class SessionReset(TaskFailed):
+    code = "session_reset"
+
+
+class LaneCleared(TaskFailed):
+    """An operator has emptied its lane."""
+
+    code = "lane_cleared"
+
+
+def task_failed(task_id: str, state: str, error: str | None) -> TaskFailed:
+    """What is raised to who waited. The first word of a cancelled task's error may be a code."""
+    code = (error or "").partition(":")[0] if state == "cancelled" else ""
+    kinds = {kind.code: kind for kind in TaskFailed.__subclasses__()}
+    return kinds.get(code, TaskFailed)(task_id, state, error)

@@ -133,12 +133,15 @@ def settle(tx: Transaction, now: int) -> None:
 
 
 def _load(tx: Transaction) -> None:
+    """What was left over goes first, so that newer ends cannot hold it up for ever."""
+    newer, tx.settling = tx.settling, {}
     for parent, goes, state in tx.connection.run("unsettled_all"):
         left = BROKEN if goes == OPEN else OPEN
-        newer = tx.settling.get(parent)
         # What a revived parent has not mended yet must be, before that it is done can count.
-        if newer is None or (goes == OPEN and newer[1] == MET):
+        if parent not in newer or (goes == OPEN and newer[parent][1] == MET):
             tx.settling[parent] = (left, goes, state)
+    for parent, work in newer.items():
+        tx.settling.setdefault(parent, work)
     tx.connection.run("unsettled_forget")
     tx.unsettled = 0
     tx.changed = True

@@ -157,7 +157,7 @@ def test_a_task_stands_in_its_agents_line_or_in_the_one_of_its_lane() -> None:
     ],
 )
 def test_a_delay_and_a_moment_are_kept_while_they_lie_ahead(
-    given: dict[str, int], eligible_at: int | None
+    given: dict[str, Any], eligible_at: int | None
 ) -> None:
     assert _admitted(**given).eligible_at == eligible_at
 

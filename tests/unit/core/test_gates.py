@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.core import gates
 from fairlane.core.batches import Batch
-from fairlane.core.sessions import Session
 from fairlane.core.model import Change, Task
+from fairlane.core.sessions import Session
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW
 

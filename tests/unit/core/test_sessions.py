@@ -111,7 +111,7 @@ def test_the_limit_is_the_sessions_own_or_the_policys() -> None:
     ],
 )
 def test_running_ones_do_not_count_and_those_that_will_run_at_once_neither(
-    cap: int, drop: str, counts: dict[str, int], excess: int
+    cap: int, drop: str, counts: dict[str, Any], excess: int
 ) -> None:
     settings = SessionPolicy(cap=cap, drop=drop)
     assert max(0, sessions.excess(settings, Session("s", **counts))) == excess
@@ -266,5 +266,5 @@ def test_a_reservation_that_leaves_nothing_is_refused(lane: dict[str, Any], says
 
 def test_lowering_a_ceiling_below_what_is_reserved_is_refused() -> None:
     held = policy.from_document({"lanes": {"main": {"reserved": {"critical": 5}}}})
-    with pytest.raises(InvalidPolicy, match="reserved.critical"):
+    with pytest.raises(InvalidPolicy, match=r"reserved\.critical"):
         policy.merge(held, {"lanes": {"main": {"maxInflight": 5}}})

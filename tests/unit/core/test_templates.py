@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core import templates
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.secrets import masked
+from fairlane.core.secrets import SECRETS, masked
 from fairlane.core.templates import Template, create, instantiate, update
 from tests.unit.core.rows import NOW
 
@@ -322,8 +322,8 @@ def test_a_masked_secret_needs_one_that_is_kept() -> None:
 
 
 def test_a_configuration_is_shown_without_its_secrets() -> None:
-    config = dict.fromkeys(templates.SECRETS, "secret") | {"model": "m", "region": "eu"}
-    shown = dict.fromkeys(templates.SECRETS, "***") | {"model": "m", "region": "eu"}
+    config = dict.fromkeys(SECRETS, "secret") | {"model": "m", "region": "eu"}
+    shown = dict.fromkeys(SECRETS, "***") | {"model": "m", "region": "eu"}
     assert masked(config) == shown
 
 

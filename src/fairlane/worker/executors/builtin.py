@@ -57,9 +57,12 @@ class HandlerExecutor:
         self._threads = DaemonThreads(threads_max, name="fairlane-handler")
 
     async def execute(self, run: Run) -> Any:
-        handler = self._handler(run.work)
+        return await self.run(self._handler(run.work), run.work)
+
+    async def run(self, handler: Handler, work: Work) -> Any:
+        """Call it, and word what it raises."""
         try:
-            result = await self._call(handler, run.work)
+            result = await self._call(handler, work)
         except ExecutionFailed:
             raise
         except asyncio.CancelledError as error:
@@ -82,7 +85,7 @@ class HandlerExecutor:
         return self._handlers[name]
 
     async def _call(self, handler: Handler, work: Work) -> Any:
-        if _is_async(handler):
+        if is_async(handler):
             return await handler(work)
         context = contextvars.copy_context()
         thread = self._threads.submit(context.run, _call_plain, handler, work)
@@ -114,7 +117,7 @@ def _call_plain(handler: Handler, work: Work) -> Any:
         raise failures.from_exception(error) from error
 
 
-def _is_async(handler: Handler) -> bool:
+def is_async(handler: Handler) -> bool:
     if inspect.iscoroutinefunction(handler):
         return True
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have an async __call__

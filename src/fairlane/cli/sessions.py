@@ -1,0 +1,208 @@
+"""What the commands about sessions and lanes do."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from fairlane import wire
+from fairlane.cli import exits
+from fairlane.cli.backends import Backend, backend
+from fairlane.cli.bulk import declined
+from fairlane.cli.output import JsonOutput, Output, Shape, print_json
+from fairlane.cli.waiting import wait_for
+from fairlane.core.errors import InvalidRequest
+
+# Options by the argument of `Verbs` that each fills.
+_BEHAVIOUR: Final = {
+    "mode": "mode",
+    "cap": "cap",
+    "drop": "drop",
+    "debounce": "debounce_ms",
+    "max_concurrent": "max_concurrent",
+}
+_SETTINGS: Final = {**_BEHAVIOUR, "debounce_max": "debounce_max_ms"}
+_MESSAGE: Final = {
+    **_BEHAVIOUR,
+    "sender": "sender",
+    "agent": "agent",
+    "handler": "handler",
+    "no_merge": "no_merge",
+    "sent_at": "sent_at",
+    "lane": "lane",
+    "priority": "priority",
+    "timeout": "timeout_ms",
+    "metadata": "metadata",
+    "callback_url": "callback_url",
+}
+
+
+class SessionOutput(Output, Protocol):
+    def sessions(self, page: Shape, *, more: bool) -> None: ...
+
+    def session(self, session: Shape) -> None: ...
+
+    def said(self, answer: Shape) -> None: ...
+
+    def stopped(self, answer: Shape, key: str) -> None: ...
+
+    def lanes(self, answer: Shape) -> None: ...
+
+    def lane_set(self, answer: Shape) -> None: ...
+
+    def lane_cleared(self, answer: Shape) -> None: ...
+
+
+class JsonSessionOutput(JsonOutput):
+    def sessions(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
+        print_json(page)
+
+    def session(self, session: Shape) -> None:
+        print_json(session)
+
+    def said(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def stopped(self, answer: Shape, key: str) -> None:  # noqa: ARG002 - of use to people only
+        print_json(answer)
+
+    def lanes(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def lane_set(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def lane_cleared(self, answer: Shape) -> None:
+        print_json(answer)
+
+
+# -------------------------------------------------------------------- sessions
+
+
+def sessions(args: argparse.Namespace) -> int:
+    return SESSION_VERBS[args.verb](args)
+
+
+def list_(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        if args.key is not None:
+            out.session(side.client.session(args.key))
+            return exits.OK
+        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
+        cursor = args.cursor
+        while True:
+            page = side.client.sessions(limit=limit, cursor=cursor)
+            cursor = page.get("nextCursor")
+            out.sessions(page, more=args.all)
+            if not args.all or cursor is None:
+                return exits.OK
+
+
+def set_(args: argparse.Namespace) -> int:
+    settings = _given(args, _SETTINGS)
+    if not settings:
+        raise InvalidRequest("say what to set; see fairlane sessions set --help")
+    with _opened(args) as (side, out):
+        out.session(side.client.set_session(args.key, **settings))
+    return exits.OK
+
+
+def usage(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.session(side.client.set_usage(args.key, args.tokens, args.window))
+    return exits.OK
+
+
+def reset(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.stopped(side.client.reset_session(args.key), args.key)
+    return exits.OK
+
+
+def message(args: argparse.Namespace) -> int:
+    with _opened(args, create=True) as (side, out):
+        fields = _given(args, _MESSAGE)
+        answer = side.client.message(
+            args.key, args.text, idempotency_key=args.idempotency_key, **fields
+        )
+        if "taskId" not in answer:  # the text was a command
+            out.stopped(answer, args.key)
+        elif args.wait is None:
+            out.said(answer)
+        else:
+            return wait_for(side, out, [answer["taskId"]], args.wait)
+    return exits.OK
+
+
+def stop(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.stopped(side.client.stop_session(args.key), args.key)
+    return exits.OK
+
+
+def stop_all(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.stopped(side.client.stop_all(args.key), args.key)
+    return exits.OK
+
+
+SESSION_VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "list": list_,
+    "set": set_,
+    "usage": usage,
+    "reset": reset,
+}
+
+
+# -------------------------------------------------------------------- lanes
+
+
+def lanes(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        client = side.client
+        if args.verb == "list":
+            out.lanes(client.lanes())
+        elif args.verb == "clear":
+            _clear(args, side, out)
+        else:
+            act = client.pause_lane if args.verb == "pause" else client.resume_lane
+            out.lane_set(act(args.name))
+    return exits.OK
+
+
+def _clear(args: argparse.Namespace, side: Backend, out: SessionOutput) -> None:
+    def question() -> str | None:
+        shapes = side.client.lanes()["lanes"]
+        number = next((one["waiting"] for one in shapes if one["name"] == args.name), 0)
+        tasks = "1 task" if number == 1 else f"{number} tasks"
+        return f"cancel {tasks} in lane {args.name}? [y/N] " if number else None
+
+    if not declined(args, question):
+        out.lane_cleared(side.client.clear_lane(args.name))
+
+
+# -------------------------------------------------------------------- parts
+
+
+@contextlib.contextmanager
+def _opened(
+    args: argparse.Namespace, *, create: bool = False
+) -> Iterator[tuple[Backend, SessionOutput]]:
+    side = backend(args.url, args.store, create=create)
+    with side.client:
+        yield side, _output(args)
+
+
+def _output(args: argparse.Namespace) -> SessionOutput:
+    if args.json:
+        return JsonSessionOutput()
+    from fairlane.cli.human_sessions import HumanSessionOutput  # noqa: PLC0415 - slow to import
+
+    return HumanSessionOutput()
+
+
+def _given(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
+    named = {field: getattr(args, option) for option, field in options.items()}
+    return {field: value for field, value in named.items() if value is not None}

@@ -1,0 +1,76 @@
+"""Functions of this process that run once, for somebody in this process who waits.
+
+What is kept of such a task in the store is everything but the function. The trap: when the process
+is gone, nobody can run it any more. Whoever leases it then ends it with an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors.base import Run, Work
+from fairlane.worker.executors.builtin import Handler, HandlerExecutor, is_async
+
+GONE: Final = "the program that was to run this function is gone; schedule it again"
+BEGUN: Final = "the function was begun once and is not begun again"
+
+
+class Call(msgspec.Struct):
+    """A task that somebody here waits for; of a function, when it has one.
+
+    `error` is what the function has raised; `given_up` says that it will not run any more.
+    """
+
+    function: Handler | None = None
+    waiters: int = 0
+    begun: bool = False
+    given_up: bool = False
+    error: Exception | None = None
+
+
+class CallExecutor(HandlerExecutor):
+    """Runs the functions of calls, found by the task's id."""
+
+    def __init__(self, calls: Mapping[str, Call]) -> None:
+        super().__init__({})
+        self._calls = calls
+
+    async def execute(self, run: Run) -> Any:
+        call = self._calls.get(run.work.task_id)
+        if call is None or call.function is None:
+            raise ExecutionFailed(GONE, retryable=False)
+        if call.begun:
+            raise ExecutionFailed(BEGUN, retryable=False)
+        call.begun = True
+        try:
+            return await self.run(_remembering(call, call.function), run.work)
+        except ExecutionFailed as error:
+            call.error = call.error or error
+            raise ExecutionFailed(error.message, retryable=False) from error
+
+
+def _remembering(call: Call, function: Handler) -> Handler:
+    """The same function, which leaves behind what it raises: whoever waits is to get that."""
+    if is_async(function):
+
+        async def run_async(work: Work) -> Any:
+            try:
+                return await function(work)
+            except Exception as error:
+                call.error = error
+                raise
+
+        return run_async
+
+    def run_plain(work: Work) -> Any:
+        try:
+            return function(work)
+        except Exception as error:
+            call.error = error
+            raise
+
+    return run_plain
