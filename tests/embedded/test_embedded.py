@@ -12,7 +12,8 @@ from fairlane import Fairlane
 from fairlane.bodies import TaskBody
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
-from fairlane.verbs import TaskFields, task_body
+from fairlane.messages import MessageBody
+from fairlane.verbs import MessageFields, TaskFields, given, task_body
 from tests.fakes.chat_agent import ChatAgent, Script
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def test_every_field_of_a_task_has_a_name_in_python() -> None:
         "timeout",
         "webhookUrl",
     }
+
+
+def test_every_field_of_a_message_has_a_name_in_python() -> None:
+    said = given(message="x", **dict.fromkeys(MessageFields.__annotations__, "x"))
+    assert set(said) == set(MessageBody.__struct_encode_fields__) - {"webhookUrl"}
 
 
 # --- submitting -----------------------------------------------------------------------------------
@@ -150,6 +156,38 @@ async def test_a_batch_runs_and_is_cancelled(app: Fairlane) -> None:
     await app.node.wait(answer["tasks"][0]["taskId"], 10)
     assert (await app.cancel_batch(batch_id))["cancelled"] == 1
     assert [one["state"] for one in (await app.batches(agent="a"))["batches"]] == ["cancelled"]
+
+
+async def test_sessions_are_spoken_to_tuned_and_stopped(app: Fairlane) -> None:
+    said = [await app.message("s", text, handler="nobody", sender="ada") for text in ("a", "b")]
+    assert (said[1]["taskId"], said[1]["merged"]) == (said[0]["taskId"], True)
+    assert (await app.show(said[0]["taskId"]))["params"]["message"] == "a\nb"
+    assert (await app.set_session("s", cap=3, debounce_max_ms=9))["settings"]["cap"] == 3
+    assert (await app.set_usage("s", 6, 10))["throttled"] is True
+    assert [one["sessionKey"] for one in (await app.sessions(limit=1))["sessions"]] == ["s"]
+    assert (await app.session("s"))["waiting"][0]["position"] == 1
+    assert (await app.stop_session("s")) == {"stopped": [], "drained": []}
+    assert (await app.message("s", "/stopall"))["drained"] == [said[0]["taskId"]]
+    assert (await app.stop_all("s")) == {"stopped": [], "drained": []}
+    assert (await app.reset_session("s"))["generation"] == 1
+    with pytest.raises(TypeError, match=r"did you mean sender\?"):
+        await app.message("s", "c", sendr="x")  # type: ignore[call-arg]  # that is what is tried here
+
+
+async def test_whoever_waits_for_a_stopped_task_is_told_why(app: Fairlane) -> None:
+    task = await app.submit(handler="nobody", session="s")
+    await app.stop_all("s")
+    with pytest.raises(errors.Stopped, match="its session was told to stop"):
+        await task.result(timeout=10)
+
+
+async def test_lanes_are_watched_paused_and_emptied(app: Fairlane) -> None:
+    assert (await app.pause_lane("team"))["paused"] is True
+    await app.submit(handler="echo", lane="team")
+    team = next(lane for lane in (await app.lanes())["lanes"] if lane["name"] == "team")
+    assert (team["waiting"], team["active"], team["paused"]) == (1, 0, True)
+    assert (await app.clear_lane("team"))["cancelled"] == 1
+    assert (await app.resume_lane("team"))["paused"] is False
 
 
 async def test_templates_are_kept_changed_and_used(app: Fairlane) -> None:

@@ -124,6 +124,25 @@ async def test_an_async_and_a_plain_function_run_and_their_results_come_back(app
     assert await outcome(app.schedule(session="s", fn=there, lane="subagent")) is False
 
 
+@pytest.mark.slow
+async def test_a_function_runs_in_the_process_that_has_it(store_url: str) -> None:
+    """On a shared store, whichever node is asked; a private one has but one."""
+    async with contextlib.AsyncExitStack() as stack:
+        numbers = range(1 if store_url.startswith("sqlite") else 2)
+        apps = [
+            await stack.enter_async_context(Fairlane(store_url, drain_seconds=0)) for _ in numbers
+        ]
+
+        def number_of(app: Fairlane) -> Callable[[Work], int]:
+            return lambda _: apps.index(app)
+
+        calls = [
+            app.schedule(session=f"s{n % 3}", fn=number_of(app)) for n in range(12) for app in apps
+        ]
+        results = await outcome(asyncio.create_task(_all(calls)))
+        assert results == [*numbers] * 12
+
+
 async def test_a_handler_gets_the_message_and_its_params(app: Fairlane) -> None:
     call = app.schedule(session="s", handler="echo", message="Hi", sender="ada", params={"n": 1})
     assert await outcome(call) == {"message": "Hi", "sender": "ada", "n": 1}

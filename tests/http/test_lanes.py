@@ -192,6 +192,7 @@ async def test_a_full_lane_that_was_emptied_takes_work_again(work: Work) -> None
 # --- ceilings that change -----------------------------------------------------------------------
 
 
+@on_sqlite
 async def test_raising_a_ceiling_starts_work_at_once_and_lowering_kills_nothing(
     serve: Serve, work: Work
 ) -> None:
@@ -215,6 +216,7 @@ async def test_raising_a_ceiling_starts_work_at_once_and_lowering_kills_nothing(
     await own.api.end_of(ids[4])
 
 
+@on_sqlite
 async def test_the_environment_sets_a_ceiling(serve: Serve, work: Work) -> None:
     environment = {"FAIRLANE_LANE_MAIN": "7", "FAIRLANE_LANE_TEAM": "9"}
     server = await serve(environment=environment)
@@ -223,6 +225,7 @@ async def test_the_environment_sets_a_ceiling(serve: Serve, work: Work) -> None:
     assert found == [7, 9, 50, 30]
 
 
+@on_sqlite
 async def test_a_lane_is_made_by_policy_and_keeps_its_ceiling_until_it_is_changed(
     serve: Serve, work: Work
 ) -> None:
@@ -234,6 +237,7 @@ async def test_a_lane_is_made_by_policy_and_keeps_its_ceiling_until_it_is_change
     assert (await until_lane(own, "custom", strategy="priority"))["ceiling"] == 8
 
 
+@on_sqlite
 async def test_background_work_never_takes_the_last_slot(serve: Serve, work: Work) -> None:
     policy = {"lanes": {"main": {"maxInflight": 3, "reserved": {"critical": 1}}}}
     server = await serve(policy=policy)
@@ -247,6 +251,7 @@ async def test_background_work_never_takes_the_last_slot(serve: Serve, work: Wor
     await asyncio.gather(*map(own.api.cancel, ids))
 
 
+@on_sqlite
 async def test_a_wrong_reservation_keeps_the_policy_as_it_was(serve: Serve, work: Work) -> None:
     server = await serve(policy=POLICY)
     own = Work(server.api, work.instance, work.hooks)

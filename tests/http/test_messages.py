@@ -293,6 +293,7 @@ async def test_a_stopping_server_takes_no_messages_and_still_stops_runs(
     assert await server.exit_code() == 0
 
 
+@on_sqlite
 async def test_a_disabled_scheduler_takes_no_messages(serve: Serve, work: Work) -> None:
     server = await serve(policy={"enabled": False})
     answer = await Talk(Work(server.api, work.instance, work.hooks)).post("x")

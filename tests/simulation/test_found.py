@@ -10,8 +10,22 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.model import Submission
+from fairlane.engine import dependencies
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Fail, Grant, Lease, Release, SetPolicy, Submit
+from fairlane.engine.requests import (
+    Cancel,
+    Complete,
+    Fail,
+    Grant,
+    Lease,
+    NewBatch,
+    Output,
+    Prune,
+    Release,
+    Retry,
+    SetPolicy,
+    Submit,
+)
 from fairlane.store.sqlite import SqliteStore
 from tests.simulation.faults import AFTER_COMMIT, BEFORE_COMMIT, OPEN, Fault, FaultyStore
 
@@ -20,6 +34,7 @@ if TYPE_CHECKING:
 
 ROUTE = "handler/x"
 LEASE_MS = 2000
+HOUR_MS = 3_600_000
 
 
 class Bench:
@@ -33,10 +48,13 @@ class Bench:
         self.engine = Engine(self.store, self.clock, name="node_1")
         self._count = 0
 
-    def submit(self, agent: str = "a", **values: Any) -> Submit:
+    def submission(self, agent: str = "a", **values: Any) -> Submission:
         self._count += 1
-        id_ = f"tsk_{self._count}"
-        return Submit([Submission(id_, "handler", agent, ROUTE, "{}", **values)])
+        values = {"id": f"tsk_{self._count}", "kind": "handler", "route": ROUTE, **values}
+        return Submission(agent=agent, body="{}", **values)
+
+    def submit(self, agent: str = "a", **values: Any) -> Submit:
+        return Submit([self.submission(agent, **values)])
 
     def ask(self, *batch: Any) -> list[Any]:
         return self.engine.apply(batch).answers
@@ -47,6 +65,15 @@ class Bench:
     def lease(self, limit: int = 1, *, batch: tuple[Any, ...] = ()) -> list[Grant]:
         wish = Lease("worker", None, frozenset({ROUTE}), limit, LEASE_MS)
         return self.engine.apply(batch, [wish]).grants[0]
+
+    def rows(self, sql: str) -> list[Any]:
+        connection = self.real._open(readonly=True)
+        found = connection.execute(sql).fetchall()
+        connection.close()
+        return list(found)
+
+    def state(self, id_: str) -> str:
+        return str(self.rows(f"SELECT state FROM task WHERE id = '{id_}'")[0][0])
 
     def leased(self) -> int:
         connection = self.real.reader()
@@ -138,3 +165,94 @@ def test_agents_at_their_ceiling_hide_nobody(bench: Bench) -> None:
     bench.lease(limit=2, batch=(bench.submit("a"), bench.submit("b")))
     both = [bench.submit(agent) for agent in "ab" for _ in range(4)]
     assert [grant.task.agent for grant in bench.lease(4, batch=tuple(both))] == list("abab")
+
+
+def test_a_newcomer_does_not_pass_those_that_were_revived_into_its_session(bench: Bench) -> None:
+    """Seed 5: it passed the one that had the turn, and with it one that ranks above them all."""
+    bench.ask(bench.submit(session="s", priority=-15))
+    bench.ask(Cancel("tsk_1"))
+    bench.ask(bench.submit(session="s"))
+    bench.ask(Retry("tsk_1"))
+    bench.ask(bench.submit(session="s", priority=-5))
+    assert [grant.task.id for grant in bench.lease(limit=3)] == ["tsk_1"]
+
+
+def test_who_waits_for_a_place_in_its_batch_lets_others_of_its_session_pass(bench: Bench) -> None:
+    """Seed 6: whoever came first kept the turn, because it was not ready yet."""
+    items = [bench.submission(session="s", batch="bat_1", priority=number) for number in (5, -5)]
+    bench.ask(Submit(items, None, NewBatch("bat_1", "a", 1)))
+    assert [grant.task.id for grant in bench.lease(limit=2)] == ["tsk_2"]
+
+
+def test_nobody_makes_room_when_nobody_is_free_to_use_it(bench: Bench) -> None:
+    """Seed 6: a run was stopped for a worker that had all it asked for, and again, for ever."""
+    bench.set({"lanes": {"main": {"maxInflight": 1}}})
+    low = bench.submit(preemptible=True, priority=10)
+    bench.lease(batch=(low,))
+    bench.ask(bench.submit(lane="team"), bench.submit(priority=-20))
+    assert [grant.task.lane for grant in bench.lease()] == ["team"]
+    assert bench.rows("SELECT preempt FROM task WHERE id = 'tsk_1'") == [(0,)]
+    bench.lease()
+    assert bench.rows("SELECT preempt FROM task WHERE id = 'tsk_1'") == [(1,)]
+
+
+def test_a_deadline_survives_a_clock_that_was_set_back(bench: Bench) -> None:
+    """Seed 4: the span of a revived task was counted from the latest moment, not the last."""
+    bench.ask(bench.submit(deadline_at=bench.clock.now() + 5000))
+    for jump in (HOUR_MS, -HOUR_MS, 1):
+        bench.ask(Cancel("tsk_1"))
+        bench.clock.advance(jump)
+        bench.ask(Retry("tsk_1"))
+    assert bench.rows("SELECT deadline_at FROM task") == [(bench.clock.now() + 5000,)]
+
+
+def test_a_child_whose_parents_were_done_before_it_was_made_can_be_revived(bench: Bench) -> None:
+    """Seed 10: by a clock that was set back; its deadline had passed when it began again."""
+    bench.ask(
+        bench.submit(),
+        bench.submit(depends_on=("tsk_1",), kind="action", route="action"),
+    )
+    task = bench.lease()[0].task
+    bench.clock.advance(-HOUR_MS)
+    bench.ask(Complete(task.seq, task.token))
+    bench.ask(Cancel("tsk_2"))
+    bench.clock.advance(HOUR_MS)
+    bench.ask(Retry("tsk_2"))
+    bench.engine.apply([])
+    assert bench.state("tsk_2") == "queued"
+
+
+def test_a_batch_of_refused_tasks_is_kept_until_its_webhook_is_sent(bench: Bench) -> None:
+    """Seed 1: records of refused tasks go early, and took the batch with them."""
+    bench.set({"lanes": {"main": {"maxQueueSize": 1}}})
+    bench.ask(bench.submit())
+    url = "https://example.org/hook"
+    refused = [bench.submission(batch="bat_1")]
+    bench.ask(Submit(refused, None, NewBatch("bat_1", "a", None, url)))
+    bench.clock.advance(2 * HOUR_MS)
+    bench.ask(Prune(dry_run=False))
+    assert bench.rows("SELECT id FROM batch") == [("bat_1",)]
+
+
+def test_output_of_a_run_that_never_was_is_dropped(bench: Bench) -> None:
+    """Seed 3: a lease that nobody has has the token of a task that nobody has run."""
+    bench.ask(bench.submit())
+    bench.ask(Output(1, 0, 0, "made up"))
+    assert bench.rows("SELECT * FROM output") == []
+
+
+def test_what_is_left_of_an_end_is_not_held_up_by_newer_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 7: as long as others ended, the children of an earlier one waited."""
+    monkeypatch.setattr(dependencies, "EDGES_MAX", 1)
+    bench.ask(
+        bench.submit(),
+        *[bench.submit(depends_on=("tsk_1",)) for _ in range(3)],
+        *[bench.submit() for _ in range(3)],
+        *[bench.submit(depends_on=(f"tsk_{number}",)) for number in (5, 6, 7)],
+    )
+    bench.ask(Cancel("tsk_1"))
+    for number in (5, 6, 7):
+        bench.ask(Cancel(f"tsk_{number}"))
+    assert [bench.state(f"tsk_{number}") for number in (2, 3, 4)] == ["cancelled"] * 3

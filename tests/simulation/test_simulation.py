@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 21)
 STEPS = 5000
+# What has to happen in each history, and how often at least.
+LEAST = {
+    "restarts": 8,
+    "clock jumps": 5,
+    "lost connections": 20,
+    "neighbours": 3,
+    "task.retrying": 20,
+    "task.released": 20,
+    "task.requeued": 20,
+    "task.unblocked": 20,
+    "mended": 5,
+    "ends under way": 1,
+    "batches completed": 20,
+    "stops": 2,
+}
 HUNT_SEEDS = range(1, 5)
 HUNT_STEPS = 2000
 
@@ -39,12 +54,10 @@ def _quiet() -> Iterator[None]:
 def test_every_rule_holds_under_faults(seed: int) -> None:
     report = run(seed, STEPS)
     # A world in which nothing happens would hold too.
-    assert report.granted > 500
-    assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 50
-    assert report.happened["restarts"] > 10
-    assert report.happened["clock jumps"] > 5
-    assert report.happened["lost connections"] > 20
-    assert report.happened["neighbours"] > 3
+    assert report.granted > 400
+    assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 30
+    scarce = {what for what, least in LEAST.items() if report.happened.get(what, 0) < least}
+    assert not scarce
 
 
 @pytest.mark.slow

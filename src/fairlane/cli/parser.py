@@ -324,9 +324,8 @@ def _refuse_unknown(parser: Parser, leaves: Leaves, arguments: Sequence[str]) ->
     while rest and f"{name} {rest[0]}".lstrip() in leaves:
         name = f"{name} {rest.pop(0)}".lstrip()
         leaf = leaves[name]
-    below = [
-        other.removeprefix(name).strip() for other in leaves if f" {other}".startswith(f" {name}")
-    ]
+    inside = f"{name} " if name else ""
+    below = [other.removeprefix(inside) for other in leaves if other.startswith(inside)]
     below = [word for word in below if word and " " not in word]
     if below and rest and not rest[0].startswith("-"):
         parser.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{_nearest(rest[0], below)}")

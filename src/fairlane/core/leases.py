@@ -137,14 +137,14 @@ def may_retry(task: Task | None) -> bool:
     return task is not None and task.attempts < task.max_attempts
 
 
-def cancel(task: Task | None, task_id: str, now: int) -> Decision:
+def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None) -> Decision:
     if task is None:
         return Decision(None, NotFound(f'task "{task_id}" not found'))
     if task.terminal:
         message = f'task "{task_id}" already in terminal state "{task.state}"'
         return Decision(None, Conflict(message, details={"state": task.state}))
     after = _stopped(task, lifecycle.CANCEL, now)
-    return Decision(Change(task, after, lifecycle.CANCEL), after)
+    return Decision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
 
 def stop(task: Task) -> Change:

@@ -39,7 +39,6 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.Output: verbs.output,
     requests.Cancel: verbs.cancel,
     requests.CancelBatch: verbs.cancel_batch,
-    requests.ClearLane: verbs.clear_lane,
     requests.StopSession: sessions.stop,
     requests.SetSession: sessions.set_session,
     requests.SetUsage: sessions.set_usage,

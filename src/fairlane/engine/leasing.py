@@ -110,7 +110,7 @@ def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
 
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
-    """Lanes with ready work, the emptiest first."""
+    """Lanes with ready work: those with critical work first, then the emptiest."""
     tallies, settings = tx.lanes(), tx.policy.lanes
     found = [
         name
@@ -118,7 +118,13 @@ def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
         if name in tallies and name in settings
         if tallies[name].ready and not settings[name].paused
     ]
-    return sorted(found, key=lambda name: tallies[name].slots / settings[name].max_inflight)
+    return sorted(
+        found,
+        key=lambda name: (
+            tallies[name].urgent == 0,
+            tallies[name].slots / settings[name].max_inflight,
+        ),
+    )
 
 
 def _free(tx: Transaction, lane: str) -> int:

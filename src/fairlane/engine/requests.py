@@ -111,9 +111,10 @@ class Output(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`."""
+    """Answer: the `Task`. `reason` is kept as its error."""
 
     id: str
+    reason: str | None = None
 
 
 class CancelBatch(msgspec.Struct, frozen=True, gc=False):
@@ -172,12 +173,6 @@ class SetUsage(msgspec.Struct, frozen=True):
     key: str
     tokens: int
     context_window: int
-
-
-class ClearLane(msgspec.Struct, frozen=True):
-    """Answer: how many queued tasks were cancelled in this step."""
-
-    lane: str
 
 
 class SetPolicy(msgspec.Struct, frozen=True):

@@ -251,9 +251,8 @@ def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> lis
     tasks = list(tasks)
     tx.prepare(tasks)
     for task in tasks:
-        change = leases.cancel(task, task.id, now).change
+        change = leases.cancel(task, task.id, now, error).change
         assert change is not None
-        change.error = error
         tx.apply(change)
     return [task.id for task in tasks]
 

@@ -8,7 +8,7 @@ batch are decided one after another, on what the one before has left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,6 @@ from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
     ClaimDeliveries,
-    ClearLane,
     Complete,
     Fail,
     NewBatch,
@@ -53,9 +52,6 @@ from fairlane.engine.requests import (
 )
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
-
-CLEAR_STEP: Final = 500
-LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
 # -------------------------------------------------------------------- submit
 
@@ -390,7 +386,7 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[An
     for request in requests:
         task = found.get(request.id)
         current = tx.task(task.seq) if task else None
-        yield _decided(tx, leases.cancel(current, request.id, now))
+        yield _decided(tx, leases.cancel(current, request.id, now, request.reason))
 
 
 def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[Any]:
@@ -412,19 +408,6 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
     for task in tasks:
         _decided(tx, leases.cancel(task, task.id, now))
     return len(tasks)
-
-
-def clear_lane(tx: Transaction, requests: Sequence[ClearLane], now: int) -> Iterator[Any]:
-    """A step at a time: whoever asks goes on until nothing is left."""
-    for request in requests:
-        tasks = tx.tasks("lane_queued", lane=request.lane, limit=CLEAR_STEP)
-        tx.prepare(tasks)
-        for task in tasks:
-            change = leases.cancel(task, task.id, now).change
-            assert change is not None
-            change.error = LANE_CLEARED
-            tx.apply(change)
-        yield len(tasks)
 
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:

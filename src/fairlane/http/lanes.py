@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fairlane import wire
+from fairlane.core import lifecycle
 from fairlane.core.counts import Tally
 from fairlane.core.errors import NotFound
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
-from fairlane.engine.requests import ClearLane
+from fairlane.engine.requests import Cancel
+from fairlane.engine.views import Filter
 from fairlane.http.answers import Answer, Request
+
+LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
 
 class Lanes:
@@ -36,10 +42,9 @@ class Lanes:
 
     async def clear(self, request: Request) -> Answer:
         name = self._name(request)
-        total = 0
-        while count := await self._node.writer.ask(ClearLane(name)):
-            total += count
-        return Answer(200, {"lane": name, "cancelled": total})
+        found = await self._node.find(Filter(lane=name, states=sorted(lifecycle.IN_QUEUE)))
+        count = await self._node.for_each(lambda id_: Cancel(id_, LANE_CLEARED), found)
+        return Answer(200, {"lane": name, "cancelled": count})
 
     async def _set_paused(self, request: Request, *, paused: bool) -> Answer:
         name = self._name(request)

@@ -15,3 +15,5 @@ CREATE INDEX task_delay ON task (eligible_at)
   WHERE gate IN ('delay', 'debounce') AND state = 'queued';
 CREATE INDEX task_turn ON task (session) WHERE session IS NOT NULL AND lease_expires_at IS NOT NULL;
 CREATE INDEX task_waiting ON task (lane, queued_at) WHERE state = 'queued' AND gate IS NULL;
+CREATE INDEX session_idle ON session (touched_at)
+  WHERE holders = 0 AND waiting = 0 AND debouncing = 0;

@@ -70,9 +70,6 @@ SELECT {session} FROM session WHERE key = :key
 SELECT {session} FROM session
 WHERE key > :after ORDER BY key LIMIT :limit
 
--- name: lane_queued
-SELECT {task} FROM task WHERE lane = :lane AND state = 'queued' ORDER BY seq LIMIT :limit
-
 -- name: lane_oldest
 SELECT min(queued_at) FROM task WHERE lane = :lane AND state = 'queued' AND gate IS NULL
 
@@ -165,7 +162,7 @@ WHERE dependency.child = rows.child AND dependency.parent = rows.parent
 DELETE FROM dependency WHERE child IN (SELECT rows.child FROM rows)
 
 -- name: unsettled_all
-SELECT parent, edges, state FROM unsettled
+SELECT parent, edges, state FROM unsettled ORDER BY parent
 
 -- name: unsettled_save
 -- rows: parent text, edges int, state text
