@@ -10,8 +10,9 @@ from fairlane.core import errors
 
 
 def _leaves(parent: type[errors.FairlaneError]) -> list[type[errors.FairlaneError]]:
-    children = parent.__subclasses__()
-    return [leaf for child in children for leaf in _leaves(child)] if children else [parent]
+    """All below `parent` that have a code of their own: those that are raised."""
+    below = [leaf for child in parent.__subclasses__() for leaf in _leaves(child)]
+    return [parent, *below] if "code" in vars(parent) and parent.code != "error" else below
 
 
 def test_the_docstring_draws_the_whole_tree() -> None:
@@ -62,3 +63,19 @@ def test_a_task_that_failed_says_how_it_ended_and_why() -> None:
         "cancelled",
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "kind"),
+    [
+        ("cancelled", "queue_dropped: a newer one came", errors.QueueDropped),
+        ("cancelled", "session_reset: by an operator", errors.SessionReset),
+        ("cancelled", "something else", errors.TaskFailed),
+        ("cancelled", None, errors.TaskFailed),
+        ("failed", "queue_dropped: said by a handler", errors.TaskFailed),
+    ],
+)
+def test_the_first_word_of_a_cancelled_tasks_error_tells_its_kind(
+    state: str, error: str | None, kind: type[errors.TaskFailed]
+) -> None:
+    assert type(errors.task_failed("tsk_1", state, error)) is kind
