@@ -77,7 +77,7 @@ async def a_retry_that_waits(world: World) -> AsyncGenerator[None, None]:
     before = await world.task(once)
     yield
     for task_id, end in ((once, "done"), (vain, "failed"), (soon, "done")):
-        task = await world.end_of(task_id)
+        task = await world.end_of(task_id, TAKEN_BACK_SECONDS)
         errors = [one["error"] for one in task["attemptLog"] if "error" in one]
         # On a busy machine the kill may meet an attempt instead of a wait: that one counts as well.
         gone = errors.count(WORKER_GONE)
@@ -180,7 +180,7 @@ async def a_start_that_is_delayed(world: World) -> AsyncGenerator[None, None]:
     created = [ms((await world.task(task_id))["createdAt"]) for task_id in ids]
     yield
     for task_id, delay, created_at in zip(ids, delays, created, strict=True):
-        task = await world.end_of(task_id)
+        task = await world.end_of(task_id, TAKEN_BACK_SECONDS)
         # The kill may have met its run: that is the only reason for another one.
         *broken, last = task["attemptLog"]
         assert (task["state"], last["outcome"]) == ("done", "completed")
@@ -340,4 +340,7 @@ async def _room(world: World, store: str) -> AsyncGenerator[None, None]:
     ended = [await world.end_of(task_id, TAKEN_BACK_SECONDS) for task_id in (victim, urgent)]
     assert world.most_at_once("room ") == 1
     _calm_in_the_end(world, ended[0], ended[1])
-    assert outcomes(ended[0]) == ["retrying", "completed"], (ended[0]["attemptLog"], ended[1]["attemptLog"])
+    assert outcomes(ended[0]) == ["retrying", "completed"], (
+        ended[0]["attemptLog"],
+        ended[1]["attemptLog"],
+    )

@@ -98,14 +98,14 @@ class World(Asker):
         return await self.task(task_id)
 
     async def end_of(self, task_id: str, seconds: float = 10.0) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found: list[dict[str, Any]] = []
 
         async def over() -> bool:
-            found.update(await self.task(task_id))
-            return found["state"] in ENDED
+            found[:] = [await self.task(task_id)]
+            return found[0]["state"] in ENDED
 
         await until(over, seconds, lambda: f"it does not end: {found}")
-        return await self.task(task_id)
+        return found[0]
 
     async def output(self, task_id: str) -> dict[str, Any]:
         return (await self.get(f"/tasks/{task_id}/output")).body

@@ -133,7 +133,7 @@ def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 @plant("final", "history", "state")
 def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
-    def cancel(task: Any, task_id: str, now: int) -> leases.Decision:
+    def cancel(task: Any, *_: Any) -> leases.Decision:
         after = copy.copy(task)
         after.state = lifecycle.CANCELLED
         return leases.Decision(Change(task, after, lifecycle.CANCEL), after)

@@ -54,7 +54,7 @@ def the_first_parent_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dependencies, "met", met)
 
 
-@plant("edges", "stranded")
+@plant("edges", "stranded", "family")
 def what_is_left_to_settle_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     def keep(tx: Transaction) -> None:
         tx.settling = {}
@@ -62,7 +62,7 @@ def what_is_left_to_settle_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "_keep", keep)
 
 
-@plant("edges", "stranded", "time")
+@plant("edges", "stranded", "family", "time")
 def what_is_left_to_settle_is_not_taken_up(patch: pytest.MonkeyPatch) -> None:
     def load(tx: Transaction) -> None:
         tx.connection.run("unsettled_forget")
@@ -81,11 +81,6 @@ def what_is_left_to_settle_is_not_due(patch: pytest.MonkeyPatch) -> None:
         tx.due_at = due_at
 
     patch.setattr(settling, "settle", settle)
-
-
-@plant("edges", "orphan")
-def a_new_end_hides_what_is_left_of_a_revival(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settling, "_catch_up", always(None))
 
 
 @plant("edges", "family")

@@ -35,7 +35,7 @@ LEAST = {
     "mended": 5,
     "ends under way": 1,
     "batches completed": 20,
-    "stops": 2,
+    "stops": 1,
 }
 HUNT_SEEDS = range(1, 5)
 HUNT_STEPS = 2000
