@@ -312,7 +312,7 @@ async def test_another_node_goes_on_where_the_killed_one_was(
             await stack.enter_async_context(contextlib.aclosing(scene))
         for scene in told:
             await anext(scene)
-        frozen = await one.successor()
+        frozen = await one.successor(fresh_postgres)
         await anext(told[-1])
         frozen.kill()
         async with asyncio.TaskGroup() as group:
@@ -340,7 +340,4 @@ async def _room(world: World, store: str) -> AsyncGenerator[None, None]:
     ended = [await world.end_of(task_id, TAKEN_BACK_SECONDS) for task_id in (victim, urgent)]
     assert world.most_at_once("room ") == 1
     _calm_in_the_end(world, ended[0], ended[1])
-    assert outcomes(ended[0]) == ["retrying", "completed"], (
-        ended[0]["attemptLog"],
-        ended[1]["attemptLog"],
-    )
+    assert outcomes(ended[0]) == ["retrying", "completed"]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psycopg
 
 from tests.e2e.asking import Asker
 from tests.e2e.processes import until
@@ -32,6 +33,9 @@ SLACK_SECONDS = 5.0
 AT_ONCE = {"maxRetries": 3, "backoffMs": 0}
 NEVER = {"maxRetries": 0}
 ENDED = ("done", "failed", "cancelled", "rejected", "parked")
+
+BUSY = """SELECT state FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"""
 
 HELD = "held"  # nothing starts until the policy says so
 ONE = "one"  # one at a time, the most urgent first
@@ -69,10 +73,20 @@ class World(Asker):
         self.server.kill()
         await self.start()
 
-    async def successor(self) -> Program:
+    async def successor(self, database: str) -> Program:
         """Freeze the server and talk to another one from now on; the frozen one, to be killed."""
         frozen, self._server = self.servers
-        frozen.send(signal.SIGSTOP)
+        with psycopg.connect(database, autocommit=True) as connection:
+
+            def stands_still() -> bool:
+                """Frozen in a transaction it would keep the lock that all writers need."""
+                frozen.send(signal.SIGSTOP)
+                if not connection.execute(BUSY).fetchall():
+                    return True
+                frozen.send(signal.SIGCONT)
+                return False
+
+            await until(stands_still, 10, lambda: "it is never between two transactions")
         await self.start()
         return frozen
 

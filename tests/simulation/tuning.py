@@ -58,15 +58,15 @@ class Operator:
         if chance < 0.20:
             strategy = rng.choice(("fair-fifo", "priority"))
             change = {"strategy": strategy, "maxPerAgentInflight": None}
-        elif chance < 0.35:
+        elif chance < 0.30:
             change = {"maxPerAgentInflight": rng.choice((None, 1, 2, 3))}  # not in every strategy
-        elif chance < 0.50:
+        elif chance < 0.42:
             change = {"paused": rng.random() < 0.5}
-        elif chance < 0.55:
+        elif chance < 0.48:
             change = {"maxQueueSize": rng.randrange(5, 15), "maxPerAgent": rng.choice((None, 5))}
-        elif chance < 0.65:
-            change = {"agingMs": rng.choice((None, 30, 2000))}
         elif chance < 0.68:
+            change = {"agingMs": rng.choice((None, 30, 2000))}
+        elif chance < 0.71:
             change = {"maxInflight": -1}
         return {"lanes": {rng.choice(LANES): change}}
 

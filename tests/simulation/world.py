@@ -105,7 +105,7 @@ class World:
         if moved < 0 or moved > 2000:
             self.happened["clock jumps"] += 1
         chance = rng.random() if self._faulty else 1.0
-        count = rng.choice((0, 1, 2, 3, 5, 7, 9, 12))
+        count = rng.choice((0, 1, 2, 4, 6, 8, 10, 14))
         self.steps += max(1, count)
         batch = self._requests(count)
         if chance < 0.01:
