@@ -151,7 +151,8 @@ def _ascii_label(label: str) -> str:
 
 def _path(rest: str) -> str:
     path = rest if rest.startswith("/") else f"/{rest}"
-    path = path.removesuffix("?") if path.count("?") == 1 else path  # others leave out an empty query
+    # Other parsers leave out an empty query.
+    path = path.removesuffix("?") if path.count("?") == 1 else path
     return quote(path, safe=_PATH_CHARS)
 
 
