@@ -24,10 +24,10 @@ run: $(VENV)/.run ## start the server (ARGS="--port 8000 ..." for its flags)
 # ran and passed: a failing test is then the last thing on the screen, and so is an untested branch.
 test: $(VENV)/.dev ## run the tests (ARGS="-k lease ..." for pytest; then without the coverage rule)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest tests/unit tests/property --cov --cov-report=
+	$(BIN)/python -m pytest -n auto tests/unit tests/property --cov --cov-report=
 	@echo "Coverage of fairlane.core, which must be complete:"
 	@$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/property
+	$(BIN)/python -m pytest -n auto --ignore=tests/unit --ignore=tests/property
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
