@@ -76,7 +76,6 @@ class World:
         self._callers = Callers(self.rng, self.clock, self._names, agents)
         self._watchers = Watchers(self.rng, self._callers, self.invariants)
         self._reporters = Reporters(self.rng)
-        self._limits = {name: getattr(dependencies, name) for name in SMALL}
         _set_limits({name: self.rng.choice(sizes) for name, sizes in SMALL.items()})
         self._waiting: list[Lease] = []
         self._faulty = True
@@ -86,7 +85,6 @@ class World:
         self._apply([SetPolicy(BEGINNING, "simulation")])
 
     def close(self) -> None:
-        _set_limits(self._limits)
         self.engine.close()
         self.invariants.close()
         self.store.drop()
@@ -379,14 +377,21 @@ class Report(msgspec.Struct):
 
 def run(seed: int, steps: int, watch: Callable[[str], None] | None = None) -> Report:
     """Play a seed to its end. Raises `Violation` with the seed and the last lines as notes."""
-    world = World(seed, watch)
+    limits = {name: getattr(dependencies, name) for name in SMALL}
+    try:
+        return _run(World(seed, watch), steps)
+    finally:
+        _set_limits(limits)
+
+
+def _run(world: World, steps: int) -> Report:
     try:
         while world.steps < steps:
             world.play()
         world.drain()
         return _report(world)
     except Violation as violation:
-        violation.add_note(f"seed {seed}, step {world.steps}, batch {world.batches}")
+        violation.add_note(f"seed {world.seed}, step {world.steps}, batch {world.batches}")
         for line in world.trace:
             violation.add_note(line)
         raise
