@@ -212,7 +212,7 @@ async def test_an_interrupting_message_runs_when_the_old_run_has_really_ended(
     waiting = await talk.say("waiting")
     new = await talk.say("new", mode="interrupt")
     assert await talk.echoed(new) == "new"
-    assert entry.outcome == "gone"
+    await work.instance.until(lambda: entry.outcome == "gone")
     for task in await talk.api.ended(old, waiting):
         assert task["state"] == "cancelled"
         assert task["error"].startswith("interrupted:")
