@@ -55,7 +55,11 @@ async def test_a_file_is_free_again_after_a_kill(programs: Programs, tmp_path: P
     first = programs.server(store, name="first")
     await first.start()
     first.kill()
-    await programs.server(store, name="second").start()
+    second = programs.server(store, name="second")
+    await second.start()
+    async with Asker(second) as asker:
+        await asker.until_tasks([await asker.sleep(1)], state="done")
+    assert second.alive
 
 
 # -------------------------------------------------------------------- stores that cannot be used

@@ -212,7 +212,10 @@ def test_stop_sets_no_cutoff(scheduler: Scheduler, chat: Chat) -> None:
     chat.say("m1")
     scheduler.lease_one()
     chat.stop()
-    chat.say("m2", sent_at=sent_at)
+    assert chat.say("m2", sent_at=sent_at).id == "m2"
+    row = chat.row()
+    assert row is not None
+    assert row.cutoff_at is None
 
 
 def test_after_a_stopall_the_session_is_as_good_as_new(scheduler: Scheduler, chat: Chat) -> None:

@@ -139,8 +139,11 @@ def test_a_name_is_free_again_when_its_template_is_gone_or_renamed(scheduler: Sc
     made(scheduler, "a", "b")
     scheduler.ask(DeleteTemplate("tpl_a"))
     scheduler.ask(UpdateTemplate("tpl_b", {"name": "c"}))
-    for name in "ab":
+    again = [
         scheduler.ask(CreateTemplate(f"tpl_new_{name}", {"name": name, "instruction": "x"}))
+        for name in "ab"
+    ]
+    assert [template.id for template in again] == ["tpl_new_a", "tpl_new_b"]
 
 
 # -------------------------------------------------------------------- changing
