@@ -52,6 +52,7 @@ def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
          "> 3,100/s"),
         ("fairness under a flood", ours.fairness, "99 tasks of 10 ms on 10 slots: 100 ms at best"),
         ("idle server", ours.idle, "< 1 % CPU"),
+        ("idle, 10,000 enabled cron jobs", lambda s: ours.idle_jobs(s, 10_000), "< 1 % CPU"),
     ]  # fmt: skip
 
 

@@ -279,6 +279,25 @@ def idle(store: str, seconds: float = 10.0) -> Row:
         return {"cpu_percent": round((server.cpu_seconds() - before) / seconds * 100, 2)}
 
 
+def idle_jobs(store: str, jobs: int, seconds: float = 10.0) -> Row:
+    """Enabled cron jobs of which none falls due while this is measured."""
+    schedule = {"kind": "every", "everyMs": 86_400_000}
+    with fairlane_server(store) as server:
+        for first in range(0, jobs, 1000):
+            numbers = range(first, min(first + 1000, jobs))
+            several = [
+                {"name": f"job-{n}", "schedule": schedule, "task": {"handler": "echo"}}
+                for n in numbers
+            ]
+            server.post("/cron/jobs", {"jobs": several})
+        server.load("echo", 100)
+        time.sleep(1.0)
+        before = server.cpu_seconds()
+        time.sleep(seconds)
+        percent = (server.cpu_seconds() - before) / seconds * 100
+        return {"cpu_percent": round(percent, 2), "rss_mb": round(server.rss_mb())}
+
+
 def fairness(store: str) -> Row:
     """One agent floods 10,000 tasks of 10 ms; 99 quiet agents submit one each, with 10 slots."""
     return run_in_loop(_fairness(store))

@@ -59,6 +59,12 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
             return json.load(answer)
 
+    def post(self, path: str, body: Any) -> Any:
+        url, data = f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
     def load(self, kind: str, requests: int, **options: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.load", "--port", str(self.port)]
         command += ["--kind", kind, "--requests", str(requests)]

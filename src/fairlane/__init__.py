@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fairlane.version import __version__
 
 if TYPE_CHECKING:
     from fairlane.app import ConfigWatcher, Fairlane, TaskHandle, tune
-    from fairlane.core.errors import TaskFailed
+    from fairlane.async_client import AsyncClient
+    from fairlane.client import Client
+    from fairlane.core.errors import ExecutionFailed, FairlaneError, TaskFailed
+    from fairlane.worker.executors.base import Work
+    from fairlane.worker.executors.reporting import report_output, report_progress
+    from fairlane.worker.external import Worker
 
-__all__ = ["ConfigWatcher", "Fairlane", "TaskFailed", "TaskHandle", "__version__", "tune"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ConfigWatcher",
+    "ExecutionFailed",
+    "Fairlane",
+    "FairlaneError",
+    "TaskFailed",
+    "TaskHandle",
+    "Work",
+    "Worker",
+    "__version__",
+    "report_output",
+    "report_progress",
+    "tune",
+]
+
+_PLACES = {
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "ConfigWatcher": "app",
+    "ExecutionFailed": "core.errors",
+    "Fairlane": "app",
+    "FairlaneError": "core.errors",
+    "TaskFailed": "core.errors",
+    "TaskHandle": "app",
+    "Work": "worker.executors.base",
+    "Worker": "worker.external",
+    "report_output": "worker.executors.reporting",
+    "report_progress": "worker.executors.reporting",
+    "tune": "app",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the application when it is first asked for, so that commands start fast."""
-    if name in __all__:
-        from fairlane import app  # noqa: PLC0415 - see above
-        from fairlane.core import errors  # noqa: PLC0415 - as above
-
-        return getattr(app if hasattr(app, name) else errors, name)
+    """Import a part when it is first asked for, so that commands start fast."""
+    if name in _PLACES:
+        return getattr(import_module(f"fairlane.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'fairlane' has no attribute {name!r}")

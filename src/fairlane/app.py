@@ -32,7 +32,7 @@ from fairlane.core.errors import (
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
-from fairlane.engine.requests import IdempotencyKey, Submit, UseSecret
+from fairlane.engine.requests import IdempotencyKey, SetPolicy, Submit, UseSecret
 from fairlane.http import inside
 from fairlane.http.app import HttpApp
 from fairlane.listeners import Listener, Listeners
@@ -48,7 +48,7 @@ from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
 from fairlane.worker.executors.instruction import InstructionExecutor
 from fairlane.worker.executors.tabs import Instance
-from fairlane.worker.loop import Worker
+from fairlane.worker.loop import Loop
 from fairlane.worker.source import EngineSource
 
 log = logging.getLogger("fairlane")
@@ -110,7 +110,9 @@ class Fairlane(Verbs[Call]):
         self._sender: Sender | None = None
         self._action_executor: ActionExecutor | None = None
         self._instruction_executor: InstructionExecutor | None = None
-        self._worker: Worker | None = None
+        self._worker: Loop | None = None
+        self._worker_count = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners = Listeners()
         self._http: HttpApp | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,13 +141,14 @@ class Fairlane(Verbs[Call]):
         self._http = HttpApp(self.node, self.guard.check)
         self._listeners.begin(self.events)
         if self._policy:
-            await self.node.set_policy(dict(self._policy), "start")
+            await self.node.set_policy(SetPolicy({**self._policy}, "start"))
         self._start_worker()
         await self._start_deliverer()
 
     async def drain(self) -> None:
         """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
         self.node.draining = True
+        self.node.writer.withdraw(None)
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
             await self._scheduling.give_up()
@@ -172,10 +175,23 @@ class Fairlane(Verbs[Call]):
         if self._agent is not None:
             self._instruction_executor = InstructionExecutor(self._agent, self._sender)
         source = EngineSource(node.writer, node.name, lambda: node.policy)
-        worker = Worker(source, self._executors, lambda: node.policy.worker_count)
+        worker = Loop(source, self._executors, lambda: node.policy.worker_count)
         node.on_stopped.append(worker.stop_runs)
+        node.on_policy.append(self._policy_changed)
+        self._worker_count = node.policy.worker_count
+        self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._tasks.append(asyncio.create_task(worker.run(), name="fairlane-worker"))
+
+    def _policy_changed(self, policy: Policy) -> None:
+        """Only this changes what the worker asks for; to ask again for nothing would give back
+        what is being granted at this moment.
+        """
+        if policy.worker_count == self._worker_count:
+            return
+        self._worker_count = policy.worker_count
+        if self._worker is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._worker.poke)
 
     def _executors(self) -> Mapping[str, Executor]:
         assert self._action_executor is not None
@@ -306,6 +322,7 @@ class Fairlane(Verbs[Call]):
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         idempotency_key: str | None = None,
+        wait_ms: int = 0,  # noqa: ARG002 - here nothing is in a hurry
     ) -> Shape:
         request = transport.build(
             method,
@@ -332,20 +349,6 @@ class Fairlane(Verbs[Call]):
             after = page["nextAfter"]
             if len(page["events"]) < wire.LIST_LIMIT_MAX:
                 return
-
-    @property
-    def policy(self) -> Policy:
-        return self.node.policy
-
-    async def set_policy(self, document: Mapping[str, Any], source: str = "embedded") -> Policy:
-        """Lay a document over the policy in force; acts at once."""
-        before = self.node.policy.worker_count
-        policy = await self.node.set_policy(dict(document), source)
-        # Only this changes what the worker asks for; to ask again for nothing would give back
-        # what is being granted at this moment.
-        if self._worker is not None and policy.worker_count != before:
-            self._worker.poke()
-        return policy
 
 
 class TaskHandle:
@@ -409,7 +412,7 @@ class ConfigWatcher:
         if document == self._seen:
             return
         try:
-            await self._app.set_policy(document, "config")
+            await self._app.node.set_policy(SetPolicy({**document}, "config"))
         except BusyError:
             raise  # the store was away: the same document is worth another try
         except FairlaneError:

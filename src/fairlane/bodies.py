@@ -128,11 +128,15 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         matches("lane", body.lane, WORD)
     if body.tab_id:
         matches("tabId", body.tab_id, TAB_ID)
-    for field in ("ref", "selector"):
-        short(field, getattr(body, field), TEXT_CHARACTERS_MAX)
-    shallow("params", body.params)
-    shallow("metadata", body.metadata)
-    shallow("llmConfig", body.llm_config)
+    if body.ref or body.selector:
+        short("ref", body.ref, TEXT_CHARACTERS_MAX)
+        short("selector", body.selector, TEXT_CHARACTERS_MAX)
+    if body.params:
+        shallow("params", body.params)
+    if body.metadata:
+        shallow("metadata", body.metadata)
+    if body.llm_config:
+        shallow("llmConfig", body.llm_config)
     _check_times(body, kind)
     if body.depends_on:
         _check_dependencies(body, task_id)
@@ -144,12 +148,12 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
         route=model.route_of(kind, name),
         body=_stored(body),
         lane=body.lane,
-        priority=_priority(body.priority),
+        priority=_priority(body.priority) if body.priority is not None else 0,
         session=_session(body, agent),
         deadline_at=parse_deadline(body.deadline) if body.deadline else None,
-        callback_url=_callback(body),
+        callback_url=_callback(body) if body.callback_url or body.webhook_url else None,
         batch=batch,
-        depends_on=tuple(body.depends_on or ()),
+        depends_on=tuple(body.depends_on) if body.depends_on else (),
         run_at=parse_deadline(body.run_at, "runAt") if body.run_at else None,
         delay_ms=body.delay_ms,
         max_attempts=retry.max_retries + 1 if retry and retry.max_retries is not None else None,
@@ -272,32 +276,44 @@ def _too_large(count: int, limit: int) -> BatchTooLarge:
 
 def _kind(body: TaskBody) -> tuple[str, str | None]:
     """What a task is, and the name that its route has besides."""
-    given = [
-        kind
-        for kind, value in zip(KINDS, (body.action, body.handler, body.instruction), strict=True)
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise InvalidRequest(f"give either '{given[0]}' or '{given[1]}', not both")
-    kind = given[0] if given else model.ACTION
-    for field, owner, value in (
-        ("tabId", model.ACTION, body.tab_id),
-        ("ref", model.ACTION, body.ref),
-        ("selector", model.ACTION, body.selector),
-        ("llmConfig", model.INSTRUCTION, body.llm_config),
-    ):
-        if value is not None and kind != owner:
-            raise InvalidRequest(f"'{field}' goes with '{owner}', not with '{kind}'")
-    if kind == model.HANDLER:
-        matches("handler", body.handler or "", WORD)
-        return kind, body.handler
-    if kind == model.INSTRUCTION:
-        if not (body.instruction or "").strip():
+    action, handler, instruction = body.action, body.handler, body.instruction
+    if handler is not None:
+        if action is not None or instruction is not None:
+            raise _not_both(body)
+        _refuse_foreign(body, model.HANDLER)
+        matches("handler", handler, WORD)
+        return model.HANDLER, handler
+    if instruction is not None:
+        if action is not None:
+            raise _not_both(body)
+        _refuse_foreign(body, model.INSTRUCTION)
+        if not instruction.strip():
             raise InvalidRequest("field 'instruction' must not be empty")
-        short("instruction", body.instruction, INSTRUCTION_CHARACTERS_MAX)
-    elif body.action is not None:
-        matches("action", body.action, WORD, empty=True)
-    return kind, None
+        short("instruction", instruction, INSTRUCTION_CHARACTERS_MAX)
+        return model.INSTRUCTION, None
+    _refuse_foreign(body, model.ACTION)
+    if action is not None:
+        matches("action", action, WORD, empty=True)
+    return model.ACTION, None
+
+
+def _not_both(body: TaskBody) -> InvalidRequest:
+    first, second = [kind for kind in KINDS if getattr(body, kind) is not None][:2]
+    return InvalidRequest(f"give either '{first}' or '{second}', not both")
+
+
+def _refuse_foreign(body: TaskBody, kind: str) -> None:
+    """What only another kind of task can have."""
+    if kind != model.ACTION:
+        for field, value in (
+            ("tabId", body.tab_id),
+            ("ref", body.ref),
+            ("selector", body.selector),
+        ):
+            if value is not None:
+                raise InvalidRequest(f"'{field}' goes with '{model.ACTION}', not with '{kind}'")
+    if kind != model.INSTRUCTION and body.llm_config is not None:
+        raise InvalidRequest(f"'llmConfig' goes with '{model.INSTRUCTION}', not with '{kind}'")
 
 
 def _check_times(body: TaskBody, kind: str) -> None:
@@ -317,6 +333,8 @@ def _check_times(body: TaskBody, kind: str) -> None:
         within("retryPolicy.maxRetries", retry.max_retries, 0, 1000)
         within("retryPolicy.backoffMs", retry.backoff_ms, 0, DAY_MS)
         within("retryPolicy.backoffMultiplier", retry.backoff_multiplier, 1, 100)
+        within("retryPolicy.maxBackoffMs", retry.max_backoff_ms, 0, DAY_MS)
+        within("retryPolicy.jitter", retry.jitter, 0, 1)
 
 
 def _check_dependencies(body: TaskBody, task_id: str) -> None:
@@ -364,9 +382,7 @@ def _session(body: TaskBody, agent: str) -> str | None:
     return None
 
 
-def _priority(value: int | str | None) -> int:
-    if value is None:
-        return 0
+def _priority(value: int | str) -> int:
     if isinstance(value, str):
         if value not in model.PRIORITY_NAMES:
             names = ", ".join(model.PRIORITY_NAMES)

@@ -119,7 +119,7 @@ class Client(Verbs[Shape]):
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         idempotency_key: str | None = None,
-        timeout: float | None = None,
+        wait_ms: int = 0,
     ) -> Shape:
         request = transport.build(
             method,
@@ -127,14 +127,14 @@ class Client(Verbs[Shape]):
             query=query,
             body=body,
             idempotency_key=idempotency_key,
-            timeout_seconds=self._timeout if timeout is None else timeout,
+            timeout_seconds=self._timeout + wait_ms / 1000,
         )
         return transport.understood(self._transport.ask(request), self._transport.where)
 
     def _wait_once(self, task_id: str, seconds: float) -> Shape:
-        query = {"timeoutMs": round(seconds * 1000)}
+        wait_ms = round(seconds * 1000)
         path = task_path(task_id, "/wait")
-        return self.call("GET", path, query=query, timeout=self._timeout + seconds)
+        return self.call("GET", path, query={"timeoutMs": wait_ms}, wait_ms=wait_ms)
 
     def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
         while True:

@@ -6,6 +6,7 @@ Every refusal is an `InvalidRequest` that names the field and says what to do.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ def shallow(field: str, value: Any) -> None:
 # An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
-_MISSING: Final = re.compile(r"Object missing required field `(.*?)`")
+_MISSING: Final = re.compile(r"Object missing required field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
 
 
@@ -81,15 +82,17 @@ def decoded(
     fields: frozenset[str],
     *,
     has_items: bool = False,
+    inner: Mapping[str, frozenset[str]] | None = None,
 ) -> Any:
     """Decode, or raise `InvalidRequest` in words that a caller can act on.
 
-    `has_items` says that parts of it are decoded later, each for itself.
+    `has_items` says that parts of it are decoded later, each for itself; `inner` are the fields of
+    the objects inside it, by the name of the field that they are.
     """
     try:
         body = decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(_in_words(str(error), fields)) from None
+        raise InvalidRequest(_in_words(str(error), fields, {**_INNER, **(inner or {})})) from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -110,19 +113,20 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-# The fields of objects inside bodies.
+# The fields of an object that several bodies have inside them.
 _INNER: Final = {"retryPolicy": frozenset(Backoff.__struct_encode_fields__)}
 
 
-def _in_words(message: str, fields: frozenset[str]) -> str:
+def _in_words(message: str, fields: frozenset[str], inner: Mapping[str, frozenset[str]]) -> str:
     unknown = _UNKNOWN.match(message)
     if unknown:
         inside = f"{unknown[2]}." if unknown[2] else ""
-        known = _INNER.get(unknown[2] or "", fields)
+        known = inner.get(unknown[2] or "", fields)
         return f"unknown field '{inside}{unknown[1]}'{nearest(unknown[1], known)}"
     missing = _MISSING.fullmatch(message)
     if missing:
-        return f"missing required field '{missing[1]}'"
+        inside = f"{missing[2]}." if missing[2] else ""
+        return f"missing required field '{inside}{missing[1]}'"
     found = _AT.fullmatch(message)
     if not found or not found[2]:
         return f"the body must be a JSON object: {message.split(' - at ', maxsplit=1)[0].lower()}"

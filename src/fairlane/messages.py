@@ -112,13 +112,16 @@ def session_key(key: str) -> str:
     return key
 
 
-def parse_settings(raw: bytes) -> Settings:
+def parse_settings(raw: bytes) -> tuple[Settings, frozenset[str]]:
+    """What is to be set, and the names of what is null: there the policy is to count again."""
     settings: Settings = decoded(
         _settings_decoder, raw, frozenset(Settings.__struct_encode_fields__)
     )
     within("maxConcurrent", settings.max_concurrent, 1, 1000)
     check_settings(settings)
-    return settings
+    said = msgspec.json.decode(raw)
+    names = zip(Settings.__struct_fields__, Settings.__struct_encode_fields__, strict=True)
+    return settings, frozenset(name for name, field in names if said.get(field, 0) is None)
 
 
 def check_settings(settings: Settings) -> None:

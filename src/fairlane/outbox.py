@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fairlane import wire
 from fairlane.core.batches import Batch
+from fairlane.core.cron import ALERTS, Job, Run
 from fairlane.engine.node import Node
 from fairlane.engine.requests import ClaimDeliveries, OwedDelivery, SettleDelivery
 from fairlane.engine.views import TaskView
@@ -36,7 +37,18 @@ class Outbox:
         tasks = await views.read(views.tasks_by_seq, seqs)
         batches = await views.read(views.batches_by_seq, seqs) if len(tasks) < len(owed) else {}
         found = [_delivery(item, tasks.get(item.seq), batches.get(item.seq)) for item in owed]
-        return [delivery for delivery in found if delivery is not None]
+        alerts = await self._alerts([item for item in owed if item.event in ALERTS])
+        return [*(delivery for delivery in found if delivery is not None), *alerts]
+
+    async def _alerts(self, owed: list[OwedDelivery]) -> list[Delivery]:
+        """What to send about runs of cron jobs that fail, or succeed again."""
+        if not owed:
+            return []
+        views = self._node.views
+        runs = await views.read(views.runs_by_seq, [item.seq for item in owed])
+        told = [(item, runs[item.seq]) for item in owed if item.seq in runs]
+        jobs = [await views.read(views.job, run.job_id) for _, run in told]
+        return [_alert(item, run, job) for (item, run), job in zip(told, jobs, strict=True)]
 
     async def _wait_ms(self) -> int | None:
         views, now = self._node.views, self._node.clock.now()
@@ -71,6 +83,21 @@ def _delivery(
     return Delivery(
         id=owed.id,
         task_id=about,
+        url=owed.url,
+        event=owed.event,
+        attempt=owed.attempt,
+        body=wire.encode(body),
+    )
+
+
+def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
+    body = {"event": owed.event, **wire.run(run)}
+    if job is not None:
+        body["consecutiveErrors"] = job.consecutive_errors
+        body["enabled"] = job.definition.enabled
+    return Delivery(
+        id=owed.id,
+        task_id=run.task_id or run.id,
         url=owed.url,
         event=owed.event,
         attempt=owed.attempt,

@@ -34,6 +34,7 @@ _ERRORS: Final[Sequence[type[FairlaneError]]] = (
     *errors.CallerError.__subclasses__(),
     *errors.BusyError.__subclasses__(),
     errors.TargetRefused,
+    errors.StoreMismatch,
 )
 _BY_CODE: Final = {error.code: error for error in _ERRORS}
 
@@ -141,7 +142,7 @@ def opened(streaming: Streaming, where: str) -> Streaming:
 
 class HttpTransport:
     def __init__(self, url: str) -> None:
-        self.where, self._host, self._port, self._prefix = _parsed(url)
+        self.where, self._host, self._port, self._prefix = parsed(url)
         self._tls = ssl.create_default_context() if url.startswith("https:") else None
         self._idle: deque[http.client.HTTPConnection] = deque()
 
@@ -256,7 +257,7 @@ def _is_silent(sock: socket.socket) -> bool:
         return not selector.select(0)
 
 
-def _parsed(url: str) -> tuple[str, str, int | None, str]:
+def parsed(url: str) -> tuple[str, str, int | None, str]:
     """The address to show (never with a password), host, port and path of a server's URL."""
     try:
         parts = urlsplit(url)
@@ -276,7 +277,7 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
     seconds = answer.headers.get("retry-after", "")
     retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
     if code == errors.InvalidPolicy.code:
-        return errors.InvalidPolicy([message])
+        return errors.InvalidPolicy((shape.get("details") or {}).get("problems") or [message])
     kind = _BY_CODE.get(code)
     if kind is None:  # an error of the server itself, or of a newer one
         return FairlaneError(message, details={"code": code, "status": answer.status})

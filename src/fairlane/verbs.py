@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 from fairlane.core.policy import nearest
+from fairlane.queue_verbs import QueueVerbs
 
 A = TypeVar("A")
 
@@ -82,6 +83,14 @@ class MessageFields(TypedDict, total=False):
     timeout_ms: int | None
 
 
+class Why(TypedDict, total=False):
+    """Why the policy is changed, who wants it, and which version has to be in force until then."""
+
+    note: str | None
+    author: str | None
+    expected_version: int | None
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)
@@ -93,8 +102,8 @@ _FIELDS: Final = {name: _SHORT.get(name) or _camel(name) for name in TaskFields.
 
 def task_body(fields: TaskFields) -> dict[str, Any]:
     """The body of `POST /tasks`. Raises `TypeError` for a name that is no field, as a call does."""
-    unknown = next((name for name in fields if name not in _FIELDS), None)
-    if unknown is not None:
+    if not fields.keys() <= _FIELDS.keys():
+        unknown = next(name for name in fields if name not in _FIELDS)
         hint = nearest(unknown, _FIELDS)
         raise TypeError(f"submit() got an unexpected keyword argument '{unknown}'{hint}")
     return {_FIELDS[name]: value for name, value in fields.items() if value is not None}
@@ -124,11 +133,19 @@ def task_path(task_id: str, verb: str = "") -> str:
     return f"/tasks/{quote(task_id, safe='')}{verb}"
 
 
+def lease_path(lease_id: str, verb: str) -> str:
+    return f"/leases/{quote(lease_id, safe='')}/{verb}"
+
+
 def session_path(key: str, verb: str = "") -> str:
     return f"/sessions/{quote(key, safe='')}{verb}"
 
 
-class Verbs(ABC, Generic[A]):
+def job_path(job: str, verb: str = "") -> str:
+    return f"/cron/jobs/{quote(job, safe='')}{verb}"
+
+
+class Verbs(QueueVerbs[A], ABC, Generic[A]):
     @abstractmethod
     def call(
         self,
@@ -138,8 +155,12 @@ class Verbs(ABC, Generic[A]):
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         idempotency_key: str | None = None,
+        wait_ms: int = 0,
     ) -> A:
-        """Any route: the document that it answers with. Raises the error that it answers with."""
+        """Any route: the document that it answers with. Raises the error that it answers with.
+
+        `wait_ms` is how long the route was asked to wait before it answers.
+        """
 
     # ---------------------------------------------------------------- tasks
 
@@ -240,6 +261,88 @@ class Verbs(ABC, Generic[A]):
     def cancel_batch(self, batch_id: str) -> A:
         return self.call("POST", f"/batches/{quote(batch_id, safe='')}/cancel")
 
+    # ---------------------------------------------------------------- leases
+
+    def lease(
+        self,
+        worker: str,
+        *,
+        lanes: Sequence[str] = (),
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[str] = (),
+        limit: int | None = None,
+        wait_ms: int | None = None,
+        ttl_ms: int | None = None,
+        start: bool | None = None,
+    ) -> A:
+        """Take up to `limit` tasks to run, at once or within `wait_ms`; `leases` may be empty.
+
+        No lanes means all of them, no `handlers` any handler, no `kinds` handler tasks only.
+        `start` says that the work begins at once.
+        """
+        body = given(
+            worker=worker,
+            lanes=list(lanes) or None,
+            handlers=None if handlers is None else list(handlers),
+            kinds=list(kinds) or None,
+            limit=limit,
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+        )
+        return self.call("POST", "/leases", body=body, wait_ms=wait_ms or 0)
+
+    def withdraw_leases(self, worker: str) -> A:
+        """Have the waiting `lease` calls of a worker answered at once, with nothing."""
+        return self.call("POST", "/leases/withdraw", body={"worker": worker})
+
+    def start_lease(self, lease_id: str, *, token: int | None = None) -> A:
+        """Say that the work has begun. The token is part of the id; it may be given besides."""
+        return self.call("POST", lease_path(lease_id, "start"), body=given(token=token))
+
+    def renew_lease(
+        self,
+        lease_id: str,
+        *,
+        ttl_ms: int | None = None,
+        progress: Any = None,
+        output: str | None = None,
+        part: int | None = None,
+        token: int | None = None,
+    ) -> A:
+        """Keep the lease, and say how far the work is; `cancelRequested` tells to stop it."""
+        body = given(ttl_ms=ttl_ms, progress=progress, output=output, part=part, token=token)
+        return self.call("POST", lease_path(lease_id, "renew"), body=body)
+
+    def output_lease(
+        self, lease_id: str, text: str, *, part: int | None = None, token: int | None = None
+    ) -> A:
+        """Keep text that the work has produced; a `part` that was sent before is ignored."""
+        body = given(output=text, part=part, token=token)
+        return self.call("POST", lease_path(lease_id, "output"), body=body)
+
+    def complete_lease(self, lease_id: str, *, result: Any = None, token: int | None = None) -> A:
+        """The work is done. May be repeated when the answer was lost."""
+        body = given(result=result, token=token)
+        return self.call("POST", lease_path(lease_id, "complete"), body=body)
+
+    def fail_lease(
+        self,
+        lease_id: str,
+        error: str,
+        *,
+        retryable: bool | None = None,
+        retry_after_ms: int | None = None,
+        token: int | None = None,
+    ) -> A:
+        """The work went wrong: one attempt is spent. What becomes of the task is in the answer."""
+        body = given(error=error, retryable=retryable, retry_after_ms=retry_after_ms, token=token)
+        return self.call("POST", lease_path(lease_id, "fail"), body=body)
+
+    def release_lease(self, lease_id: str, *, token: int | None = None) -> A:
+        """Give a lease back: the task is queued again and no attempt is spent."""
+        return self.call("POST", lease_path(lease_id, "release"), body=given(token=token))
+
     # ---------------------------------------------------------------- sessions
 
     def message(
@@ -281,8 +384,12 @@ class Verbs(ABC, Generic[A]):
         debounce_ms: int | None = None,
         debounce_max_ms: int | None = None,
         max_concurrent: int | None = None,
+        unset: Sequence[str] = (),
     ) -> A:
-        """Change what is given, for good; the session as it is then."""
+        """Change what is given, for good; the session as it is then.
+
+        For what `unset` names, by the names of these arguments, the policy counts again.
+        """
         body = given(
             mode=mode,
             cap=cap,
@@ -291,6 +398,7 @@ class Verbs(ABC, Generic[A]):
             debounce_max_ms=debounce_max_ms,
             max_concurrent=max_concurrent,
         )
+        body.update({_camel(name): None for name in unset})
         return self.call("PATCH", session_path(key), body=body)
 
     def set_usage(self, key: str, tokens: int, context_window: int) -> A:
@@ -325,6 +433,38 @@ class Verbs(ABC, Generic[A]):
     def clear_lane(self, name: str) -> A:
         """Cancel everything that is queued there; how many that were."""
         return self.call("POST", f"/lanes/{quote(name, safe='')}/clear")
+
+    # ---------------------------------------------------------------- policy
+
+    def policy(self, version: int | None = None) -> A:
+        """The policy in force, or one of its versions."""
+        return self.call("GET", "/policy", query=given(version=version))
+
+    def set_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
+        """Replace the policy: what `document` does not say has its default."""
+        return self.call("PUT", "/policy", query=given(**why), body=document)
+
+    def patch_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
+        """Change what `document` says; None brings a default back."""
+        return self.call("PATCH", "/policy", query=given(**why), body=document)
+
+    def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> A:
+        """What would be wrong, or what would change, if it were set; nothing is changed."""
+        query = {"patch": "true"} if patch else None
+        return self.call("POST", "/policy/check", query=query, body=document)
+
+    def policy_versions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
+        """One page, newest first: who, when, why and what; `nextCursor` when there are more."""
+        return self.call("GET", "/policy/versions", query=given(limit=limit, cursor=cursor))
+
+    def policy_diff(self, before: int | None = None, after: int | None = None) -> A:
+        """What has changed since version `before`, by default in the newest one."""
+        return self.call("GET", "/policy/diff", query={"from": before, "to": after})
+
+    def rollback_policy(self, version: int, **why: Unpack[Why]) -> A:
+        """Make an old version the newest one; 0 for the defaults."""
+        body = {"version": version}
+        return self.call("POST", "/policy/rollback", query=given(**why), body=body)
 
     # ---------------------------------------------------------------- templates
 
@@ -361,6 +501,77 @@ class Verbs(ABC, Generic[A]):
         body = given(params=params, overrides=overrides, submit=submit or None)
         path = f"/templates/{quote(template_id, safe='')}/instantiate"
         return self.call("POST", path, body=body, idempotency_key=idempotency_key)
+
+    # ---------------------------------------------------------------- cron
+
+    def create_cron_job(self, document: Mapping[str, Any]) -> A:
+        """`document` is the body of `POST /cron/jobs`: name, schedule, task, and how it behaves."""
+        return self.call("POST", "/cron/jobs", body=document)
+
+    def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> A:
+        """All of them or, when something is wrong with one, none."""
+        return self.call("POST", "/cron/jobs", body={"jobs": list(documents)})
+
+    def cron_jobs(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        enabled: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> A:
+        """One page, newest first; `nextCursor` is there when there are more."""
+        query = given(agent=agent, name=name, limit=limit, cursor=cursor)
+        if enabled is not None:
+            query["enabled"] = "true" if enabled else "false"
+        return self.call("GET", "/cron/jobs", query=query)
+
+    def cron_job(self, job: str) -> A:
+        """`job` is, here and below, an id, or a name that only one agent has given."""
+        return self.call("GET", job_path(job))
+
+    def update_cron_job(self, job: str, document: Mapping[str, Any]) -> A:
+        """Change the fields that `document` names; None clears one."""
+        return self.call("PATCH", job_path(job), body=document)
+
+    def delete_cron_job(self, job: str, *, cancel: bool = False) -> A:
+        """What it has started goes on unless `cancel` says otherwise; its log stays."""
+        return self.call("DELETE", job_path(job), query={"cancel": "true"} if cancel else None)
+
+    def toggle_cron_job(self, job: str, *, enabled: bool) -> A:
+        """The next run of a job that is switched on is the first one from now."""
+        return self.call("POST", job_path(job, "/toggle"), body={"enabled": enabled})
+
+    def run_cron_job(self, job: str) -> A:
+        """Run it now; its schedule does not move."""
+        return self.call("POST", job_path(job, "/run"))
+
+    def cron_runs(
+        self,
+        job: str | None = None,
+        *,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> A:
+        """One page of the log of a job, or of all, newest first."""
+        path = "/cron/runs" if job is None else job_path(job, "/runs")
+        return self.call("GET", path, query=given(status=status, limit=limit, cursor=cursor))
+
+    def cron_preview(
+        self,
+        expr: str | None = None,
+        *,
+        tz: str | None = None,
+        every_ms: int | None = None,
+        at: str | datetime | None = None,
+        n: int | None = None,
+    ) -> A:
+        """When a schedule would run next, in UTC and in local time."""
+        when = at.isoformat() if isinstance(at, datetime) else at
+        query = given(expr=expr, tz=tz, every_ms=every_ms, at=when, n=n)
+        return self.call("GET", "/cron/preview", query=query)
 
     # ---------------------------------------------------------------- parts
 

@@ -15,6 +15,7 @@ import msgspec
 from fairlane.core import lifecycle, model, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
+from fairlane.core.cron import Run
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
@@ -27,6 +28,7 @@ LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 1000
 ERROR_CHARACTERS_MAX: Final = 1000
 DEPTH_MAX: Final = 64
+PROGRESS_BYTES_MAX: Final = 4096
 OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # what is kept of the text that one attempt produces
 
 encode = msgspec.json.encode
@@ -34,12 +36,18 @@ decode = msgspec.json.decode
 DecodeError = msgspec.DecodeError
 
 
+_NESTED: Final = (dict, list)
+
+
 def too_deep(value: Any) -> bool:
     """Whether a caller may be unable to read it. Level by level, as recursion would break first."""
-    level = [value] if isinstance(value, dict | list) else []
+    items = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, _NESTED) or not any(isinstance(item, _NESTED) for item in items):
+        return False  # nearly everything is flat
+    level = [value]
     for _ in range(DEPTH_MAX):
         inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        level = [item for items in inner for item in items if isinstance(item, _NESTED)]
         if not level:
             return False
     return True
@@ -60,7 +68,7 @@ def moment(at: int) -> str:
 @lru_cache(maxsize=256)
 def _second(seconds: int) -> str:
     """Answers of one second share all but the milliseconds, and formatting is slow."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19]
 
 
 def accepted(task: Task) -> dict[str, Any]:
@@ -73,11 +81,17 @@ def accepted(task: Task) -> dict[str, Any]:
 
 
 def task(
-    row: Task, body: str, result: str | None, error: str | None, log: Sequence[Attempt] = ()
+    row: Task,
+    body: str,
+    result: str | None,
+    error: str | None,
+    log: Sequence[Attempt] = (),
+    *,
+    secrets: bool = False,
 ) -> dict[str, Any]:
-    """A whole task: the fields that are set."""
+    """A whole task: the fields that are set. Only who runs it is told its secrets."""
     request: dict[str, Any] = decode(body, type=dict[str, msgspec.Raw])
-    if "llmConfig" in request:
+    if "llmConfig" in request and not secrets:
         request["llmConfig"] = masked(decode(request["llmConfig"]))
     shape: dict[str, Any] = {
         "taskId": row.id,
@@ -122,6 +136,84 @@ def task(
     return shape
 
 
+# What `task` says about a task besides the request that it was made from.
+_SCHEDULING: Final = frozenset(
+    (
+        *("taskId", "agentId", "kind", "lane", "priority", "state", "createdAt", "attempts"),
+        *("maxAttempts", "retryCount", "position", "sessionKey", "batchId", "gate", "callbackUrl"),
+        *("error", "result", "latencyMs", "attemptLog", "executionTimeMs", "deadline", "startedAt"),
+        *("nextEligibleAt", "completedAt", "leaseId", "worker", "leaseExpiresAt", "parkedReason"),
+    )
+)
+
+
+def request_of(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The request in the shape of a task that has been read: what its executor is to get."""
+    return {key: value for key, value in shape.items() if key not in _SCHEDULING}
+
+
+def lease(
+    row: Task,
+    body: str,
+    inputs: Sequence[tuple[str, str, str | None]],
+    timeout_ms: int | None,
+) -> dict[str, Any]:
+    """A task for who is to run it; `timeout_ms` is that of its kind."""
+    shape = {
+        "id": row.id,
+        **lease_state(row),
+        "token": row.token,
+        "attempt": row.attempts,
+        "attempts": row.attempts - 1,  # that have failed, as in the queue's entries
+        "priority": row.priority,
+        "task": task(row, body, None, None, secrets=True),
+    }
+    timeout_ms = task_timeout(body, timeout_ms)
+    if timeout_ms is not None:
+        shape["timeoutMs"] = timeout_ms
+    if inputs:
+        shape["inputs"] = task_inputs(body, inputs)
+    return shape
+
+
+def lease_state(row: Task) -> dict[str, Any]:
+    """A lease and what has become of its task."""
+    shape: dict[str, Any] = {
+        "leaseId": model.lease_id(row.seq, row.token),
+        "taskId": row.id,
+        "state": row.state,
+    }
+    moments = {"leaseExpiresAt": row.lease_expires_at, "nextEligibleAt": row.eligible_at}
+    shape.update({key: moment(at) for key, at in moments.items() if at is not None})
+    return shape
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    timeout_ms: int | None = None
+    depends_on: Sequence[str] = ()
+
+
+_request_decoder = msgspec.json.Decoder(_Request)
+
+
+def task_timeout(body: str, of_kind: int | None) -> int | None:
+    """A timeout of the task's own goes before that of its kind."""
+    return _request_decoder.decode(body).timeout_ms or of_kind
+
+
+def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> list[dict[str, Any]]:
+    """What the parents have left, in the order in which the task names them."""
+    place = {id_: number for number, id_ in enumerate(_request_decoder.decode(body).depends_on)}
+    return [
+        {
+            "taskId": id_,
+            "state": state,
+            "result": None if result is None else decode(result),
+        }
+        for id_, state, result in sorted(inputs, key=lambda one: place.get(one[0], 0))
+    ]
+
+
 def attempt(one: Attempt) -> dict[str, Any]:
     shape = {
         "attempt": one.attempt,
@@ -156,9 +248,35 @@ def event(
         "attempt": one.attempt or None,
         "error": one.error,
         "worker": one.worker,
+        "jobId": one.fired[0] if one.fired else None,
+        "runId": one.fired[1] if one.fired else None,
+        "progress": None if one.progress is None else msgspec.Raw(one.progress.encode()),
         "result": msgspec.Raw(result.encode()) if result is not None else None,
+        "policyVersion": one.policy_version,
     }
     return {key: value for key, value in shape.items() if value is not None}
+
+
+def run(one: Run) -> dict[str, Any]:
+    """An entry of the run log of cron."""
+    moments = {
+        "scheduledAt": one.scheduled_at,
+        "startedAt": one.started_at,
+        "finishedAt": one.finished_at,
+    }
+    shape = {
+        "runId": one.id,
+        "jobId": one.job_id,
+        "jobName": one.job_name,
+        "taskId": one.task_id,
+        **{name: None if at is None else moment(at) for name, at in moments.items()},
+        "trigger": one.trigger,
+        "status": one.status,
+        "attempts": one.attempts,
+        "error": one.error,
+        "summary": one.summary,
+    }
+    return {name: value for name, value in shape.items() if value is not None}
 
 
 def batch_status(batch: Batch, by_state: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -215,6 +333,8 @@ def session(
     if sessions.throttled(policy, one):
         share = (one.tokens or 0) / (one.context_window or 1)
         shape["why"] = f"one at once: {share:.0%} of the context window is used"
+    if one.interrupted:
+        shape["why"] = "none for now: runs that were interrupted have not ended yet"
     if one.tokens is not None:
         shape["usage"] = {"tokens": one.tokens, "contextWindow": one.context_window}
     if one.cutoff_at is not None:

@@ -124,6 +124,7 @@ def test_a_message_from_before_a_stop_is_refused(run: Run, side: list[str], key:
         ("message k hi --cap few", "--cap: must be a whole number, not 'few'"),
         ("message k hi --mode quick", "field 'mode' must be one of queue, followup"),
         ("sessions set k", "say what to set; see fairlane sessions set --help"),
+        ("sessions set k --unset caps", "--unset caps is none of mode, cap, drop, debounce"),
         ("sessions set k --max-concurrent 0", "--max-concurrent: must be a whole number above 0"),
         ("sessions usage k 5", "the following arguments are required: WINDOW"),
         ("sessions a b", "unrecognized arguments: b"),
@@ -242,6 +243,16 @@ def test_settings_stay_as_they_were_set(run: Run, side: list[str], key: str) -> 
         "maxConcurrent": 3,
     }
     assert answer["effectiveConcurrency"] == 3
+    unset = ("--unset", "cap", "--unset", "max-concurrent", "--unset", "--debounce-max")
+    answer = run("sessions", "set", key, "--drop", "old", *unset, "--json", *side).json
+    assert answer["settings"] == {
+        "mode": "interrupt",
+        "cap": 10,
+        "drop": "old",
+        "debounceMs": 2000,
+        "debounceMaxMs": 5000,
+        "maxConcurrent": 1,
+    }
 
 
 def test_sessions_are_listed_in_pages(run: Run, side: list[str], key: str) -> None:

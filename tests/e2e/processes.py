@@ -166,6 +166,12 @@ class Programs:
         command = [sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", ",".join(tabs)]
         return self._add("tab-instance", command, r'\{"url":"([^"]+)"\}\n')
 
+    def external_worker(self, url: str, record: Path, name: str) -> Program:
+        module = "tests.e2e.external_worker"
+        return self._add(
+            name, [sys.executable, "-m", module, url, str(record), name], r"(leases)\n"
+        )
+
     def _add(
         self,
         name: str,

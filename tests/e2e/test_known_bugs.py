@@ -1,7 +1,8 @@
-"""Fifteen bugs that a queue of this kind is known to have had, and the tests that fail on each.
+"""Fifteen bugs that a queue of this kind is known to have had, sixteen weaknesses that a lease
+scheduler has, and the tests that fail on each.
 
-The table names them; that every test in it is there is a test itself. Those that nothing else
-covers stand below it.
+Two tables name them; that every test in them is there is a test itself. Those that nothing else
+covers stand below.
 """
 
 from __future__ import annotations
@@ -105,6 +106,83 @@ BUGS: dict[str, list[str]] = {
 }
 
 
+SCHED = "cli/test_sched.py"
+QUEUE = "cli/test_queue.py"
+ENTRIES = "store/test_queue.py"
+PLANNING = "store/test_planning.py"
+
+WEAKNESSES: dict[str, list[str]] = {
+    "W1: two entries of one id are leased and completed as one": [
+        f"{QUEUE}::test_an_id_that_is_taken_is_refused",
+        f"{ENTRIES}::test_of_two_requests_for_one_id_in_one_transaction_the_first_has_it",
+    ],
+    "W2: a lease id comes again, so a stale holder can finish another's lease": [
+        f"{ENTRIES}::test_a_lease_id_is_never_valid_again",
+        f"{SCHED}::test_a_lease_that_ran_out_is_reclaimed_and_counts_an_attempt",
+    ],
+    "W3: leases are kept that the answer was too large to tell": [
+        f"{SCHED}::test_all_that_was_leased_is_told",
+    ],
+    "W4: work longer than its lease overlaps its successor, and cannot be renewed": [
+        f"{SCHED}::test_a_renewed_lease_lasts_longer",
+        f"{SCHED}::test_who_holds_a_lease_and_since_when_is_kept",
+        f"{ENTRIES}::test_an_imported_lease_keeps_its_slot_until_it_runs_out",
+    ],
+    "W5: a ceiling of one and a half gives two, and a lease may be for ever": [
+        f"{SCHED}::test_a_rule_out_of_its_range_is_refused_and_changes_nothing",
+    ],
+    "W6: a rule out of range becomes the default, and a slip in a flag is ignored": [
+        f"{SCHED}::test_a_rule_out_of_its_range_is_refused_and_changes_nothing",
+        f"{SCHED}::test_rules_may_be_spelled_with_hyphens",
+        f"{SCHED}::test_unknown_verbs_and_flags_are_refused_with_the_nearest",
+        f"{SCHED}::test_a_reason_without_a_failure_is_refused",
+    ],
+    "W7: a file of the wrong shape, or of a newer version, is read as empty and lost": [
+        f"{QUEUE}::test_a_file_with_something_wrong_brings_in_nothing",
+        f"{ENTRIES}::test_a_file_that_is_wrong_is_refused_with_the_place",
+    ],
+    "W8: a drain goes past the ceiling and the wait before a retry": [
+        f"{ENTRIES}::test_a_drain_keeps_to_the_ceiling_and_to_the_wait_before_a_retry",
+        f"{QUEUE}::test_a_drain_gives_nothing_beside_a_lease_that_fills_the_ceiling",
+    ],
+    "W9: what has no attempts left is leased again, and reasons of failures are lost": [
+        f"{ENTRIES}::test_what_an_entry_has_behind_it_is_kept",
+        f"{SCHED}::test_the_reason_of_every_failure_is_kept",
+        f"{SCHED}::test_who_holds_a_lease_and_since_when_is_kept",
+    ],
+    "W10: entries cannot be cancelled or reset together, and take no inputs": [
+        f"{QUEUE}::test_an_entry_is_a_task_that_every_other_command_knows",
+        f"{QUEUE}::test_every_option_of_add_reaches_the_entry",
+    ],
+    "W11: moments are compared as text, so another zone takes a live lease away": [
+        f"{SCHED}::test_a_moment_that_is_none_is_refused",
+        f"{SCHED}::test_a_moment_in_another_zone_is_the_same_moment",
+        f"{SCHED}::test_only_a_plan_may_be_told_the_time",
+    ],
+    "W12: a lease of a clock that was ahead blocks its slot for years": [
+        f"{ENTRIES}::test_an_imported_lease_does_not_outlive_what_the_policy_gives",
+        f"{SCHED}::test_only_a_plan_may_be_told_the_time",
+    ],
+    "W13: of sixty who lease at once nearly half are turned away": [
+        f"{QUEUE}::test_sixty_who_lease_at_once_are_all_served",
+        f"{SCHED}::test_sixteen_who_lease_at_once_get_each_their_own",
+    ],
+    "W14: rules are not durable, and are read beside another state of the queue": [
+        f"{SCHED}::test_rules_set_by_many_at_once_are_all_kept",
+        f"{PLANNING}::test_a_plan_says_what_the_lease_then_does",
+    ],
+    "W15: every plan lists the whole queue, and beyond a size nothing": [
+        f"{PLANNING}::test_a_long_queue_is_counted_and_not_listed",
+        f"{PLANNING}::test_a_plan_of_many_leases_stops_at_its_limit",
+        f"{QUEUE}::test_a_long_list_comes_in_pages",
+    ],
+    "W16: the documents describe another program": [
+        "unit/test_docs.py::test_every_command_is_documented",
+        "unit/test_docs.py::test_every_route_is_documented",
+    ],
+}
+
+
 @cache
 def functions_of(file: str) -> frozenset[str]:
     tree = ast.parse((TESTS / file).read_text("utf-8"))
@@ -121,6 +199,18 @@ def test_every_known_bug_has_the_tests_that_the_table_names(bug: str) -> None:
     for name in BUGS[bug]:
         file, _, function = name.partition("::")
         assert function in functions_of(file), f"{name} is gone: what covers {bug!r} now?"
+
+
+def test_there_are_sixteen_weaknesses() -> None:
+    numbers = [weakness.partition(":")[0] for weakness in WEAKNESSES]
+    assert numbers == [f"W{number}" for number in range(1, 17)]
+
+
+@pytest.mark.parametrize("weakness", WEAKNESSES)
+def test_every_known_weakness_has_the_tests_that_the_table_names(weakness: str) -> None:
+    for name in WEAKNESSES[weakness]:
+        file, _, function = name.partition("::")
+        assert function in functions_of(file), f"{name} is gone: what covers {weakness!r} now?"
 
 
 # -------------------------------------------------------------------- what nothing else covers

@@ -163,6 +163,7 @@ async def test_sessions_are_spoken_to_tuned_and_stopped(app: Fairlane) -> None:
     assert (said[1]["taskId"], said[1]["merged"]) == (said[0]["taskId"], True)
     assert (await app.show(said[0]["taskId"]))["params"]["message"] == "a\nb"
     assert (await app.set_session("s", cap=3, debounce_max_ms=9))["settings"]["cap"] == 3
+    assert (await app.set_session("s", unset=["cap"]))["settings"]["cap"] == 10
     assert (await app.set_usage("s", 6, 10))["throttled"] is True
     assert [one["sessionKey"] for one in (await app.sessions(limit=1))["sessions"]] == ["s"]
     assert (await app.session("s"))["waiting"][0]["position"] == 1
@@ -188,6 +189,30 @@ async def test_lanes_are_watched_paused_and_emptied(app: Fairlane) -> None:
     assert (team["waiting"], team["active"], team["paused"]) == (1, 0, True)
     assert (await app.clear_lane("team"))["cancelled"] == 1
     assert (await app.resume_lane("team"))["paused"] is False
+
+
+async def test_the_policy_is_changed_compared_and_rolled_back(app: Fairlane) -> None:
+    assert (await app.policy())["version"] == 0
+    document = {"lanes": {"gpu": {"maxInflight": 2}}}
+    assert (await app.check_policy(document))["valid"]
+    first = await app.set_policy(document, note="a new card", author="ada")
+    assert (first["version"], first["policy"]["lanes"]["gpu"]["maxInflight"]) == (1, 2)
+    second = await app.patch_policy({"lanes": {"gpu": None}}, expected_version=1)
+    assert [one["path"] for one in second["changes"]] == ["lanes.gpu"]
+    assert (await app.policy_diff(1, 2))["changes"] == second["changes"]
+    with pytest.raises(errors.InvalidPolicy) as refusal:
+        await app.patch_policy({"lanes": {"gpu": {"maxInflight": 0.5}, "main": 3}})
+    assert len(refusal.value.problems) == 2
+    with pytest.raises(errors.Conflict):
+        await app.rollback_policy(1, expected_version=1)
+    await app.rollback_policy(1)
+    versions = (await app.policy_versions())["versions"]
+    assert [(one["version"], one.get("note")) for one in versions] == [
+        (3, "rollback to version 1"),
+        (2, None),
+        (1, "a new card"),
+    ]
+    assert (await app.policy(1))["policy"] == (await app.policy())["policy"]
 
 
 async def test_templates_are_kept_changed_and_used(app: Fairlane) -> None:

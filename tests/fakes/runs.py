@@ -34,6 +34,7 @@ class FakeRun:
             inputs=inputs or [],
         )
         self.texts: list[str] = []
+        self.told: list[Any] = []
         self.starts = 0
         self._lost = lost
         self._on_start = on_start
@@ -46,3 +47,6 @@ class FakeRun:
 
     def output(self, text: str) -> None:
         self.texts.append(text)
+
+    def progress(self, progress: Any) -> None:
+        self.told.append(progress)

@@ -186,6 +186,17 @@ async def test_settings_that_are_wrong_change_nothing(
     assert (await work.api.get("/sessions/untuned")).status == 404
 
 
+async def test_null_leaves_a_setting_to_the_policy_again(work: Work) -> None:
+    talk = Talk(work)
+    default = (await talk.tune(maxConcurrent=3, cap=7))["settings"]["debounceMs"]
+    session = await talk.tune(cap=None, debounceMs=9)
+    assert (session["settings"]["cap"], session["settings"]["debounceMs"]) == (10, 9)
+    assert session["effectiveConcurrency"] == 3
+    session = await talk.tune(maxConcurrent=None, debounceMs=None, mode=None)
+    assert (session["settings"]["debounceMs"], session["effectiveConcurrency"]) == (default, 1)
+    assert (await work.api.get(f"/sessions/{talk.key}")).status == 404, "nothing is left to keep"
+
+
 async def test_three_at_once_begin_in_order_and_lowering_stops_nobody(work: Work) -> None:
     talk = Talk(work)
     await talk.tune(maxConcurrent=3)

@@ -73,8 +73,8 @@ class History:
             assert self.tasks[after.seq] == change.before
         self.tasks[after.seq] = copy.copy(after)
         self.changes.append(change)
-        counts.apply(self.lane, change)
-        counts.apply(self.lines.setdefault((after.agent, after.route), Tally()), change)
+        line = self.lines.setdefault((after.agent, after.route), Tally())
+        counts.apply(self.lane, line, change)
         if after.session:
             gates.apply(self.session(after.session), change)
         if after.batch:

@@ -83,6 +83,7 @@ def test_a_change_and_its_reverse_leave_the_facts_as_they_were(history: History)
     for change in history.changes:
         if change.before is not None:
             tally = Tally()
-            counts.apply(tally, Change(change.before, change.after, lifecycle.RENEW))
-            counts.apply(tally, Change(change.after, change.before, lifecycle.RENEW))
-            assert tally == Tally()
+            line = Tally()
+            counts.apply(tally, line, Change(change.before, change.after, lifecycle.RENEW))
+            counts.apply(tally, line, Change(change.after, change.before, lifecycle.RENEW))
+            assert tally == line == Tally()

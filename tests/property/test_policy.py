@@ -35,6 +35,10 @@ lane_settings = _some(
     maxPerAgent=limit | st.none(),
     strategy=st.sampled_from(["fair-fifo", "priority"]),
     paused=st.booleans(),
+    maxAttempts=st.integers(1, 1000),
+    backoffMultiplier=st.floats(1, 100),
+    whenSpent=st.sampled_from(["fail", "park"]),
+    leaseTtlMs=st.integers(1, DAY_MS),
 )
 kind_settings = _some(
     lane=st.sampled_from(["browser", "main", "team"]),

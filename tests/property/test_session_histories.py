@@ -51,6 +51,7 @@ class Talk:
         self.told: set[int] = set()  # those whose sender knows that they are refused
         self.begun: list[str] = []  # ids in the order in which they began
         self.silenced = 0  # nothing up to this number may begin any more
+        self.interrupted: list[Task] = []  # runs that have to end before anything begins
 
     def take(self, step: int, how: int) -> None:
         VERBS[step % len(VERBS)](self, how)
@@ -64,6 +65,8 @@ class Talk:
         answer = self.chat.try_say(
             f"m{number}", str(number), sender=sender, drop=drop, no_merge=how % 7 == 0
         )
+        if self.row().own.mode == "interrupt":
+            self.interrupted = list(self.held)
         if not isinstance(answer, Task):
             assert answer.code == "session_queue_full"
             self.told.add(number)
@@ -73,6 +76,7 @@ class Talk:
         new = [grant.task.id for grant in grants if grant.task.id not in self.begun]
         self.held += [grant.task for grant in grants]
         self.begun += new
+        assert not new or not [task for task in self.interrupted if task in self.held]
         for name in new:
             assert min(self.numbers(name)) > self.silenced
         row = self.row()
@@ -129,7 +133,8 @@ class Talk:
     def check(self) -> None:
         assert recount(self.scheduler.reader) == []
         row = self.row()
-        assert not row.waiting or row.holders >= self.limit(row), "it stands still"
+        free = not row.interrupted and row.holders < self.limit(row)
+        assert not (row.waiting and free), "it stands still"
 
     def finish(self) -> None:
         """Let everything run that may; then all that was said is somewhere, once, and in order."""

@@ -48,19 +48,29 @@ class Accounts:
                 raise Violation("counters", f"line {row}, counted {books.lines.get(line)}")
         books.touched.clear()
 
-    def judge_lanes_and_sessions(self) -> None:
+    def judge_lanes(self) -> None:
         reader, books = self._ground.reader, self._ground.books
         for name, *counters in reader.lanes():
             if counters != books.lanes.get(name) or not _balanced(counters):
                 counted = books.lanes.get(name)
                 raise Violation("counters", f"lane {name}: {counters}, counted {counted}")
-        found = {row[0]: (row[1], row[2]) for row in reader.sessions()}
-        keys = books.holders.keys() | books.waiting.keys()
-        for key in keys:
-            right = (len(books.holders.get(key, ())), len(books.waiting.get(key, ())))
-            if found.get(key) != right:
-                raise Violation("counters", f"session {key}: {found.get(key)} is {right}")
-        demand("counters", len(found) == len(keys), "a session is kept for nothing")
+
+    def judge_sessions(self, now: int) -> None:
+        """Who has the turn, who waits, who may grow, and what the session was told."""
+        ground, books = self._ground, self._ground.books
+        found = {row[0]: row[1:] for row in ground.reader.sessions()}
+        ground.marks.forget(found, ground.policy, now)
+        lists = (books.holders, books.waiting, books.debouncing)
+        busy = {key for keys in lists for key in keys}
+        for key in busy | found.keys():
+            right = tuple(len(tasks.get(key, ())) for tasks in lists)
+            row = found.get(key)
+            if row is None or row[:3] != right:
+                raise Violation("counters", f"session {key}: {row} is {right}")
+            ground.marks.judge_row(key, row[3:], interrupted=key in ground.talks.dying)
+            told = ground.marks.known.get(key)
+            needed = key in busy or (told is not None and told.anything)
+            demand("counters", needed, f"session {key} is kept for nothing")
 
     def _judge_forgotten(self, kept: set[Row]) -> None:
         """An agent's lines in a lane may go when nothing of it is left there."""

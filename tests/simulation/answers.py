@@ -188,6 +188,8 @@ class Answers:
         lately = {task.id for task in gone}
         for request, answer in zip(step.batch, answers, strict=True):
             if isinstance(request, Submit) and request.idempotency is not None:
+                if any(one.message for one in request.submissions):
+                    continue  # its words tell
                 self._judge_key(request, answer, step, lately)
         if not gone:
             return

@@ -25,6 +25,7 @@ from fairlane.engine.requests import (
     Reset,
     Retry,
     Start,
+    StopSession,
     Submit,
 )
 
@@ -61,6 +62,7 @@ class Step(msgspec.Struct):
     by: str = ""
     neighbour: bool = False  # done by another process beside the server
     due_at: int | None = None  # when the engine wants to be called again
+    committed: bool = False  # what was done is durable, whoever knows it
     fault: str = ""
 
 
@@ -77,6 +79,7 @@ class Causes:
         self.batches: dict[str, NewBatch] = {}
         self.prefixes: list[str] = []
         self.output: dict[tuple[int, int, int], set[str]] = {}
+        self.silencers: dict[str, set[str]] = {}  # by session: why its tasks may be cancelled
         for request in batch:
             if isinstance(request, REPORTS):
                 self.reports.setdefault((request.seq, request.token), []).append(request)
@@ -88,9 +91,13 @@ class Causes:
                 self.reset.add(request.id)
             elif isinstance(request, Submit):
                 self._submit(request)
+            elif isinstance(request, StopSession):
+                code = "session_reset" if request.reset else "stopped"
+                self.silencers.setdefault(request.key, set()).add(code)
             elif isinstance(request, Reclaim):
                 self.prefixes.append(request.prefix)
             elif isinstance(request, Output):
+                assert request.part is not None
                 place = (request.seq, request.token, request.part)
                 self.output.setdefault(place, set()).add(request.text)
 
@@ -98,6 +105,15 @@ class Causes:
         self.submitted.update({submission.id: submission for submission in request.submissions})
         if request.batch is not None:
             self.batches[request.batch.id] = request.batch
+        for one in request.submissions:
+            if one.message is not None and one.session:
+                codes = ("queue_dropped", "interrupted")
+                self.silencers.setdefault(one.session, set()).update(codes)
+
+    def silenced(self, task: Task, reason: str | None) -> bool:
+        """A message or a stop of its session may have ended it for this reason."""
+        code = (reason or "").partition(":")[0]
+        return code in self.silencers.get(task.session or "", ())
 
     def of(self, row: Task | None, *kinds: type) -> list[Any]:
         """The reports that carry the token of the row's open lease."""

@@ -16,7 +16,7 @@ from tests.simulation.causes import Step, Violation, demand
 from tests.simulation.histories import CREATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.core.model import Task
     from fairlane.engine.requests import Grant, Lease
@@ -66,6 +66,7 @@ class Grants:
         demand("grant", able, f"{name} went to a worker that cannot run it")
         state = "running" if task.route in offer.started else "assigned"
         demand("grant", task.state == state, f"{name} is {task.state}, not {state}")
+        assert offer.ttl_ms is not None
         until = now + offer.ttl_ms
         demand("lease", task.lease_expires_at == until, f"{name} until {task.lease_expires_at}")
         demand("ceiling", ground.has_room(task.lane), f"{name} went over the lane or overall")
@@ -171,17 +172,35 @@ class Grants:
         """`turns` are the sessions that something happened in, with those that had the turn."""
         books = self._ground.books
         late = {seen.after.seq for seen in self._ground.changed if _came_later(seen)}
+        late |= self._ground.talks.windowed
         for key, had in turns.items():
             holders = books.holders.get(key, {})
             waiting = books.waiting.get(key, {})
-            demand("session", len(holders) <= 1, f"{list(holders)} have the turn of {key}")
-            demand("session", holders or not waiting, f"nobody has the turn of {key}")
+            self._judge_number(key, holders, waiting)
             rivals = [task for task in waiting.values() if task.seq not in late]
             for seq, holder in holders.items():
                 if seq not in had and rivals:
                     first = min([holder, *rivals], key=lambda task: (task.priority, task.seq))
                     ahead = f"task {seq} got the turn of {key} before task {first.seq}"
                     demand("session order", first.seq == seq, ahead)
+
+
+    def _judge_number(
+        self, key: str, holders: Mapping[int, Task], waiting: Mapping[int, Task]
+    ) -> None:
+        """As many as may have the turn, unless they had begun before fewer might."""
+        limit, dying = self._ground.marks.limit(key), self._ground.talks.dying.get(key)
+        name = f"{list(holders)} have the turn of {key}"
+        if dying:
+            seqs = {seq for seq, _ in dying}
+            demand("interrupt", holders.keys() <= seqs, f"{name}, and {seqs} have not ended")
+            return
+        if len(holders) > limit:
+            old = {seen.after.seq: seen.before for seen in self._ground.changed}
+            begun = {seq: old.get(seq, task) for seq, task in holders.items()}
+            over = [seq for seq, task in begun.items() if task is None or not task.token]
+            demand("session", not over, f"{name}, {limit} may, and {over} had not begun")
+        demand("session", len(holders) >= limit or not waiting, f"{name}, {limit} may")
 
 
 def _came_later(seen: Seen) -> bool:

@@ -9,7 +9,9 @@ from tests.simulation.families import Families
 from tests.simulation.groups import Groups
 from tests.simulation.histories import Histories
 from tests.simulation.ledger import SLOTS, Books, Reader, Seen
+from tests.simulation.marks import Marks
 from tests.simulation.preemption import Preemption
+from tests.simulation.talks import Talks
 
 if TYPE_CHECKING:
     from fairlane.core.model import Task
@@ -26,6 +28,8 @@ class Ground:
         self.families = Families()
         self.groups = Groups()
         self.preemption = Preemption()
+        self.marks = Marks()
+        self.talks = Talks(self)
         self.changed: list[Seen] = []
         self.ids: dict[str, int] = {}
         self.open: dict[int, Task] = {}  # not ended, or ended and still leased

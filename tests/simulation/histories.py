@@ -148,9 +148,10 @@ class Histories:
             self.lives[after.seq].orphaned = (event.detail or "").startswith(ORPHANED)
             told = {after.id, after.batch} & causes.cancelled
             orphaned = self.lives[after.seq].orphaned and state == "waiting_dependency"
-            demand("cancel", told or orphaned, f"{name} and nobody cancelled it")
+            silenced = causes.silenced(after, event.detail)
+            demand("cancel", told or orphaned or silenced, f"{name} and nobody cancelled it")
         elif type_ == RELEASED:
-            idle = causes.lost(before) and state == "assigned"
+            idle = causes.lost(before) and state == "assigned" and _tells_of_its_start(before)
             demand("attempts", idle or causes.of(before, Release), f"{name} by nobody")
         elif type_ == REQUEUED:
             asked = causes.reset if state == "parked" else causes.retried
@@ -164,8 +165,9 @@ class Histories:
         before, after, type_ = seen.before, seen.after, event.type
         spent = event.attempt >= after.max_attempts
         failed = causes.of(before, Fail)
-        lost = causes.lost(before) and before is not None and before.state == "running"
-        lost = lost or bool(causes.lost(before) and causes.of(before, Start))
+        began = before is not None and before.state == "running"
+        began = began or bool(causes.of(before, Start)) or not _tells_of_its_start(before)
+        lost = causes.lost(before) and began
         final = any(not r.retryable for r in failed) or (spent and (failed or lost))
         deadline = self._deadline_at(after)
         late = type_ == FAILED and deadline is not None and deadline <= causes.now
@@ -268,6 +270,11 @@ def _by_time(before: Task, causes: Causes) -> Sequence[str]:
     return (FAILED,) if late else ()
 
 
+def _tells_of_its_start(row: Task | None) -> bool:
+    """Workers inside servers do; others need not, so that their leases alone count."""
+    return row is not None and (row.worker or "").startswith("node_")
+
+
 def _judge_closing(seen: Seen, causes: Causes) -> None:
     """A lease ends by a report with its token, by time, or with its worker."""
     row = seen.closed
@@ -285,7 +292,7 @@ def _judge_row(task: Task) -> None:
     blocked = task.state == "waiting_dependency"
     demand("state", blocked == (task.gate == "dependency"), f"{name} at {task.gate}")
     demand("state", task.gate is None or blocked or task.state == "queued", f"{name}: gate")
-    timed = task.gate == "delay"
+    timed = task.gate in ("delay", "debounce")
     demand("state", timed <= (task.eligible_at is not None), f"{name} waits for no moment")
     demand("state", blocked or timed or task.eligible_at is None, f"{name} waits and does not")
     demand("state", (task.completed_at is not None) == (task.state in ENDS), f"{name}: end")

@@ -4,7 +4,8 @@ Everything is judged from the tables as they are and from the history of what wa
 needs a request of the same step, or the clock, as its cause, so that a step whose answer got lost
 is judged like any other. Here is the order of the checks and what each change means for the books;
 the rules themselves stand in the files beside: `histories` (one task), `families` (dependencies),
-`groups` (batches), `grants` (who got what), `answers` and `accounts`.
+`groups` (batches), `talks` and `marks` (sessions), `grants` (who got what), `answers` and
+`accounts`.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class Invariants:
         ground.families.begin()
         ground.groups.begin()
         self._read_events(scheduler[3])
-        sessions = [seen.after.session for seen in ground.changed if seen.after.session]
-        turns = {key: list(ground.books.holders.get(key, ())) for key in sessions}
+        turns = self._turns(step)
+        ground.talks.begin(step, turns)
         for seen in ground.changed:
             self._judge_change(seen, causes)
         for task in gone:
@@ -111,6 +112,8 @@ class Invariants:
             self._judge_families(open_edges, unsettled, close=close)
             self._judge_groups(step, gone, close=close)
         self._grants.judge(step, last_token)
+        ground.marks.policy = ground.policy.sessions
+        ground.talks.judge(step, causes)
         self._grants.judge_turns(turns)
         self._answers.judge_keys(step, gone)
         if step.outcome is not None:
@@ -119,18 +122,29 @@ class Invariants:
                 self._judge_time(step, unsettled)
         self._judge_accounts(step, causes, gone, news=news, close=close)
 
+    def _turns(self, step: Step) -> dict[str, list[int]]:
+        """The sessions in which something may have happened, and who had the turn there."""
+        books = self.ground.books
+        keys = {seen.after.session for seen in self.ground.changed if seen.after.session}
+        keys |= self.ground.talks.keys(step)
+        if self._new_policy:
+            keys |= books.holders.keys() | books.waiting.keys()
+        return {key: list(books.holders.get(key, ())) for key in sorted(keys)}
+
     def _judge_accounts(
         self, step: Step, causes: Causes, gone: list[Task], *, news: bool, close: bool
     ) -> None:
         accounts = self._accounts
         if news:
             accounts.judge_lines(every=close or bool(gone) or self._new_policy)
-            accounts.judge_lanes_and_sessions()
+            accounts.judge_lanes()
+            accounts.judge_sessions(step.now)
             accounts.judge_deliveries(step)
             accounts.judge_output(step, causes, gone)
         if close:
             accounts.judge_rows()
             accounts.recount()
+            self.ground.talks.judge_all_texts()
 
     def _read_scheduler(self) -> Row:
         reader = self.ground.reader
@@ -323,6 +337,6 @@ def _due_at(task: Task) -> int:
     if task.state in LIVE:
         if task.deadline_at is not None:
             due = min(due, task.deadline_at)
-        if task.gate == "delay" and task.eligible_at is not None:
+        if task.gate in ("delay", "debounce") and task.eligible_at is not None:
             due = min(due, task.eligible_at)
     return due

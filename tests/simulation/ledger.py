@@ -65,6 +65,8 @@ _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
 _EVENT_SQL: Final = "SELECT id, seq, at, type, attempt, detail, batch FROM event WHERE id > ?"
 _BATCH_SQL: Final = """SELECT id, seq, parallelism, total, callback_url, open, holders, waiting,
   cancelled, completed_at FROM batch"""
+_SESSION_SQL: Final = """SELECT key, holders, waiting, debouncing, settings, tokens, context_window,
+  cutoff_at, generation, touched_at, interrupted FROM session"""
 # The columns that a task is born with and keeps.
 FIXED: Final = (
     "seq",
@@ -187,7 +189,7 @@ class Reader:
         return self.sql(_LANE_SQL)
 
     def sessions(self) -> list[Row]:
-        return self.sql("SELECT key, holders, waiting FROM session")
+        return self.sql(_SESSION_SQL)
 
     def events(self, after: int) -> list[Event]:
         return [Event(*row) for row in self.sql(f"{_EVENT_SQL} ORDER BY id", (after,))]
@@ -225,6 +227,7 @@ class Books:
         self.ready: dict[str, dict[str, dict[int, Task]]] = {}  # by lane, agent and seq
         self.holders: dict[str, dict[int, Task]] = {}  # by session: who has the turn
         self.waiting: dict[str, dict[int, Task]] = {}  # by session: who waits for it
+        self.debouncing: dict[str, dict[int, Task]] = {}  # by session: who may still grow
         self.members: dict[str, list[int]] = {}  # by batch: open, with a place, next to get one
         self.blocked: dict[int, Task] = {}  # by seq: who waits for others
 
@@ -283,6 +286,8 @@ class Books:
         queued, leased = task.state == "queued", task.lease_expires_at is not None
         if queued and task.gate == "session":
             _keep(self.waiting, session, task, sign)
+        elif queued and task.gate == "debounce":
+            _keep(self.debouncing, session, task, sign)
         elif leased or (queued and not _is_new_and_delayed(task)):
             _keep(self.holders, session, task, sign)
 

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 
 ROUTES: Final = ("action", "handler/mail", "handler/sum")
 PRIORITIES: Final = (0, 0, 0, 0, 5, 10, 10, -10, -10, -20, -20)
+RESULTS: Final = (
+    *(None, None, '{"ok":1}', '{"ok":1}'),
+    '{"usage":{"tokens":10,"contextWindow":100}}',
+    '{"usage":{"tokens":70,"contextWindow":100}}',
+)
 PAST_KEPT: Final = 40
 PROMISED_MAX: Final = 4
 GENERATIONS_MAX: Final = 20
@@ -339,7 +344,7 @@ class Reporters:
         if (seq, token) in self.stopped and chance < 0.7:
             return [Release(seq, token)]
         if chance < 0.50:
-            complete = Complete(seq, token, rng.choice((None, '{"ok":1}')))
+            complete = Complete(seq, token, rng.choice(RESULTS))
             return [complete] * rng.choice((1, 1, 1, 1, 2))
         if chance < 0.64:
             wait = rng.choice((None, None, 0, 2500))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation import plants, plants_work
+from tests.simulation import plants, plants_talks, plants_work
 from tests.simulation.causes import Violation
 from tests.simulation.world import run
 
@@ -78,7 +78,9 @@ def test_a_seed_is_a_whole_history() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bug", "rules"), [*plants.BED.bugs, *plants_work.BED.bugs])
+@pytest.mark.parametrize(
+    ("bug", "rules"), [*plants.BED.bugs, *plants_work.BED.bugs, *plants_talks.BED.bugs]
+)
 def test_a_planted_bug_is_caught(
     bug: Bug, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ BEGINNING: Final[dict[str, Any]] = {
             "maxQueueSize": 12,
             "maxPerAgent": 6,
         },
-        "main": {"maxInflight": 3, "maxQueueSize": 14},
+        "main": {"maxInflight": 3, "maxQueueSize": 20},
         "queue": {"maxInflight": 1, "maxQueueSize": 8},
         "side": {"maxInflight": 1, "maxQueueSize": 8, "maxPerAgent": 4, "agingMs": 100},
     },
@@ -28,6 +28,7 @@ BEGINNING: Final[dict[str, Any]] = {
         "action": {"deadlineSec": 15},
         "handler": {"maxAttempts": 3, "backoffMs": 400, "maxBackoffMs": 3000},
     },
+    "sessions": {"cap": 3, "debounceMs": 500, "debounceMaxMs": 1500},
     "retention": {"resultTTLSec": 6},
 }
 EVERYTHING_OPEN: Final[dict[str, Any]] = {
@@ -43,7 +44,10 @@ class Operator:
     def __init__(self, rng: Random, agents: Sequence[str]) -> None:
         self._rng = rng
         self._agents = agents
-        self._kinds = (self._lane, self._lane, self._lane, self._agent, self._overall, self._kind)
+        self._kinds = (
+            *(self._lane, self._lane, self._lane),
+            *(self._agent, self._overall, self._kind, self._sessions),
+        )
 
     def document(self, policy: Policy) -> dict[str, Any]:
         shut = not policy.enabled or any(policy.lanes[lane].paused for lane in LANES)
@@ -82,6 +86,18 @@ class Operator:
         if chance < 0.8:
             return {"retention": {"resultTTLSec": rng.choice((3, 6, 12))}}
         return {"enabled": False} if chance < 0.95 else {"lanez": {}}
+
+    def _sessions(self) -> dict[str, Any]:
+        rng = self._rng
+        change = {
+            "mode": rng.choice(("queue", "queue", "collect", "interrupt")),
+            "cap": rng.randrange(1, 6),
+            "drop": rng.choice(("old", "new")),
+            "debounceMs": rng.choice((0, 500)),
+            "maxConcurrent": rng.choice((1, 1, 2, 3)),
+            "throttleAt": rng.choice((0.6, 0.3)),
+        }
+        return {"sessions": {name: change[name] for name in change if rng.random() < 0.4}}
 
     def _kind(self) -> dict[str, Any]:
         rng = self._rng

@@ -33,8 +33,11 @@ from fairlane.engine.requests import (
     Reset,
     Retry,
     SetPolicy,
+    SetSession,
     SettleDelivery,
+    SetUsage,
     Start,
+    StopSession,
     Submit,
 )
 from fairlane.store.sqlite import SqliteStore
@@ -42,6 +45,7 @@ from tests.simulation.causes import Step, Violation
 from tests.simulation.faults import ClockFaults, Fault, FaultyStore, Killed, plan_faults
 from tests.simulation.invariants import Invariants
 from tests.simulation.people import ROUTES, Callers, Held, Names, Reporters, Watchers, Worker
+from tests.simulation.talkers import Talkers
 from tests.simulation.tuning import BEGINNING, EVERYTHING_OPEN, LANES, Operator
 
 if TYPE_CHECKING:
@@ -74,6 +78,7 @@ class World:
         agents = [f"a{n}" for n in range(self.rng.choice((2, 3, 4, 11)))]
         self._operator = Operator(self.rng, agents)
         self._callers = Callers(self.rng, self.clock, self._names, agents)
+        self._talkers = Talkers(self.rng, self.clock, self._names, agents)
         self._watchers = Watchers(self.rng, self._callers, self.invariants)
         self._reporters = Reporters(self.rng)
         _set_limits({name: self.rng.choice(sizes) for name, sizes in SMALL.items()})
@@ -157,6 +162,7 @@ class World:
             self._note(step)
             raise Violation("error", f"the engine raised {error!r}") from error
         step.now, step.due_at = self.store.moment, self.engine.due_at
+        step.committed = self.store.committed
         self.happened["lost connections"] += self.store.struck - struck
         self._check(step)
         if step.outcome is not None:
@@ -253,8 +259,10 @@ class World:
         found: list[Any] = []
         for _ in range(count):
             chance = self.rng.random()
-            if chance < 0.12:
+            if chance < 0.11:
                 found += self._callers.submit()
+            elif chance < 0.18:
+                found += self._talkers.ask()
             elif chance < 0.77:
                 found += self._work()
             elif chance < 0.84:
@@ -335,11 +343,17 @@ def _asked(request: Any) -> str:
         return f"{name}({request.id})"
     if isinstance(request, ClaimDeliveries | Reclaim | Prune):
         return name
+    if isinstance(request, SetSession):
+        return f"{name}({request.key},{request.settings},{sorted(request.unset)})"
+    if isinstance(request, StopSession | SetUsage):
+        return str(request)
     return f"{name}({request.seq},{request.token})"
 
 
 def _named(submission: Submission) -> str:
-    return "<".join((submission.id, *submission.depends_on))
+    message = submission.message
+    said = f"~{submission.session}~{message.sender}~{message.text}" if message else ""
+    return "<".join((submission.id + said, *submission.depends_on))
 
 
 def _said(answer: Any) -> str:
@@ -402,7 +416,7 @@ def _run(world: World, steps: int) -> Report:
 def _report(world: World) -> Report:
     rules, ground = world.invariants, world.invariants.ground
     ended = dict(sorted(rules.ended.items())) | {"parked": len(rules.ids_of("parked"))}
-    happened = world.happened + Counter(ground.histories.seen)
+    happened = world.happened + Counter(ground.histories.seen) + ground.talks.seen
     happened["mended"] = ground.families.mended
     happened["ends under way"] = ground.families.under_way
     happened["batches completed"] = ground.groups.completions

@@ -74,8 +74,9 @@ class Chat:
         stopped: Stopped = self.scheduler.ask(request)
         return stopped
 
-    def tune(self, **settings: Any) -> Session:
-        session: Session = self.scheduler.ask(SetSession(self.key, Settings(**settings)))
+    def tune(self, *unset: str, **settings: Any) -> Session:
+        request = SetSession(self.key, Settings(**settings), frozenset(unset))
+        session: Session = self.scheduler.ask(request)
         return session
 
     def use(self, tokens: int, context_window: int = 100) -> Session:

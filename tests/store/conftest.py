@@ -10,7 +10,7 @@ import pytest
 from fairlane.store.opening import open_store
 from tests.postgres import new_database
 from tests.store.invariants import assert_sound
-from tests.store.scheduler import Scheduler
+from tests.store.scheduler import NODE, Scheduler
 from tests.store.stores import SQLITE, ReusedPostgres
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def new_scheduler(store: Store) -> Iterator[Callable[..., Scheduler]]:
     """Open one engine more on the store; what it leaves behind must be sound."""
     opened: list[Scheduler] = []
 
-    def open_one(name: str = "node", clock: ManualClock | None = None) -> Scheduler:
+    def open_one(name: str = NODE, clock: ManualClock | None = None) -> Scheduler:
         opened.append(Scheduler(store, clock, name))
         return opened[-1]
 

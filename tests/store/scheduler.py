@@ -22,6 +22,7 @@ from fairlane.engine.requests import (
     IdempotencyKey,
     Lease,
     NewBatch,
+    PolicyChange,
     Release,
     Renew,
     Reset,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 WORK = route_of("handler", "work")
 LANES = ("browser", "main", "queue")
 TTL_MS = 15_000
-NODE = "node"
+NODE = "node_1"
 _WIDTH = len(Task.__struct_fields__)
 _EVENT_WIDTH = len(Event.__struct_fields__)
 
@@ -189,8 +190,25 @@ class Scheduler:
         return answer
 
     def set_policy(self, **document: Any) -> Policy:
-        policy: Policy = self.ask(SetPolicy(document, source="test"))
-        return policy
+        change: PolicyChange = self.ask(SetPolicy(document, source="test"))
+        return change.after
+
+    def keep_policy(self, document: str) -> None:
+        """Put the next version into the store as another program would, whatever it holds."""
+        connection = self.store.writer()
+        _, _, version, *_ = connection.begin()
+        connection.run(
+            "policy_insert",
+            version=version + 1,
+            document=document,
+            source="elsewhere",
+            author=None,
+            note=None,
+            now=self.clock.now(),
+        )
+        connection.run("policy_use", version=version + 1)
+        connection.commit()
+        connection.close()
 
     def set_lane(self, name: str = "main", **settings: Any) -> None:
         self.set_policy(lanes={name: settings})

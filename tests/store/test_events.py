@@ -8,10 +8,10 @@ import pytest
 
 from fairlane.core import events
 from fairlane.core.events import Attempt
-from fairlane.engine.requests import Cancel, Complete, Fail, Release, SetPolicy, Submit
+from fairlane.engine.requests import Cancel, Complete, Fail, Release, Renew, SetPolicy, Submit
 from fairlane.engine.views import EventFilter, Views
 from tests.store.histories import play
-from tests.store.scheduler import NODE, WORK, Scheduler, lease_request, submission
+from tests.store.scheduler import NODE, TTL_MS, WORK, Scheduler, lease_request, submission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,7 +303,9 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.fail(scheduler.lease_one(started=AT_ONCE))
     scheduler.reset("a")
     scheduler.submit("child", depends_on=("a",))
-    scheduler.release(scheduler.lease_one())
+    leased = scheduler.lease_one()
+    scheduler.ask(Renew(leased.seq, leased.token, TTL_MS, "50"))
+    scheduler.release(leased)
     scheduler.complete_next()
     scheduler.fail(scheduler.lease_one())
     scheduler.submit("b", "c")

@@ -218,13 +218,13 @@ def test_a_running_action_whose_worker_vanished_is_not_run_twice(scheduler: Sche
 
 def test_dead_workers_can_be_reclaimed_before_their_leases_run_out(scheduler: Scheduler) -> None:
     scheduler.submit("mine", "started", "theirs")
-    scheduler.lease_one(worker="node1:1")
-    scheduler.start(scheduler.lease_one(worker="node1:2"))
-    scheduler.lease_one(worker="node2:1")
-    assert scheduler.ask(Reclaim("node1:")) == 2
+    scheduler.lease_one(worker="node_1:1")
+    scheduler.start(scheduler.lease_one(worker="node_1:2"))
+    scheduler.lease_one(worker="node_2:1")
+    assert scheduler.ask(Reclaim("node_1:")) == 2
     assert scheduler.states("mine", "started", "theirs") == ["queued", "queued", "assigned"]
     assert [scheduler.view(name).task.attempts for name in ("mine", "started")] == [0, 1]
-    assert scheduler.ask(Reclaim("node1:")) == 0
+    assert scheduler.ask(Reclaim("node_1:")) == 0
 
 
 def test_a_zombies_late_report_changes_nothing(scheduler: Scheduler) -> None:

@@ -271,3 +271,65 @@ def test_a_message_says_nothing_new_by_being_joined(scheduler: Scheduler, chat: 
     chat.say("b")
     assert scheduler.types("a") == ["created"]
     assert scheduler.tally().submitted == 1
+
+
+# -------------------------------------------------------------------- order, and refusals
+
+
+def test_only_the_newest_of_a_sender_grows(scheduler: Scheduler, chat: Chat) -> None:
+    """What was said after it must not run before it."""
+    chat.say("a")
+    chat.say("b", callback_url="https://example.org/b")
+    assert chat.say("c").id == "c"
+    scheduler.pass_time(WINDOW_MS)
+    assert scheduler.run_to_end() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("how", [{"debounce_ms": 0}, {"no_merge": True}, {"debounce_ms": 1}])
+def test_what_a_sender_said_before_goes_first(
+    scheduler: Scheduler, chat: Chat, how: dict[str, Any]
+) -> None:
+    chat.say("a")
+    assert chat.say("b", lane="team", **how).id == "b"
+    scheduler.pass_time(1)
+    assert scheduler.run_to_end(lanes=("main", "team")) == ["a", "b"]
+
+
+def test_what_others_said_stays_in_its_window(scheduler: Scheduler, chat: Chat) -> None:
+    chat.say("a", sender="bob")
+    chat.say("b", sender="ann", no_merge=True)
+    assert scheduler.run_to_end() == ["b"]
+    assert scheduler.view("a").task.gate == "debounce"
+
+
+@pytest.mark.parametrize(
+    "how", [{"mode": "interrupt"}, {"cap": 1}, {"max_concurrent": 3}, {"no_merge": True}]
+)
+def test_a_message_that_its_lane_refuses_has_changed_nothing(
+    scheduler: Scheduler, chat: Chat, how: dict[str, Any]
+) -> None:
+    scheduler.set_lane("team", maxQueueSize=1)
+    scheduler.submit("full", lane="team")
+    chat.say_at_once("m1", "m2")
+    run = scheduler.start(scheduler.lease_one())
+    chat.say("m3")
+    before = (chat.row(), scheduler.states("m1", "m2", "m3"))
+    refused = chat.refused("new", lane="team", **how)
+    assert refused.code == "queue_full"
+    assert (chat.row(), scheduler.states("m1", "m2", "m3")) == before
+    assert scheduler.view("m3").task.gate == "debounce"
+    assert scheduler.complete(run).state == "done"
+
+
+@pytest.mark.parametrize("how", [{"mode": "interrupt"}, {"cap": 1}])
+def test_the_place_of_those_that_have_to_go_is_free_for_the_newcomer(
+    scheduler: Scheduler, chat: Chat, how: dict[str, Any]
+) -> None:
+    scheduler.set_lane("main", maxQueueSize=1)
+    chat.say_at_once("m1")
+    run = scheduler.lease_one()
+    chat.say_at_once("m2")
+    chat.say("m3", debounce_ms=0, **how)
+    assert scheduler.states("m2", "m3") == ["cancelled", "queued"]
+    scheduler.complete(run)
+    assert scheduler.run_to_end() == ["m3"]

@@ -115,6 +115,83 @@ def test_of_interrupting_messages_in_a_row_only_the_last_one_runs(
     assert scheduler.run_to_end() == ["m4"]
 
 
+@pytest.mark.parametrize("running", [1, 2, 3])
+def test_it_starts_beside_none_of_them_although_more_may_run_at_once(
+    scheduler: Scheduler, chat: Chat, running: int
+) -> None:
+    chat.tune(max_concurrent=3)
+    chat.say_at_once(*(f"old{number}" for number in range(running)))
+    runs = [scheduler.start(grant.task) for grant in scheduler.lease(3)]
+    chat.say("new", mode="interrupt")
+    chat.say_at_once("after", "last")
+    for run in runs:
+        assert scheduler.lease(5) == []
+        scheduler.release(run)
+    assert scheduler.names(5) == ["new", "after", "last"]
+
+
+def test_it_waits_also_for_runs_that_were_stopped_before(scheduler: Scheduler, chat: Chat) -> None:
+    chat.tune(max_concurrent=3)
+    chat.say("old")
+    run = scheduler.lease_one()
+    chat.stop()
+    chat.say("new", mode="interrupt")
+    assert scheduler.lease(5) == []
+    scheduler.complete(run)
+    assert scheduler.names(5) == ["new"]
+
+
+def test_runs_that_never_report_back_hold_it_up_until_the_last_lease_is_over(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.tune(max_concurrent=3)
+    chat.say_at_once("old", "older")
+    first, _ = (grant.task for grant in scheduler.lease(2))
+    chat.say("new", mode="interrupt")
+    scheduler.pass_time(TTL_MS - 1)
+    scheduler.renew(first)
+    scheduler.pass_time(1)
+    assert scheduler.lease(5) == []
+    scheduler.pass_time(TTL_MS)
+    assert scheduler.names(5) == ["new"]
+
+
+def test_when_it_is_drained_itself_the_next_one_still_waits_for_the_old_run(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.tune(max_concurrent=3)
+    chat.say("old")
+    run = scheduler.lease_one()
+    chat.say("new", mode="interrupt")
+    assert chat.stop_all().drained == ["new"]
+    chat.say("next")
+    assert scheduler.lease(5) == []
+    scheduler.release(run)
+    assert scheduler.names(5) == ["next"]
+
+
+def test_more_may_run_at_once_again_when_the_old_runs_are_over(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.tune(max_concurrent=3)
+    chat.say("old")
+    run = scheduler.lease_one()
+    chat.say("new", mode="interrupt")
+    scheduler.release(run)
+    assert scheduler.names(5) == ["new"]
+    chat.say_at_once("beside", "them")
+    assert scheduler.names(5) == ["beside", "them"]
+
+
+def test_a_run_that_was_only_stopped_holds_nobody_back(scheduler: Scheduler, chat: Chat) -> None:
+    chat.tune(max_concurrent=2)
+    chat.say("old")
+    scheduler.lease_one()
+    chat.stop_all()
+    chat.say_at_once("new", "next")
+    assert scheduler.names(5) == ["new"], "the stopped run keeps one of the two turns"
+
+
 def test_an_idle_session_is_simply_begun(scheduler: Scheduler, chat: Chat) -> None:
     assert chat.say("m1", mode="interrupt").gate is None
     assert scheduler.run_to_end() == ["m1"]
@@ -317,6 +394,18 @@ def test_what_had_not_begun_when_it_was_lowered_waits_again(
     scheduler.complete(scheduler.view("m1").task)
     assert scheduler.names(10) == ["m2"]
     assert scheduler.view("m3").task.gate == "session"
+
+
+def test_unsetting_it_leaves_it_to_the_policy_at_once(scheduler: Scheduler, chat: Chat) -> None:
+    scheduler.set_policy(sessions={"maxConcurrent": 2})
+    chat.tune(max_concurrent=1)
+    chat.say_at_once("m1", "m2", "m3")
+    assert scheduler.names(10) == ["m1"]
+    chat.tune("max_concurrent")
+    assert scheduler.names(10) == ["m2"]
+    row = chat.row()
+    assert row
+    assert row.settings is None
 
 
 def test_raising_it_starts_work_at_once(scheduler: Scheduler, chat: Chat) -> None:

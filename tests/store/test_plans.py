@@ -27,6 +27,8 @@ MAY_SCAN = {
     "task_list": "goes from the newest task downwards until it has a page; people ask for it",
     "task_ids": "goes from the newest task downwards until it has a page; people ask for it",
     "template_list": "goes from the newest template downwards until it has a page",
+    "job_list": "goes from the newest job downwards until it has a page",
+    "run_list": "goes from the newest run downwards until it has a page",
     "batch_list": "goes from the newest batch downwards until it has a page",
     "unsettled_all": "takes up everything that is to be gone on with",
     "agent_view": "adds up every agent for a person who looks at them",
@@ -37,13 +39,14 @@ MAY_SCAN = {
     "batch_all": "is the doctor's, who trusts no index",
     "dependency_recount": "is the doctor's, who trusts no index",
     "unmet_recount": "is the doctor's, who trusts no index",
+    "run_astray": "is the doctor's: looks at every run that goes on",
 }
 
 # Statements without a plan: they empty a table at once, without looking at its rows.
 EMPTIES = {"unsettled_forget"}
 
 # Lists whose pages come out in order, so that nobody sorts what is not shown.
-LISTS = {"task_list", "task_ids", "batch_list", "template_list"}
+LISTS = {"task_list", "task_ids", "batch_list", "template_list", "run_list", "run_list_of"}
 
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
@@ -146,6 +149,8 @@ INTENDED = {
     "event_requeued": {"event_task"},
     "event_list": {"event_pkey"},
     "output_view": {"output_pkey"},
+    "output_sizes": {"output_pkey"},
+    "line_ready_routes": {"line_order"},
     "task_overdue": {"task_deadline"},
     "task_abandoned": {"task_lease"},
     "task_leased": {"task_lease"},
@@ -157,12 +162,26 @@ INTENDED = {
     "delivery_due": {"delivery_due"},
     "delivery_next": {"delivery_due"},
     "task_view": {"task_id_key"},
+    "job_by_id": {"job_id_key"},
+    "job_by_name": {"job_name"},
+    "job_due": {"job_due"},
+    "job_next": {"job_due"},
+    "run_active": {"run_open"},
+    "run_open": {"run_open"},
+    "run_by_task": {"run_task"},
+    "run_excess": {"run_number", "delivery_task"},
+    "run_old": {"run_old", "delivery_task"},
+    "task_held": {"task_held"},
+    "task_held_count": {"task_held"},
+    "task_parked": {"task_parked"},
+    "task_ended_last": {"task_pkey"},
+    "entry_page": {"task_entry", "request_pkey", "result_pkey"},
 }
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {
-    *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms"),
+    *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
-    *("seq", "after", "until", "token", "part"),
+    *("seq", "after", "until", "token", "part", "look", "rank"),
 }
 
 TEXTS = {"session_list": {"after"}}  # where such a name stands for a text

@@ -55,6 +55,10 @@ SPOILT: list[tuple[LiteralString, list[str]]] = [
     ),
     ("UPDATE line SET ready = 9", ["line main/a/handler/work: ready is 9, the tasks say 1"]),
     ("UPDATE session SET waiting = 5", ["session s: has (1, 5, 0), the tasks say (1, 1, 0)"]),
+    (
+        "UPDATE session SET interrupted = 1",
+        ["session s: waits for runs to stop that were not interrupted"],
+    ),
     ("DELETE FROM session", ["session s: has (0, 0, 0), the tasks say (1, 1, 0)"]),
     ("UPDATE batch SET open = 3", ["batch batch: has (4, 3, 2, 2), the tasks say (4, 4, 2, 2)"]),
     ("UPDATE batch SET holders = 0", ["batch batch: has (4, 4, 0, 2), the tasks say (4, 4, 2, 2)"]),

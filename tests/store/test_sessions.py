@@ -29,6 +29,16 @@ def test_tasks_of_a_session_run_one_at_a_time_in_order(scheduler: Scheduler) -> 
     assert seen == names
 
 
+def test_of_several_turns_the_last_one_is_given_up_for_what_ranks_higher(
+    scheduler: Scheduler,
+) -> None:
+    scheduler.set_policy(sessions={"maxConcurrent": 3})
+    scheduler.submit("s1", "s2", "s3", session="chat")
+    scheduler.submit("urgent", session="chat", priority=-10)
+    assert scheduler.names(10) == ["urgent", "s1", "s2"]
+    assert scheduler.view("s3").task.gate == "session"
+
+
 def test_sessions_do_not_hold_up_each_other(scheduler: Scheduler) -> None:
     scheduler.submit("a1", "a2", session="a")
     scheduler.submit("b1", "b2", session="b")

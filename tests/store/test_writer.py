@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.clock import ManualClock, SystemClock
-from fairlane.core.errors import LeaseLost, StoreUnavailable
+from fairlane.core.errors import LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
 from fairlane.engine.engine import Engine, Outcome
 from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
@@ -405,6 +405,33 @@ async def test_what_was_granted_to_a_caller_that_left_with_it_goes_back(desk: De
     with pytest.raises(asyncio.CancelledError):
         await gone
     await desk.wait_for_state("first", "queued")
+
+
+# -------------------------------------------------------------------- a policy nobody can read
+
+
+async def test_a_policy_that_cannot_be_read_holds_everything_up_until_there_is_one(
+    store: Store, open_desk: Callable[..., Desk]
+) -> None:
+    tries: list[str] = []
+    clock = ManualClock()
+    desk = open_desk(lambda moment, _: tries.append(moment) if moment == BEGIN else None, clock)
+    await desk.submit("first")
+    elsewhere = Scheduler(store)
+    elsewhere.keep_policy("{")
+    before, tried = clock.now(), len(tries)
+    waiting = desk.ask(lease_request())
+    with pytest.raises(StoreMismatch, match="version 1 of the policy"):
+        await desk.submit("second")
+    await eventually(lambda: len(tries) > tried + 5)
+    count = len(tries) - tried
+    assert not waiting.done()
+    # It goes on to look, but not without a pause.
+    assert clock.now() - before >= (count - 2) * 1000
+    elsewhere.keep_policy("{}")
+    assert names(await waiting) == ["first"]
+    assert elsewhere.find("second") is None
+    elsewhere.close()
 
 
 # -------------------------------------------------------------------- the end

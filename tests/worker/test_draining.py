@@ -15,7 +15,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.requests import Submit
 from fairlane.store.opening import open_store
 from fairlane.worker.executors.builtin import HandlerExecutor
-from fairlane.worker.loop import Worker
+from fairlane.worker.loop import Loop
 from fairlane.worker.source import EngineSource
 from tests.fakes.waiting import eventually
 
@@ -46,7 +46,7 @@ async def test_leases_are_renewed_until_a_drain_is_over(node: Node) -> None:
 
     source = Counting(node.writer, node.name, Policy)
     executor = HandlerExecutor({"work": work})
-    worker = Worker(source, lambda: {"handler/work": executor}, lambda: 0, renew_seconds=0.02)
+    worker = Loop(source, lambda: {"handler/work": executor}, lambda: 0, renew_seconds=0.02)
     running = asyncio.create_task(worker.run())
     await node.submit(Submit([submission("one")]))
     await began.wait()

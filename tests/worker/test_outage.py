@@ -19,7 +19,7 @@ from fairlane.engine.views import Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
-from fairlane.worker.loop import Worker
+from fairlane.worker.loop import Loop
 from fairlane.worker.source import EngineSource
 from tests.fakes.waiting import eventually
 from tests.store.faults import WatchedStore
@@ -112,7 +112,7 @@ async def test_a_second_stop_does_not_cut_off_the_report_of_the_first(scene: Sce
     """Nodes tell their workers what to stop again and again, until it has stopped."""
     scene.submit()
     forever = Forever()
-    worker = Worker(scene.source, lambda: {"action": forever}, lambda: 1)
+    worker = Loop(scene.source, lambda: {"action": forever}, lambda: 1)
     running = asyncio.create_task(worker.run())
     await eventually(lambda: forever.begun == 1)
     task = scene.writer.ask_and_wait(Cancel("one"))
@@ -146,7 +146,7 @@ class Hasty(EngineSource):
 async def test_a_run_that_is_stopped_before_it_begins_is_given_back(scene: Scene) -> None:
     scene.submit()
     source, forever = Hasty(scene.writer, "node_a"), Forever()
-    worker = Worker(source, lambda: {"action": forever}, lambda: 1)
+    worker = Loop(source, lambda: {"action": forever}, lambda: 1)
     source.stop = worker._stop_here
     running = asyncio.create_task(worker.run())
     await eventually(lambda: forever.begun == 1)
@@ -182,7 +182,7 @@ class Once:
 async def test_an_outage_before_the_start_does_not_fail_the_task(scene: Scene) -> None:
     scene.submit()
     once = Once()
-    worker = Worker(scene.source, lambda: {"action": once}, lambda: 1)
+    worker = Loop(scene.source, lambda: {"action": once}, lambda: 1)
     running = asyncio.create_task(worker.run())
     await once.arrived.wait()
     scene.away = True

@@ -85,6 +85,36 @@ def templates(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def cron(args: argparse.Namespace) -> int:
+    from fairlane.cli.cron import run  # noqa: PLC0415 - slow to import
+
+    return run(args)
+
+
+def policy(args: argparse.Namespace) -> int:
+    from fairlane.cli.policy import run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
+def worker(args: argparse.Namespace) -> int:
+    from fairlane.cli.worker import run  # noqa: PLC0415 - slow to import
+
+    return run(args)
+
+
+def sched(args: argparse.Namespace) -> int:
+    from fairlane.cli.queue import sched as run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
+def queue(args: argparse.Namespace) -> int:
+    from fairlane.cli.queue import queue as run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
 def doctor(args: argparse.Namespace) -> int:
     from fairlane.cli.direct import examine  # noqa: PLC0415 - slow to import
 
@@ -119,8 +149,13 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "stopall": sessions.stop_all,
     "sessions": sessions.sessions,
     "lanes": sessions.lanes,
+    "sched": sched,
+    "queue": queue,
+    "worker": worker,
     "stats": stats,
     "templates": templates,
+    "cron": cron,
+    "policy": policy,
     "doctor": doctor,
     "webhooks": webhooks,
 }

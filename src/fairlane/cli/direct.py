@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from fairlane import config, wire
+from fairlane import config
 from fairlane.cli.output import Deliveries
 from fairlane.client import Client
 from fairlane.clock import SystemClock
 from fairlane.core.errors import OperatorError, StoreMismatch, StoreUnavailable
-from fairlane.core.policy import Policy, from_document
-from fairlane.engine.engine import Engine, one
+from fairlane.core.policy import Policy
+from fairlane.engine.engine import Engine, kept_policy, one
 from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
 from fairlane.engine.requests import UseSecret
@@ -63,7 +63,7 @@ class StoreTransport:
 
     def ask(self, request: Request) -> Answer:
         if request.method != "GET" and not self._writing:
-            self.node.writer.start()
+            self.node.writer.start(look=False)
             self._writing = True
         return self._runner.run(inside.ask(self._http, request))
 
@@ -102,7 +102,7 @@ def _policy(store: Store, node: Node) -> Policy:
         rows = connection.run("policy_newest")
     finally:
         connection.close()
-    return from_document(wire.decode(rows[0][1])) if rows else node.policy
+    return kept_policy(*rows[0]) if rows else node.policy
 
 
 def _check_callback(url: str) -> None:

@@ -25,7 +25,7 @@ MEANINGS: Final = {
     OK: "it worked",
     NOT_WELL: "a waited-for task did not end done, or doctor found something",
     USAGE: "the command is wrong, or a value in it",
-    NOT_FOUND: "there is no such task, batch, template, session or lane",
+    NOT_FOUND: "there is no such task, batch, template, cron job, session or lane",
     REFUSED: "refused: full, stopping, or the task's state does not allow it",
     UNREACHABLE: "the server or the store does not answer",
     SET_UP: "the set-up is wrong: a person has to change something",

@@ -398,5 +398,5 @@ def _event_note(event: Shape) -> str:
         told.append(event["state"])
     if event.get("attempt", 1) > 1:
         told.append(f"attempt {event['attempt']}")
-    told += [str(event[name]) for name in ("error", "worker") if name in event]
+    told += [str(event[name]) for name in ("error", "worker", "jobId") if name in event]
     return ", ".join(told)

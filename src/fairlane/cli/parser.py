@@ -39,7 +39,7 @@ SERVE_SETTINGS: Final = (
     "log_level",
 )
 # Commands whose verb may be left out, and whether what is listed may be named.
-LISTED: Final = {"lanes": False, "sessions": True}
+LISTED: Final = {"cron": False, "lanes": False, "sessions": True}
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -78,6 +78,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _with_verb(leaves: Leaves, arguments: Sequence[str]) -> Sequence[str]:
     """Who names no verb wants a list: `lanes` is `lanes list`, `sessions KEY` has a key besides."""
+    if list(arguments[:2]) == ["sched", "policy"] and not _names_verb(arguments[2:]):
+        return ["sched", "policy", "show", *arguments[2:]]
     command, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     wants_list = command in LISTED and following not in ("-h", "--help")
     if not wants_list or f"{command} {following}" in leaves:
@@ -85,6 +87,10 @@ def _with_verb(leaves: Leaves, arguments: Sequence[str]) -> Sequence[str]:
     if LISTED[command] or not following or following.startswith("-"):
         return [command, "list", *arguments[1:]]
     return arguments
+
+
+def _names_verb(rest: Sequence[str]) -> bool:
+    return bool(rest) and (rest[0] in ("-h", "--help") or not rest[0].startswith("-"))
 
 
 def build() -> tuple[Parser, Leaves]:
@@ -106,17 +112,27 @@ def build() -> tuple[Parser, Leaves]:
     add("show", "Show a task", _show)
     add("wait", "Wait until tasks have ended", _wait)
     from fairlane.cli import (  # noqa: PLC0415 - built on this module
+        cron_options,
+        policy_options,
+        queue_options,
         session_options,
         template_options,
         work_options,
+        worker_options,
     )
 
     work_options.fill(add, commands, leaves)
     session_options.fill(add, commands, leaves)
+    queue_options.fill(commands, leaves)
+    add("worker", "Run the handlers of a module for a server", worker_options.fill)
     add("stats", "Show what the scheduler has done and has to do", server_or_store)
     add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
     about = "Keep instructions with parameters, and make tasks of them"
     template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
+    about = "Submit tasks at moments: once, every so often, or by the rules of cron"
+    cron_options.fill(commands.add_parser("cron", help=about, description=f"{about}."), leaves)
+    about = "Look at the policy, change it, compare its versions, go back to one"
+    policy_options.fill(commands.add_parser("policy", help=about, description=f"{about}."), leaves)
     webhooks = commands.add_parser("webhooks", help="Show the secret that webhooks are signed with")
     nouns = webhooks.add_subparsers(dest="webhooks", metavar="WHAT", required=True)
     secret = nouns.add_parser("secret", help="Print the secret", description="Print the secret.")

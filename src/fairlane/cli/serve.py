@@ -90,7 +90,7 @@ def read_policy(file: Path) -> dict[str, Any]:
         document: Any = wire.decode(file.read_bytes())
     except OSError as error:
         raise OperatorError(f"the policy file {file} cannot be read: {error.strerror}") from None
-    except wire.DecodeError as error:
+    except (wire.DecodeError, RecursionError) as error:
         raise InvalidPolicy([f"{file} is not valid JSON: {error}"]) from None
     if not isinstance(document, dict):
         raise InvalidPolicy([f"{file} must hold a JSON object"])

@@ -90,6 +90,13 @@ def _set(parser: Parser) -> None:
         type=milliseconds,
         help="the longest that messages may go on growing",
     )
+    parser.add_argument(
+        "--unset",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave it to the policy again: the name of one of these options; may be repeated",
+    )
     _key(parser)
 
 

@@ -101,12 +101,20 @@ def list_(args: argparse.Namespace) -> int:
 
 
 def set_(args: argparse.Namespace) -> int:
-    settings = _given(args, _SETTINGS)
-    if not settings:
+    settings, unset = _given(args, _SETTINGS), [_setting(name) for name in args.unset]
+    if not settings and not unset:
         raise InvalidRequest("say what to set; see fairlane sessions set --help")
     with _opened(args) as (side, out):
-        out.session(side.client.set_session(args.key, **settings))
+        out.session(side.client.set_session(args.key, **settings, unset=unset))
     return exits.OK
+
+
+def _setting(name: str) -> str:
+    found = _SETTINGS.get(name.removeprefix("--").replace("-", "_"))
+    if found is None:
+        known = ", ".join(option.replace("_", "-") for option in _SETTINGS)
+        raise InvalidRequest(f"--unset {name} is none of {known}")
+    return found
 
 
 def usage(args: argparse.Namespace) -> int:

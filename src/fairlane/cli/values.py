@@ -24,6 +24,13 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def json_value(text: str) -> Any:
+    value = parsed(text)
+    if value is NO_JSON:
+        raise argparse.ArgumentTypeError(f"must be JSON, not {text[:40]!r}")
+    return value
+
+
 def pair(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:

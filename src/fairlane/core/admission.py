@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest, QueueFull
-from fairlane.core.model import CRITICAL, Change, Submission, Task
+from fairlane.core.model import CRITICAL, Change, Submission, Task, is_run
 from fairlane.core.policy import BY_PRIORITY, LanePolicy, Policy
 
 RETRY_AFTER_MS = 1000
@@ -75,14 +75,13 @@ def reject(
 def _task(
     submission: Submission, lane: str, policy: Policy, *, seq: int, line: int, now: int
 ) -> Task:
-    kind = policy.kinds[submission.kind]
     eligible_at = submission.run_at
     if submission.delay_ms is not None:
         eligible_at = now + submission.delay_ms
     if eligible_at is not None and eligible_at <= now:
         eligible_at = None
     deadline_at = submission.deadline_at
-    if deadline_at is None and not submission.depends_on:
+    if deadline_at is None and not submission.depends_on and not is_run(submission.id):
         deadline_at = deadline(policy, submission.kind, eligible_at or now)
     return Task(
         seq=seq,
@@ -99,7 +98,7 @@ def _task(
         session=submission.session,
         batch=submission.batch,
         attempts=0,
-        max_attempts=submission.max_attempts or kind.max_attempts,
+        max_attempts=submission.max_attempts or policy.max_attempts(submission.kind, lane),
         position=0,
         created_at=now,
         deadline_at=deadline_at,

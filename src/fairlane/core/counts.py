@@ -6,6 +6,8 @@ no other place that adds to a counter, so a path that forgets to count cannot be
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from fairlane.core import lifecycle
@@ -57,42 +59,69 @@ class Line(Tally):
     id: int = 0
 
 
-def apply(tally: Tally, change: Change) -> None:
-    """Move what `change` moves. Called once for the lane and once for the line."""
+def apply(lane: Tally, line: Tally, change: Change) -> None:
+    """Move what `change` moves, in both at once: nothing is asked of a task more often here than
+    how it counts.
+    """
     if change.before is not None:
-        _add_facts(tally, change.before, -1)
-    _add_facts(tally, change.after, 1)
-    _add_totals(tally, change)
+        _add_facts(lane, line, change.before, -1)
+    _add_facts(lane, line, change.after, 1)
+    verb = change.verb
+    if verb == lifecycle.SUBMIT:
+        lane.submitted += 1
+        line.submitted += 1
+    elif verb == lifecycle.LEASE:
+        lane.dispatched += 1
+        line.dispatched += 1
+        lane.waited_ms += change.waited_ms
+        line.waited_ms += change.waited_ms
+    elif verb == lifecycle.COMPLETE:
+        lane.completed += 1
+        line.completed += 1
+    elif verb in _RARE:
+        _add_totals(lane, change)
+        _add_totals(line, change)
 
 
-def _add_facts(tally: Tally, task: Task, sign: int) -> None:
+def _add_facts(lane: Tally, line: Tally, task: Task, sign: int) -> None:
     state = task.state
     if state == lifecycle.QUEUED:
-        tally.queued += sign
+        lane.queued += sign
+        line.queued += sign
         if task.gate is None:
-            tally.ready += sign
+            lane.ready += sign
+            line.ready += sign
             if task.priority <= CRITICAL:
-                tally.urgent += sign
-    elif state == lifecycle.WAITING:
-        tally.queued += sign
+                lane.urgent += sign
+                line.urgent += sign
     elif state in lifecycle.IN_FLIGHT:
-        tally.inflight += sign
+        lane.inflight += sign
+        line.inflight += sign
+    elif state == lifecycle.WAITING:
+        lane.queued += sign
+        line.queued += sign
     elif state == lifecycle.PARKED:
-        tally.parked += sign
+        lane.parked += sign
+        line.parked += sign
     if task.lease_expires_at is not None:
-        tally.slots += sign
+        lane.slots += sign
+        line.slots += sign
+
+
+_RARE: Final = frozenset(
+    {
+        lifecycle.CANCEL,
+        lifecycle.REJECT,
+        lifecycle.FAIL,
+        lifecycle.EXPIRE,
+        lifecycle.REVIVE,
+    }
+)
 
 
 def _add_totals(tally: Tally, change: Change) -> None:
     verb = change.verb
-    if verb == lifecycle.SUBMIT:
-        tally.submitted += 1
-    elif verb == lifecycle.LEASE:
-        tally.dispatched += 1
-        tally.waited_ms += change.waited_ms
-    elif verb == lifecycle.COMPLETE:
-        tally.completed += 1
-    elif verb == lifecycle.CANCEL:
+    if verb == lifecycle.CANCEL:
         tally.cancelled += 1
     elif verb == lifecycle.REJECT:
         tally.rejected += 1

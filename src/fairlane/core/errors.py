@@ -136,7 +136,7 @@ class InvalidPolicy(OperatorError):
     code = "invalid_policy"
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
+        super().__init__("; ".join(problems), details={"problems": problems})
         self.problems = problems
 
 

@@ -1,7 +1,8 @@
 """Events: the facts that a change leaves behind, one row each, in the order of the commits.
 
 A row is small: what can be read from the task itself is joined when it is read. `detail` is the
-error of what went wrong, the worker of what started, or the state where the type does not tell it.
+error of what went wrong, the worker of what started, the progress that was reported, the job
+and run of what cron has fired, or the state where the type does not tell it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ REJECTED: Final = "task.rejected"
 RELEASED: Final = "task.released"
 REQUEUED: Final = "task.requeued"
 UNBLOCKED: Final = "task.unblocked"
+PROGRESS: Final = "task.progress"
 BATCH_COMPLETED: Final = "batch.completed"
+CRON_FIRED: Final = "cron.fired"
 
 _TYPES: Final[Mapping[str, str]] = {
     lifecycle.SUBMIT: CREATED,
@@ -57,7 +60,7 @@ STATES: Final[Mapping[str, str]] = {
     REQUEUED: lifecycle.QUEUED,
     UNBLOCKED: lifecycle.QUEUED,
 }
-TYPES: Final = (*STATES, BATCH_COMPLETED)
+TYPES: Final = (*STATES, PROGRESS, BATCH_COMPLETED, CRON_FIRED)
 _NAMES_STATE: Final = frozenset({CREATED, REQUEUED, BATCH_COMPLETED})
 _TELLS_ERROR: Final = frozenset({FAILED, RETRYING, PARKED, CANCELLED, REJECTED})
 
@@ -73,7 +76,9 @@ _ENDS: Final[Mapping[str, str]] = {
 
 
 class Event(msgspec.Struct, gc=False):
-    """`seq` is the task's, None for an event of a batch."""
+    """`seq` is the task's, None for an event of a batch. `policy_version` has decided it; None for
+    those of a time when that was not recorded.
+    """
 
     id: int
     seq: int | None
@@ -82,6 +87,7 @@ class Event(msgspec.Struct, gc=False):
     attempt: int
     detail: str | None = None
     batch: str | None = None
+    policy_version: int | None = None
 
     @property
     def state(self) -> str | None:
@@ -96,6 +102,19 @@ class Event(msgspec.Struct, gc=False):
     @property
     def error(self) -> str | None:
         return self.detail if self.type in _TELLS_ERROR else None
+
+    @property
+    def fired(self) -> tuple[str, str] | None:
+        """The job and the run that a task was submitted for."""
+        if self.type != CRON_FIRED or self.detail is None:
+            return None
+        job_id, _, run_id = self.detail.partition(" ")
+        return job_id, run_id
+
+    @property
+    def progress(self) -> str | None:
+        """JSON text."""
+        return self.detail if self.type == PROGRESS else None
 
 
 def of(change: Change) -> tuple[str, str | None] | None:
@@ -126,11 +145,17 @@ class Attempt(msgspec.Struct):
 def attempts(events: Iterable[Event]) -> list[Attempt]:
     """The tries of one task, oldest first, from its events."""
     log: list[Attempt] = []
+    last = 0  # the attempt that the events before were about
     for event in events:
         if event.type == STARTED:
             log.append(Attempt(event.attempt, event.at, event.detail))
+        elif event.type in (RETRYING, PARKED) and event.attempt > last:  # it never said it began
+            outcome = _ENDS[event.type]
+            log.append(Attempt(event.attempt, event.at, None, event.at, outcome, event.detail))
         elif event.type in _ENDS and log and log[-1].ended_at is None:
             log[-1].ended_at = event.at
             log[-1].outcome = _ENDS[event.type]
             log[-1].error = event.detail
+        if event.type != PROGRESS:
+            last = event.attempt
     return log

@@ -11,8 +11,6 @@ in a batch, no two can wait for each other.
 
 from __future__ import annotations
 
-import copy
-
 from fairlane.core import lifecycle
 from fairlane.core.batches import Batch
 from fairlane.core.model import (
@@ -22,6 +20,7 @@ from fairlane.core.model import (
     SESSION_GATE,
     Change,
     Task,
+    copied,
 )
 from fairlane.core.sessions import Session
 
@@ -50,6 +49,8 @@ def apply(session: Session, change: Change) -> None:
     if change.before is not None:
         _count(session, change.before, -1)
     _count(session, change.after, 1)
+    if not session.holders:
+        session.interrupted = 0
 
 
 def _count(session: Session, task: Task, sign: int) -> None:
@@ -64,7 +65,7 @@ def _count(session: Session, task: Task, sign: int) -> None:
 
 def holds_turn(task: Task) -> bool:
     """Whether the task has its session's turn."""
-    if task.leased:
+    if task.lease_expires_at is not None:
         return True
     if task.state != lifecycle.QUEUED:
         return False
@@ -75,7 +76,7 @@ def holds_turn(task: Task) -> bool:
 
 def promote(task: Task, now: int, gate: str | None = None) -> Change:
     """Open the gate. Without another one the task is ready, and waits for a slot from now on."""
-    after = copy.copy(task)
+    after = copied(task)
     after.gate = gate
     after.eligible_at = None
     after.queued_at = now
@@ -84,6 +85,6 @@ def promote(task: Task, now: int, gate: str | None = None) -> Change:
 
 def hold(task: Task) -> Change:
     """Give the turn back, to a task that goes first."""
-    after = copy.copy(task)
+    after = copied(task)
     after.gate = SESSION_GATE
     return Change(task, after, lifecycle.HOLD)

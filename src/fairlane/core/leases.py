@@ -8,14 +8,13 @@ worker reports back: only then is the slot really free.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
 
 from fairlane.core import lifecycle, retries
 from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
-from fairlane.core.model import DELAY_GATE, Change, Task
+from fairlane.core.model import DELAY_GATE, Change, Task, copied, is_node, is_run
 from fairlane.core.policy import Policy
 from fairlane.core.retries import Backoff
 
@@ -34,7 +33,7 @@ class Decision(msgspec.Struct, gc=False):
 def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int) -> Change:
     """Lease a ready task; `started` says that the worker begins at once."""
     assert task.gate is None, task.gate
-    after = copy.copy(task)
+    after = copied(task)
     after.state = lifecycle.step(task.state, lifecycle.LEASE)
     after.attempts += 1
     after.token = token
@@ -52,7 +51,7 @@ def start(task: Task | None, token: int, now: int) -> Decision:
         return Decision(_closed(task), _lost(task))
     if task.state == lifecycle.RUNNING:
         return Decision(None, task)
-    after = copy.copy(task)
+    after = copied(task)
     _begin(after, now)
     return Decision(Change(task, after, lifecycle.START), after)
 
@@ -61,7 +60,7 @@ def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:
     """Extend an open lease. The answer's state tells the worker whether to go on."""
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
-    after = copy.copy(task)
+    after = copied(task)
     after.lease_expires_at = now + ttl_ms
     return Decision(Change(task, after, lifecycle.RENEW), after)
 
@@ -117,19 +116,24 @@ def release(task: Task | None, token: int, now: int) -> Decision:
 
 
 def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
-    """Take back a lease that ran out: one failed attempt, unless the run had not begun.
+    """Take back a lease that ran out: one failed attempt, unless the run had certainly not begun.
 
-    An assigned task did nothing yet, so it is queued again and keeps its attempt.
+    Our own nodes say so before they begin; an external worker need not, so its lease alone counts.
     """
     if task.terminal:
         return _closed(task)
-    if task.state == lifecycle.ASSIGNED:
+    if task.state == lifecycle.ASSIGNED and is_node(task.worker):
         after = _requeued(task, lifecycle.RELEASE, now)
         after.attempts -= 1
         return Change(task, after, lifecycle.RELEASE)
     return _failure(
         task, WORKER_GONE, retryable=True, retry_after_ms=None, policy=policy, own=own, now=now
     )
+
+
+def park(task: Task, reason: str, now: int) -> Change:
+    """Out of the queue until somebody resets it, whatever attempts are left."""
+    return Change(task, _ended(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
 
 
 def may_retry(task: Task | None) -> bool:
@@ -149,7 +153,7 @@ def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None)
 
 def stop(task: Task) -> Change:
     """Ask the run to make room: it goes on until its worker gives the lease back."""
-    after = copy.copy(task)
+    after = copied(task)
     after.preempt = 1
     return Change(task, after, lifecycle.STOP)
 
@@ -183,7 +187,7 @@ def revive(task: Task | None, task_id: str, now: int, since: int | None = None) 
 
 
 def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
-    after = copy.copy(task)
+    after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.gate = None
     after.attempts = 0
@@ -224,10 +228,12 @@ def _failure(
     own: Backoff | None,
     now: int,
 ) -> Change:
-    settings = retries.overlaid(policy.kinds[task.kind], own)
+    settings = retries.overlaid(policy.retries(task.kind, task.lane), own)
     verb = retries.after_failure(
         task.attempts, task.max_attempts, retryable=retryable, settings=settings
     )
+    if verb == lifecycle.PARK and is_run(task.id):
+        verb = lifecycle.FAIL  # or the run would never end, and hold up its job
     if verb != lifecycle.RETRY:
         return Change(task, _ended(task, verb, now), verb, error=error)
     after = _requeued(task, lifecycle.RETRY, now)
@@ -238,7 +244,7 @@ def _failure(
 
 
 def _ended(task: Task, verb: str, now: int) -> Task:
-    after = copy.copy(task)
+    after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.lease_expires_at = None
     if after.state != lifecycle.PARKED:
@@ -249,7 +255,7 @@ def _ended(task: Task, verb: str, now: int) -> Task:
 
 
 def _requeued(task: Task, verb: str, now: int) -> Task:
-    after = copy.copy(task)
+    after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.lease_expires_at = None
     after.worker = None
@@ -261,7 +267,7 @@ def _requeued(task: Task, verb: str, now: int) -> Task:
 
 def _stopped(task: Task, verb: str, now: int) -> Task:
     """Ended from outside: an open lease stays until the worker has stopped."""
-    after = copy.copy(task)
+    after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.gate = None
     after.eligible_at = None
@@ -270,7 +276,7 @@ def _stopped(task: Task, verb: str, now: int) -> Task:
 
 
 def _closed(task: Task) -> Change:
-    after = copy.copy(task)
+    after = copied(task)
     after.lease_expires_at = None
     return Change(task, after, lifecycle.CLOSE)
 
@@ -281,7 +287,7 @@ def _close(task: Task) -> Decision:
 
 
 def _stale(task: Task, token: int) -> bool:
-    return task.token != token or not task.leased
+    return task.token != token or task.lease_expires_at is None
 
 
 def _lost(task: Task | None) -> LeaseLost:

@@ -8,6 +8,7 @@ none can be part of a cycle, so the garbage collector is spared them (`gc=False`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -27,6 +28,9 @@ DELAY_GATE: Final = "delay"
 DEBOUNCE_GATE: Final = "debounce"
 SESSION_GATE: Final = "session"
 BATCH_GATE: Final = "batch"
+
+RUN_PREFIX: Final = "cron_"  # how the ids of tasks begin that cron has submitted, and no others
+NODE_PREFIX: Final = "node_"  # how the workers inside servers are named, and nobody else
 
 ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a dependency
 
@@ -127,6 +131,10 @@ class Task(msgspec.Struct, gc=False):
         return self.state in lifecycle.TERMINAL
 
 
+# What `copy.copy` comes to, without its detour: a row is copied for each of its changes.
+copied: Final[Callable[[Task], Task]] = Task.__copy__  # type: ignore[attr-defined]
+
+
 class Change(msgspec.Struct, gc=False):
     """One decided transition: the row before (None for a new task) and after, and why.
 
@@ -144,6 +152,20 @@ class Change(msgspec.Struct, gc=False):
 def route_of(kind: str, name: str | None = None) -> str:
     """What a worker must be able to run: `action`, `instruction`, or `handler/<name>`."""
     return kind if name is None else f"{kind}/{name}"
+
+
+def is_open(route: str) -> bool:
+    """Whether a handler's route is for any worker. A name in parentheses is one process's own."""
+    return route.startswith(f"{HANDLER}/") and not route.startswith(f"{HANDLER}/(")
+
+
+def is_run(task_id: str) -> bool:
+    """Whether a task is a run of a cron job."""
+    return task_id.startswith(RUN_PREFIX)
+
+
+def is_node(worker: str | None) -> bool:
+    return worker is not None and worker.startswith(NODE_PREFIX)
 
 
 def lease_id(seq: int, token: int) -> str:

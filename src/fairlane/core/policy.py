@@ -1,21 +1,26 @@
 """Policy: what an operator tunes, as plain data, checked as a whole.
 
-A document may name only what it changes: `merge` lays it over the policy in force and returns a new
-one, or raises `InvalidPolicy` with every problem at once and changes nothing. Unknown keys are
-refused with the nearest known one. A zero for a lane's limit keeps what was, as PinchTab's
-reload documents it; PinchTab's own `{"scheduler": {...}}` document sets the lane `browser`.
+A document becomes a policy in one of three ways: `merge` lays it over the policy in force,
+`replace` over the defaults, and `patch` is a merge in which null brings a default back. Each
+returns a new policy, or raises `InvalidPolicy` with every problem at once and changes nothing.
+Unknown keys are refused with the nearest known one. A zero for a lane's limit keeps what was, as
+PinchTab's reload documents it. Documents of PinchTab (`{"scheduler": {...}}`) and of
+cool-workflow (`{"maxConcurrent": 1, ...}`) are understood as they are.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from fairlane.core import documents
+from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
+
+nearest: Final = documents.nearest
 
 FAIR: Final = "fair-fifo"
 BY_PRIORITY: Final = "priority"
@@ -32,6 +37,8 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     """A pool with a hard ceiling. None means no limit.
 
     `aging_ms` is how long a waiting task takes to gain one point of priority; None for never.
+    What begins with `max_attempts` goes, for tasks of this lane, before what their kind says; None
+    leaves it to the kind.
     """
 
     max_inflight: int = 30
@@ -42,6 +49,13 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     paused: bool = False
     aging_ms: int | None = None
     reserved: ReservedPolicy = ReservedPolicy()
+    max_attempts: int | None = None
+    backoff_ms: int | None = None
+    backoff_multiplier: float | None = None
+    max_backoff_ms: int | None = None
+    jitter: float | None = None
+    when_spent: str | None = None
+    lease_ttl_ms: int | None = None
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,6 +89,12 @@ class SessionPolicy(msgspec.Struct, frozen=True, rename="camel"):
     debounce_max_ms: int = 5000
     max_concurrent: int = 1
     throttle_at: float = 0.6
+
+
+class LeasesPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """How long an external worker may keep a lease that it does not renew."""
+
+    ttl_ms: int = 300_000
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, rename={"result_ttl_sec": "resultTTLSec"}):
@@ -116,12 +136,29 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     kinds: dict[str, KindPolicy] = msgspec.field(default_factory=_default_kinds)
     agents: dict[str, AgentPolicy] = msgspec.field(default_factory=dict)
     sessions: SessionPolicy = SessionPolicy()
+    leases: LeasesPolicy = LeasesPolicy()
     retention: RetentionPolicy = RetentionPolicy()
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
         """The lane a task goes to: the one it names, its kind's, or `main` for unknown names."""
         name = wanted or self.kinds[kind].lane
         return name if name in self.lanes else FALLBACK_LANE
+
+    def max_attempts(self, kind: str, lane: str) -> int:
+        return self.lanes[lane].max_attempts or self.kinds[kind].max_attempts
+
+    def retries(self, kind: str, lane: str) -> KindPolicy:
+        """How tasks of a kind are tried again in a lane."""
+        settings = self.kinds[kind]
+        found = self.lanes.get(lane)
+        said = {name: getattr(found, name) for name in _RETRIES} if found else {}
+        said = {name: value for name, value in said.items() if value is not None}
+        return msgspec.structs.replace(settings, **said) if said else settings
+
+    def lease_ttl_ms(self, lane: str) -> int:
+        """How long an external worker may keep a lease of that lane that it does not renew."""
+        found = self.lanes.get(lane)  # gone, maybe, while a cancelled run went on
+        return (found.lease_ttl_ms if found else None) or self.leases.ttl_ms
 
     def weight(self, agent: str) -> float:
         settings = self.agents.get(agent)
@@ -134,8 +171,32 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         return self.lanes[lane].max_per_agent_inflight
 
 
+# What a lane may say instead of a kind about retries.
+_RETRIES: Final = (
+    "max_attempts",
+    "backoff_ms",
+    "backoff_multiplier",
+    "max_backoff_ms",
+    "jitter",
+    "when_spent",
+)
+_OWN: Final = (*_RETRIES, "lease_ttl_ms")
+_OWN_KEYS: Final = tuple(
+    key
+    for name, key in zip(
+        LanePolicy.__struct_fields__, LanePolicy.__struct_encode_fields__, strict=True
+    )
+    if name in _OWN
+)
+
+
 def to_document(policy: Policy) -> dict[str, Any]:
+    """The whole document. Only what a lane may leave to the kinds, and does, is not in it."""
     document: dict[str, Any] = msgspec.to_builtins(policy)
+    for lane in document["lanes"].values():
+        for key in _OWN_KEYS:
+            if lane[key] is None:
+                del lane[key]
     return document
 
 
@@ -143,23 +204,40 @@ def from_document(document: Mapping[str, Any]) -> Policy:
     return merge(Policy(), document)
 
 
-def restored(kept: Policy) -> Policy:
-    """A policy that an older version has kept, with the lanes and kinds that there are since."""
-    lanes = {**_default_lanes(), **kept.lanes}
-    kinds = {**_default_kinds(), **kept.kinds}
-    return msgspec.structs.replace(kept, lanes=lanes, kinds=kinds)
-
-
 def merge(policy: Policy, document: Any) -> Policy:
     """Lay `document` over `policy`. Raises `InvalidPolicy` with all problems."""
+    return _laid(policy, document, Reading())
+
+
+def replace(policy: Policy, document: Any) -> Policy:
+    """The policy that `document` is: what it does not say has its default.
+
+    One of another program says nothing about the rest, so that stays as it is in `policy`.
+    """
+    return _laid(policy if _is_foreign(document) else Policy(), document, Reading())
+
+
+def patch(policy: Policy, document: Any) -> Policy:
+    """Lay `document` over `policy`; a null brings the default back, or takes a name out."""
+    return _laid(policy, document, Reading(defaults=to_document(Policy())))
+
+
+def read(document: Any) -> tuple[Policy, list[str]]:
+    """A policy that was kept, maybe by another version: as this one understands it, and the paths
+    of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
+    """
+    unknown: list[str] = []
+    return from_document(documents.known(document, _POLICY, unknown)), unknown
+
+
+def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
-    problems: list[str] = []
-    document = _translate(document, problems)
-    merged = _merge_object(to_document(policy), document, _POLICY, "", problems)
-    problems += _contradictions(merged)
-    if problems:
-        raise InvalidPolicy(problems)
+    document = _translate(document, reading.problems)
+    merged = documents.laid_over(to_document(policy), document, _POLICY, reading)
+    reading.problems += _contradictions(merged)
+    if reading.problems:
+        raise InvalidPolicy(reading.problems)
     return msgspec.convert(merged, Policy)
 
 
@@ -177,7 +255,71 @@ _SCHEDULER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+# Where the keys of cool-workflow's `scheduling-policy.json` live here, all in one lane.
+_QUEUE_LANE: Final = "queue"
+_FLAT: Final[Mapping[str, str]] = {
+    "maxConcurrent": "maxInflight",
+    "maxAttempts": "maxAttempts",
+    "leaseTtlMs": "leaseTtlMs",
+    "backoffBaseMs": "backoffMs",
+    "backoffFactor": "backoffMultiplier",
+    "backoffCapMs": "maxBackoffMs",
+}
+_FLAT_VERSION: Final = "schemaVersion"
+_FOREIGN: Final = frozenset({"scheduler", _FLAT_VERSION, *_FLAT})
+# A policy as it is shown, with what is known about its version.
+_SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
+
+
+def flat(policy: Policy) -> dict[str, Any]:
+    """The lane `queue` in cool-workflow's words, as its `scheduling-policy.json` has them."""
+    retries = policy.retries("handler", _QUEUE_LANE)
+    said: dict[str, Any] = {
+        "maxInflight": policy.lanes[_QUEUE_LANE].max_inflight,
+        "maxAttempts": retries.max_attempts,
+        "leaseTtlMs": policy.lease_ttl_ms(_QUEUE_LANE),
+        "backoffMs": retries.backoff_ms,
+        "backoffMultiplier": retries.backoff_multiplier,
+        "maxBackoffMs": retries.max_backoff_ms,
+    }
+    factor = said["backoffMultiplier"]
+    if isinstance(factor, float) and factor.is_integer():
+        said["backoffMultiplier"] = int(factor)  # 2, as a file has it, not 2.0
+    return {key: said[own] for key, own in _FLAT.items()}
+
+
+def _is_foreign(document: Any) -> bool:
+    return isinstance(document, dict) and bool(document) and document.keys() <= _FOREIGN
+
+
 def _translate(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Say what others wrote in our keys; a policy as it is shown is taken out of its frame."""
+    if isinstance(document.get("policy"), dict) and document.keys() <= _SHOWN:
+        document = document["policy"]
+    return _translate_section(_translate_flat(document, problems), problems)
+
+
+def _translate_flat(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """What cool-workflow would quietly take for its default is refused here."""
+    said = {key: document[key] for key in (*_FLAT, _FLAT_VERSION) if key in document}
+    if not said:
+        return document
+    result = {key: value for key, value in document.items() if key not in said}
+    version = said.pop(_FLAT_VERSION, 1)
+    if isinstance(version, bool) or version != 1:
+        problems.append(f"{_FLAT_VERSION} must be 1: no other is known")
+    for key, value in said.items():
+        rule = _LANE[_FLAT[key]]
+        assert isinstance(rule, Field)
+        problem = None if value is None else rule.check(value)
+        if problem:
+            problems.append(f"{key} {problem}")
+        else:
+            _put(result, ("lanes", _QUEUE_LANE, _FLAT[key]), value)
+    return result
+
+
+def _translate_section(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """Say PinchTab's section in our keys. What it leaves empty or at zero is not said at all."""
     if "scheduler" not in document:
         return document
@@ -189,7 +331,9 @@ def _translate(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     for key, value in section.items():
         path = _SCHEDULER.get(key)
         if path is None:
-            problems.append(f"unknown key scheduler.{_shown(key)}{nearest(key, _SCHEDULER)}")
+            problems.append(
+                f"unknown key scheduler.{documents.shown(key)}{nearest(key, _SCHEDULER)}"
+            )
         elif value is False or (value is not None and value != 0):
             _put(result, path, value)
     return result
@@ -206,160 +350,72 @@ def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     document.setdefault(path[-1], value)
 
 
-Check = Callable[[Any], str | None]
-
-
-class _Field(msgspec.Struct, frozen=True):
-    check: Check
-    zero_keeps: bool = False
-
-
-class _Map(msgspec.Struct, frozen=True):
-    """An object whose keys are names: one of `known`, or new ones that `names` matches."""
-
-    fields: Mapping[str, _Field | Mapping[str, _Field]]
-    names: re.Pattern[str]
-    known: frozenset[str] | None = None
-
-
-def _whole(low: int, high: int, *, optional: bool = False) -> Check:
-    def check(value: Any) -> str | None:
-        if value is None and optional:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            return f"must be a whole number from {low} to {high}" + " or null" * optional
-        return None
-
-    return check
-
-
-def _number(low: float, high: float) -> Check:
-    def check(value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"must be a number from {low} to {high}"
-        return None if low <= value <= high else f"must be a number from {low} to {high}"
-
-    return check
-
-
-def _one_of(*words: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if value in words else f"must be one of {', '.join(words)}"
-
-    return check
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-_LIMIT: Final = _Field(_whole(1, 10_000_000, optional=True), zero_keeps=True)
+_LIMIT: Final = Field(whole(1, 10_000_000, optional=True), zero_keeps=True)
 _DAY_MS: Final = 86_400_000
 
-_LANE: Final[Mapping[str, _Field | Mapping[str, _Field]]] = {
-    "maxInflight": _Field(_whole(1, 100_000), zero_keeps=True),
+_ATTEMPTS: Final = whole(1, 1000)
+_WAIT: Final = whole(0, _DAY_MS)
+_MULTIPLIER: Final = number(1, 100)
+_JITTER: Final = number(0, 1)
+_WHEN_SPENT: Final = one_of("fail", "park")
+
+_LANE: Final[Mapping[str, Field | Mapping[str, Field]]] = {
+    "maxInflight": Field(whole(1, 100_000), zero_keeps=True),
     "maxPerAgentInflight": _LIMIT,
     "maxQueueSize": _LIMIT,
     "maxPerAgent": _LIMIT,
-    "strategy": _Field(_one_of(FAIR, BY_PRIORITY)),
-    "paused": _Field(_flag),
-    "agingMs": _Field(_whole(1, _DAY_MS, optional=True)),
-    "reserved": {"critical": _Field(_whole(0, 100_000))},
+    "strategy": Field(one_of(FAIR, BY_PRIORITY)),
+    "paused": Field(flag),
+    "agingMs": Field(whole(1, _DAY_MS, optional=True)),
+    "reserved": {"critical": Field(whole(0, 100_000))},
+    "maxAttempts": Field(_ATTEMPTS, may_lack=True),
+    "backoffMs": Field(_WAIT, may_lack=True),
+    "backoffMultiplier": Field(_MULTIPLIER, may_lack=True),
+    "maxBackoffMs": Field(_WAIT, may_lack=True),
+    "jitter": Field(_JITTER, may_lack=True),
+    "whenSpent": Field(_WHEN_SPENT, may_lack=True),
+    "leaseTtlMs": Field(whole(1, _DAY_MS), may_lack=True),
 }
 _KIND: Final = {
-    "lane": _Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),
-    "deadlineSec": _Field(_whole(1, 30 * 86_400, optional=True)),
-    "timeoutMs": _Field(_whole(1, _DAY_MS, optional=True)),
-    "maxAttempts": _Field(_whole(1, 1000)),
-    "backoffMs": _Field(_whole(0, _DAY_MS)),
-    "backoffMultiplier": _Field(_number(1, 100)),
-    "maxBackoffMs": _Field(_whole(0, _DAY_MS)),
-    "jitter": _Field(_number(0, 1)),
-    "whenSpent": _Field(_one_of("fail", "park")),
+    "lane": Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),
+    "deadlineSec": Field(whole(1, 30 * 86_400, optional=True)),
+    "timeoutMs": Field(whole(1, _DAY_MS, optional=True)),
+    "maxAttempts": Field(_ATTEMPTS),
+    "backoffMs": Field(_WAIT),
+    "backoffMultiplier": Field(_MULTIPLIER),
+    "maxBackoffMs": Field(_WAIT),
+    "jitter": Field(_JITTER),
+    "whenSpent": Field(_WHEN_SPENT),
 }
 _AGENT: Final = {
-    "weight": _Field(_number(0.01, 1000)),
+    "weight": Field(number(0.01, 1000)),
     "maxInflight": _LIMIT,
 }
 # What a task may call its lane and its agent, so that nothing is set for a name nobody can have.
 _LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
-_POLICY: Final[Mapping[str, _Field | _Map | Mapping[str, _Field]]] = {
-    "enabled": _Field(_flag),
+_POLICY: Final[Mapping[str, Field | Names | Mapping[str, Field]]] = {
+    "enabled": Field(flag),
     "maxInflight": _LIMIT,
-    "workerCount": _Field(_whole(0, 100_000)),
-    "lanes": _Map(_LANE, _LANE_NAME),
-    "kinds": _Map(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
-    "agents": _Map(_AGENT, _AGENT_NAME),
+    "workerCount": Field(whole(0, 100_000)),
+    "lanes": Names(_LANE, _LANE_NAME),
+    "kinds": Names(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
+    "agents": Names(_AGENT, _AGENT_NAME),
     "sessions": {
-        "mode": _Field(_one_of("queue", "followup", "interrupt", "collect")),
-        "cap": _Field(_whole(0, 10_000)),
-        "drop": _Field(_one_of("old", "new")),
-        "debounceMs": _Field(_whole(0, 60_000)),
-        "debounceMaxMs": _Field(_whole(0, 600_000)),
-        "maxConcurrent": _Field(_whole(1, 1000)),
-        "throttleAt": _Field(_number(0.01, 1)),
+        "mode": Field(one_of("queue", "followup", "interrupt", "collect")),
+        "cap": Field(whole(0, 10_000)),
+        "drop": Field(one_of("old", "new")),
+        "debounceMs": Field(whole(0, 60_000)),
+        "debounceMaxMs": Field(whole(0, 600_000)),
+        "maxConcurrent": Field(whole(1, 1000)),
+        "throttleAt": Field(number(0.01, 1)),
     },
+    "leases": {"ttlMs": Field(whole(1, _DAY_MS))},
     "retention": {
-        "days": _Field(_whole(1, 3650)),
-        "resultTTLSec": _Field(_whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
+        "days": Field(whole(1, 3650)),
+        "resultTTLSec": Field(whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
 }
-
-
-def _merge_object(
-    current: dict[str, Any],
-    document: Any,
-    schema: Mapping[str, Any],
-    path: str,
-    problems: list[str],
-) -> dict[str, Any]:
-    merged = dict(current)
-    if not isinstance(document, dict):
-        problems.append(f"{path.rstrip('.')} must be an object")
-        return merged
-    for key, value in document.items():
-        rule = schema.get(key)
-        if rule is None:
-            problems.append(f"unknown key {path}{_shown(key)}{nearest(key, schema)}")
-        elif isinstance(rule, _Field):
-            problem = _merge_field(merged, key, value, rule)
-            if problem:
-                problems.append(f"{path}{key} {problem}")
-        elif isinstance(rule, _Map):
-            merged[key] = _merge_map(merged[key], value, rule, f"{path}{key}.", problems)
-        else:
-            inner = merged.get(key, {})
-            merged[key] = _merge_object(inner, value, rule, f"{path}{key}.", problems)
-    return merged
-
-
-def _merge_field(merged: dict[str, Any], key: str, value: Any, rule: _Field) -> str | None:
-    """Take `value` over, or say what is wrong with it."""
-    if rule.zero_keeps and value == 0 and not isinstance(value, bool):
-        return None
-    problem = rule.check(value)
-    if problem is None:
-        merged[key] = value
-    return problem
-
-
-def _merge_map(
-    current: dict[str, Any], document: Any, rule: _Map, path: str, problems: list[str]
-) -> dict[str, Any]:
-    merged = dict(current)
-    if not isinstance(document, dict):
-        problems.append(f"{path.rstrip('.')} must be an object")
-        return merged
-    for name, settings in document.items():
-        if rule.known is not None and name not in rule.known:
-            problems.append(f"unknown key {path}{_shown(name)}{nearest(name, rule.known)}")
-        elif not rule.names.fullmatch(name):
-            problems.append(f"{path}{_shown(name)} must be a name like {rule.names.pattern}")
-        else:
-            entry = merged.get(name, {})
-            merged[name] = _merge_object(entry, settings, rule.fields, f"{path}{name}.", problems)
-    return merged
 
 
 def _contradictions(document: dict[str, Any]) -> list[str]:
@@ -381,15 +437,3 @@ def _contradictions(document: dict[str, Any]) -> list[str]:
             hint = nearest(kind["lane"], document["lanes"])
             problems.append(f"kinds.{name}.lane names no lane of the policy{hint}")
     return problems
-
-
-def _shown(key: str) -> str:
-    """A key as a message shows it: as it stands, or quoted and cut when it could be anything."""
-    return key if _AGENT_NAME.fullmatch(key) else repr(key[:20])
-
-
-def nearest(word: str, known: Any) -> str:
-    """`; did you mean x?` for the nearest known word, or nothing."""
-    # Compared only so far: a caller may send a million characters, and none of ours is that long.
-    found = difflib.get_close_matches(word[:100], list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""

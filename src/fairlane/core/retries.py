@@ -14,6 +14,7 @@ from fairlane.core import lifecycle
 from fairlane.core.policy import KindPolicy
 
 PARK: Final = "park"
+_OF_A_KIND: Final = ("backoff_ms", "backoff_multiplier", "max_backoff_ms", "jitter")
 _SPREAD: Final = 2654435761  # Knuth's multiplicative hash: neighbouring tokens spread over [0, 1)
 
 
@@ -25,13 +26,15 @@ class Backoff(
     max_retries: int | None = None
     backoff_ms: int | None = None
     backoff_multiplier: float | None = None
+    max_backoff_ms: int | None = None
+    jitter: float | None = None
 
 
 def overlaid(settings: KindPolicy, own: Backoff | None) -> KindPolicy:
     """The settings of a kind with what one of its tasks says instead."""
     if own is None:
         return settings
-    said = {"backoff_ms": own.backoff_ms, "backoff_multiplier": own.backoff_multiplier}
+    said = {name: getattr(own, name) for name in _OF_A_KIND}
     return msgspec.structs.replace(settings, **{k: v for k, v in said.items() if v is not None})
 
 

@@ -47,7 +47,8 @@ class Session(msgspec.Struct):
     """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow.
 
     `settings` is JSON text. Messages sent before `cutoff_at` came too late to run. `generation`
-    counts resets.
+    counts resets. `interrupted` is 1 from an interruption until the last run that it has stopped
+    is over: until then everybody who has the turn was stopped, and nobody else gets it.
     """
 
     key: str
@@ -60,11 +61,12 @@ class Session(msgspec.Struct):
     cutoff_at: int | None = None
     generation: int = 0
     touched_at: int = 0
+    interrupted: int = 0
     limit: int = 1  # not kept: it follows from the rest and the policy
 
     @property
     def free(self) -> int:
-        return max(0, self.limit - self.holders)
+        return 0 if self.interrupted else max(0, self.limit - self.holders)
 
     @property
     def idle(self) -> bool:
@@ -73,8 +75,12 @@ class Session(msgspec.Struct):
     @property
     def empty(self) -> bool:
         """Nothing would be lost by forgetting it."""
-        marks = (self.settings, self.tokens, self.cutoff_at)
-        return self.idle and not self.generation and all(mark is None for mark in marks)
+        return self.idle and not (
+            self.generation
+            or self.settings is not None
+            or self.tokens is not None
+            or self.cutoff_at is not None
+        )
 
     @property
     def own(self) -> Settings:
@@ -107,9 +113,12 @@ def limit(policy: SessionPolicy, session: Session) -> int:
     return own or policy.max_concurrent
 
 
-def changed(session: Session, new: Settings) -> str | None:
-    """The session's settings, as text, after `new` has been laid over them."""
-    said = msgspec.structs.asdict(session.own)
+def changed(
+    session: Session, new: Settings, unset: frozenset[str] = frozenset()
+) -> str | None:
+    """The session's settings, as text, without `unset` and with `new` laid over them."""
+    own = msgspec.structs.asdict(session.own)
+    said = {name: value for name, value in own.items() if name not in unset}
     given = msgspec.structs.asdict(new)
     said.update({name: value for name, value in given.items() if value is not None})
     if all(value is None for value in said.values()):

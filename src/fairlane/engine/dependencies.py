@@ -97,6 +97,8 @@ def let_in(tx: Transaction, task: Task, now: int) -> None:
 
     The deadline that a task has by its kind runs from here when it had parents.
     """
+    if not (task.session or task.batch or task.eligible_at or task.unmet is not None):
+        return  # nearly every task: no gate is in its way
     if task.unmet is not None and task.deadline_at is None:
         since = max(now, task.eligible_at or now)
         task.deadline_at = admission.deadline(tx.policy, task.kind, since)

@@ -15,10 +15,20 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.clock import Clock
-from fairlane.core.errors import FairlaneError, StoreUnavailable
+from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
-from fairlane.core.policy import Policy, restored
-from fairlane.engine import leasing, requests, sessions, templates, ticks, verbs
+from fairlane.core.policy import Policy, read
+from fairlane.engine import (
+    cron,
+    leasing,
+    policies,
+    queue,
+    requests,
+    sessions,
+    templates,
+    ticks,
+    verbs,
+)
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.transaction import Transaction
@@ -30,7 +40,7 @@ Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 
 # What happens first in a batch: rules, then what frees slots, then what takes them.
 VERBS: Final[Mapping[type, Verb]] = {
-    requests.SetPolicy: verbs.set_policy,
+    requests.SetPolicy: policies.set_policy,
     requests.UseSecret: verbs.use_secret,
     requests.Start: verbs.start,
     requests.Complete: verbs.complete,
@@ -43,14 +53,22 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.SetSession: sessions.set_session,
     requests.SetUsage: sessions.set_usage,
     requests.Reclaim: verbs.reclaim,
+    requests.TakeBack: queue.take_back,
     requests.Renew: verbs.renew,
     requests.CreateTemplate: templates.create_template,
     requests.UpdateTemplate: templates.update_template,
+    requests.CreateJobs: cron.create_jobs,
+    requests.UpdateJob: cron.update_job,
+    requests.ToggleJob: cron.toggle_job,
     requests.Submit: verbs.submit,
+    requests.Enqueue: queue.enqueue,
     requests.Retry: verbs.retry,
     requests.Reset: verbs.reset,
+    requests.Drain: queue.drain,
     requests.UseTemplate: templates.use_template,
     requests.DeleteTemplate: templates.delete_template,
+    requests.RunJob: cron.run_job,
+    requests.DeleteJob: cron.delete_job,
     requests.Prune: ticks.prune_now,
     requests.SettleDelivery: verbs.settle_delivery,
     requests.ReclaimDeliveries: verbs.reclaim_deliveries,
@@ -89,12 +107,14 @@ class Engine:
         self._commit_id = 0
         self._prune_at = 0
         self._others_wrote = False
+        # The open leases as the last commit left them: what they become is decided without reading
+        # them again. Only while nobody else writes, which is asked under the lock.
+        self._leased: dict[int, Task] = {}
         self._connection: Connection | None = None
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
         """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
         self._commit_id += 1
-        self.others_wrote()
         unknown: tuple[Transaction, Outcome] | None = None  # a commit whose answer got lost
         for attempt in range(1, TRIES + 1):
             try:
@@ -160,6 +180,7 @@ class Engine:
                     answers[number] = answer
         self._let_time_pass(tx)
         ticks.settle(tx, tx.now)
+        cron.follow(tx, tx.now)
         grants = leasing.lease(tx, waiting, tx.now) if waiting else []
         tx.write()
         return Outcome(
@@ -190,6 +211,8 @@ class Engine:
             tx.note_due(self.due_at)
             return
         ticks.tick(tx, tx.now)
+        cron.follow(tx, tx.now)  # a run that is over is in nobody's way
+        cron.fire(tx, tx.now)
         if tx.now >= self._prune_at:
             went = ticks.prune(tx, tx.now)
             tx.changed = tx.changed or went > 0
@@ -209,6 +232,8 @@ class Engine:
         ) = connection.begin()
         if version != self._policy_version:
             self._load_policy(connection)
+        if self.others_wrote():
+            self._leased.clear()
         now = self.clock.now() if moment is None or self.clock.judges else moment
         return Transaction(
             connection,
@@ -221,13 +246,12 @@ class Engine:
             unsettled=unsettled,
             policy_version=version,
             policy=self.policy,
+            leased=self._leased,
         )
 
     def _load_policy(self, connection: Connection) -> None:
         version, document = connection.run("policy_newest")[0]
-        # As it is: a newer node may have kept keys here that this one does not know.
-        self.policy = restored(msgspec.json.decode(document, type=Policy))
-        self._policy_version = version
+        self.policy, self._policy_version = kept_policy(version, document), version
 
     def _remember(self, tx: Transaction) -> None:
         """What the next batch may rely on: only after the commit."""
@@ -240,6 +264,8 @@ class Engine:
         left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
+        if not self.store.shared:
+            tx.leased_after(self._leased)
 
     def _committed(self, connection: Connection) -> bool:
         rows = connection.run("writer_commit", name=self.name)
@@ -248,6 +274,7 @@ class Engine:
     def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = self.store.writer()
+            self._leased.clear()
             self.due_at = 0  # whatever was written meanwhile: look at everything
         return self._connection
 
@@ -259,6 +286,20 @@ class Engine:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def kept_policy(version: int, document: str) -> Policy:
+    """A policy of the store. Keys that only a newer node knows do not concern this one.
+
+    Raises `StoreMismatch` when it cannot be understood: better no work than work by other rules.
+    """
+    try:
+        return read(msgspec.json.decode(document))[0]
+    except (InvalidPolicy, msgspec.DecodeError) as error:
+        raise StoreMismatch(
+            f"version {version} of the policy, which the store has kept, cannot be read: {error}; "
+            "nothing is done without it: use the fairlane that has written it, or a newer one"
+        ) from None
 
 
 def one(engine: Engine, request: Any) -> Any:

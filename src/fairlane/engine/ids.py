@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import random
 
+from fairlane.core.model import NODE_PREFIX
+
 # Seeded by the system, and anew in a forked process. Asking the system each time would give up
 # Python's lock each time; these are names, not secrets.
 _chance = random.Random()  # noqa: S311 - see above
@@ -21,7 +23,4 @@ def new_id(prefix: str, now: int) -> str:
 
 def new_node_name() -> str:
     """A node is a process, not a machine: two starts are two nodes."""
-    return f"node_{os.urandom(6).hex()}"
-
-
-NODE_PREFIX = "node_"
+    return f"{NODE_PREFIX}{os.urandom(6).hex()}"

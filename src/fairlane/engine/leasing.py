@@ -13,17 +13,31 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from fairlane.core import fairness, leases
 from fairlane.core.counts import Line
 from fairlane.core.fairness import Contender
-from fairlane.core.model import CRITICAL, Task
+from fairlane.core.model import CRITICAL, Task, is_open
 from fairlane.core.policy import BY_PRIORITY
 from fairlane.engine import dependencies
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.transaction import Transaction
 
 Ready = tuple[Task, str]
-Group = tuple[tuple[str, ...] | None, frozenset[str]]  # lanes and routes of a request
+
+
+class AnyHandler(msgspec.Struct, frozen=True):
+    """The routes of a worker that takes every handler, and what it names besides."""
+
+    named: frozenset[str]
+
+    def __contains__(self, route: object) -> bool:
+        return route in self.named or is_open(str(route))
+
+
+Routes = frozenset[str] | AnyHandler
+Group = tuple[tuple[str, ...] | None, Routes]  # lanes and routes of a request
 
 
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
@@ -31,7 +45,8 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     answers: list[list[Grant]] = [[] for _ in requests]
     groups: dict[Group, list[int]] = {}
     for number, request in enumerate(requests):
-        groups.setdefault((request.lanes, request.routes), []).append(number)
+        routes = AnyHandler(request.routes) if request.any_handler else request.routes
+        groups.setdefault((request.lanes, routes), []).append(number)
     for (lanes, routes), numbers in _critical_first(tx, groups).items():
         wanted = sum(requests[number].limit for number in numbers)
         hands = deque(numbers)
@@ -66,12 +81,10 @@ def could_start(tx: Transaction, lane: str) -> bool:
     if not _open_lanes(tx, [lane]):
         return False
     kept = 0 if tx.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
-    return _free(tx, lane) > kept
+    return free_slots(tx, lane) > kept
 
 
-def _take(
-    tx: Transaction, lanes: Sequence[str], routes: frozenset[str], wanted: int
-) -> Iterator[Ready]:
+def _take(tx: Transaction, lanes: Sequence[str], routes: Routes, wanted: int) -> Iterator[Ready]:
     """Up to `wanted` tasks: first a part from each lane, then the rest from any.
 
     Whoever iterates leases each task before asking for the next, so that the counts move along.
@@ -80,7 +93,7 @@ def _take(
         for lane in _open_lanes(tx, lanes):
             reserved = tx.policy.lanes[lane].reserved.critical
             for critical in (False, True) if reserved else (False,):
-                free = _free(tx, lane) - (0 if critical else reserved)
+                free = free_slots(tx, lane) - (0 if critical else reserved)
                 limit = min(-(-wanted // parts), free, _waiting(tx, lane, critical=critical))
                 if limit > 0:
                     for ready in _from_lane(tx, lane, routes, limit, critical=critical):
@@ -93,8 +106,8 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
         task,
         token=tx.next_token(),
         worker=request.worker,
-        ttl_ms=request.ttl_ms,
-        started=task.route in request.started,
+        ttl_ms=request.ttl_ms or tx.policy.lease_ttl_ms(task.lane),
+        started=request.start or task.route in request.started,
         now=now,
     )
     tx.apply(change)
@@ -127,7 +140,7 @@ def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
     )
 
 
-def _free(tx: Transaction, lane: str) -> int:
+def free_slots(tx: Transaction, lane: str) -> int:
     used_overall = sum(tally.slots for tally in tx.lanes().values())
     ceiling = tx.policy.lanes[lane].max_inflight
     return fairness.free_slots(ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall)
@@ -138,7 +151,7 @@ def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
 
 
 def _from_lane(
-    tx: Transaction, lane: str, routes: frozenset[str], limit: int, *, critical: bool
+    tx: Transaction, lane: str, routes: Routes, limit: int, *, critical: bool
 ) -> list[Ready]:
     """The next tasks of a lane; `critical` leaves out all others."""
     new = tx.unwritten_ready(lane)
@@ -156,7 +169,7 @@ def _from_lane(
 def _from_new(
     tx: Transaction,
     lane: str,
-    routes: frozenset[str],
+    routes: Routes,
     ready: list[Ready],
     limit: int,
     *,
@@ -173,11 +186,9 @@ def _from_new(
     return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
 
-def _agents(
-    tx: Transaction, lane: str, routes: frozenset[str], limit: int, *, critical: bool
-) -> list[str]:
+def _agents(tx: Transaction, lane: str, routes: Routes, limit: int, *, critical: bool) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
-    rows = [(lane, route) for route in sorted(routes)]
+    rows = _named(tx, lane, routes)
     look = limit + 8
     while True:
         views = [] if critical else [_first_agents(tx, "line_order", rows, look)]
@@ -191,6 +202,15 @@ def _agents(
         if all(len(found) < look or len(able.intersection(found)) >= limit for found in each):
             return fairness.pick(contenders, limit, served=tx.last_token)
         look *= 4
+
+
+def _named(tx: Transaction, lane: str, routes: Routes) -> list[tuple[str, str]]:
+    """The lane with each route by its name: of any handler, those that have something ready."""
+    if isinstance(routes, AnyHandler):
+        names = {*routes.named, *filter(is_open, tx.ready_routes(lane))}
+    else:
+        names = {*routes}
+    return [(lane, route) for route in sorted(names)]
 
 
 def _first_agents(
@@ -216,7 +236,7 @@ def _place(line: Line) -> tuple[float, int, str]:
 
 
 def _contender(
-    tx: Transaction, lane: str, routes: frozenset[str], agent: str, *, critical: bool = False
+    tx: Transaction, lane: str, routes: Routes, agent: str, *, critical: bool = False
 ) -> Contender:
     """How an agent stands; with `critical`, as if it had no other work."""
     lines = tx.lines(lane, agent)
@@ -238,7 +258,7 @@ def _contender(
     )
 
 
-def _heads(tx: Transaction, lane: str, routes: frozenset[str], order: Sequence[str]) -> list[Ready]:
+def _heads(tx: Transaction, lane: str, routes: Routes, order: Sequence[str]) -> list[Ready]:
     """The tasks that the agents' turns in `order` stand for."""
     turns = Counter(order)
     by_depth: dict[int, list[int]] = {}
@@ -272,19 +292,19 @@ def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> lis
 # -------------------------------------------------------------------- making room
 
 
-def _make_room(tx: Transaction, lanes: Sequence[str], routes: frozenset[str]) -> None:
+def _make_room(tx: Transaction, lanes: Sequence[str], routes: Routes) -> None:
     """Critical work that finds its lane full stops work that was submitted as preemptible.
 
     Only for critical work that somebody waits to run and that is held up by nothing else: a stop
     that helps nobody would be repeated for ever.
     """
     for lane in _open_lanes(tx, lanes):
-        if tx.lane(lane).urgent and _free(tx, lane) <= 0:
+        if tx.lane(lane).urgent and free_slots(tx, lane) <= 0:
             _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
 
 
-def _urgent(tx: Transaction, lane: str, routes: frozenset[str]) -> int:
-    rows = [(lane, route) for route in sorted(routes)]
+def _urgent(tx: Transaction, lane: str, routes: Routes) -> int:
+    rows = _named(tx, lane, routes)
     lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
     agents = dict.fromkeys(line.agent for line in lines)

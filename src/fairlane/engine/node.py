@@ -19,13 +19,15 @@ import msgspec
 from fairlane.clock import Clock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError, CallerError, Draining, NotFound
-from fairlane.core.model import Task
+from fairlane.core.model import NODE_PREFIX, Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
 from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
+    Enqueue,
+    PolicyChange,
     Prune,
     Reclaim,
     ReclaimDeliveries,
@@ -57,6 +59,8 @@ class Node:
         self.views = Views(store)
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
+        self.on_policy: list[Callable[[Policy], None]] = []  # told in the write thread
+        self._told_policy = self.engine.policy
         self._followers: set[Waiter] = set()
         self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
@@ -73,7 +77,7 @@ class Node:
         self.writer.start()
         # Only one process serves from a private store, so whatever a node holds there is orphaned.
         if not self.store.shared:
-            count = self.writer.ask_and_wait(Reclaim(ids.NODE_PREFIX))
+            count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
             if count:
                 log.info("took back %d leases of a node that is gone", count)
             self.writer.ask_and_wait(ReclaimDeliveries())
@@ -87,7 +91,7 @@ class Node:
     def new_id(self, prefix: str = "tsk") -> str:
         return ids.new_id(prefix, self.clock.now())
 
-    async def submit(self, request: Submit | UseTemplate) -> list[Any]:
+    async def submit(self, request: Submit | UseTemplate | Enqueue) -> list[Any]:
         """A task or an error per submission."""
         if self.draining:
             raise Draining("the server is stopping; submit to another one or try again later")
@@ -152,9 +156,9 @@ class Node:
         finally:
             self._followers.discard(waiter)
 
-    async def set_policy(self, document: dict[str, Any], source: str) -> Policy:
-        policy: Policy = await self.writer.ask(SetPolicy(document, source))
-        return policy
+    async def set_policy(self, request: SetPolicy) -> PolicyChange:
+        change: PolicyChange = await self.writer.ask(request)
+        return change
 
     async def show(self, task_id: str) -> TaskView:
         view = await self.views.read(self.views.task, task_id)
@@ -187,6 +191,7 @@ class Node:
     def let_waiters_go(self) -> None:
         """Nothing more will end here: whoever waits is answered with what there is."""
         self.drained = True
+        self.writer.withdraw(None)
         self._tell_waiters(None)
         for follower in tuple(self._followers):
             follower.tell()
@@ -206,6 +211,7 @@ class Node:
         if outcome.owes:
             for owed in self.on_owed:
                 owed()
+        self._tell_policy()
         if self._waiters:
             self._tell_waiters(None if outcome.others else outcome.ended)
         if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others:
@@ -214,6 +220,12 @@ class Node:
                 follower.tell()
         if outcome.elsewhere:
             self.store.ring()
+
+    def _tell_policy(self) -> None:
+        if self.policy is not self._told_policy:
+            self._told_policy = self.policy
+            for told in self.on_policy:
+                told(self.policy)
 
     def _tell_waiters(self, ended: Sequence[Task] | None) -> None:
         """Those of the ended tasks, or all when it is not known what has ended."""

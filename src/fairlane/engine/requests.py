@@ -5,14 +5,16 @@ The answer of each is named beside it; any of them may be answered with a `Fairl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from fairlane.core.cron import Job, Run
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Settings
 from fairlane.core.templates import Template
+from fairlane.entries import Entry
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -39,8 +41,10 @@ class Submit(msgspec.Struct, frozen=True, gc=False):
 class Lease(msgspec.Struct, frozen=True):
     """Answer: a list of `Grant`. It waits until there is something to run, or `until`.
 
-    `lanes` None means all; `routes` is what the worker can run; `started` are the routes whose
-    tasks it begins at once.
+    `lanes` None means all; `routes` is what the worker can run, with `any_handler` besides every
+    handler that is not one process's own; `started` are the routes whose tasks it begins at once,
+    with `start` that is all of them.
+    `ttl_ms` None is what the policy says.
     `until` is a moment of the monotonic clock, None for as long as it takes.
     """
 
@@ -48,9 +52,11 @@ class Lease(msgspec.Struct, frozen=True):
     lanes: tuple[str, ...] | None
     routes: frozenset[str]
     limit: int
-    ttl_ms: int
+    ttl_ms: int | None
     started: frozenset[str] = frozenset()
     until: float | None = None
+    any_handler: bool = False
+    start: bool = False
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
@@ -69,29 +75,38 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`; a terminal state means that the worker should stop."""
+    """Answer: the `Task`; a terminal state means that the worker should stop.
+
+    `ttl_ms` None is what the policy says; `progress` is JSON text that is told as an event.
+    """
 
     seq: int
     token: int
-    ttl_ms: int
+    ttl_ms: int | None
+    progress: str | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`. `result` is JSON text."""
+    """Answer: the `Task`. `result` is JSON text.
+
+    `begun`: it was begun, whether that has been said or not.
+    """
 
     seq: int
     token: int
     result: str | None = None
+    begun: bool = False
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`."""
+    """Answer: the `Task`. `begun` as with `Complete`."""
 
     seq: int
     token: int
     error: str
     retryable: bool = True
     retry_after_ms: int | None = None
+    begun: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -102,12 +117,17 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
-    """Answer: None. The next piece of text that a run has produced; ignored when it is over."""
+    """Answer: None. The next piece of text that a run has produced; ignored when it is over.
+
+    `part` None comes behind what there is. What is not `trusted` to stay within the limit of an
+    attempt's output is cut off there.
+    """
 
     seq: int
     token: int
-    part: int
+    part: int | None
     text: str
+    trusted: bool = True
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
@@ -133,6 +153,37 @@ class Reset(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`, parked before, queued again."""
 
     id: str
+
+
+class Enqueue(msgspec.Struct, frozen=True):
+    """Answer: a list with the `Task` of each entry; all of them, or an error and none."""
+
+    entries: list[Entry]
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Answer: `Drained`. Hand over up to `limit` entries for good, as far as the ceiling allows."""
+
+    limit: int
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What was handed over, and how many entries wait after that."""
+
+    grants: list[Grant]
+    remaining: int
+
+
+class TakeBack(msgspec.Struct, frozen=True):
+    """Answer: `TakenBack`. Leases that have run out are taken back now, not by the next tick."""
+
+
+class TakenBack(msgspec.Struct, frozen=True):
+    """Whose leases they were; `more` says that there may be others left."""
+
+    ids: list[str]
+    now: int
+    more: bool
 
 
 class Prune(msgspec.Struct, frozen=True):
@@ -161,10 +212,11 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class SetSession(msgspec.Struct, frozen=True):
-    """Answer: the `Session`. What is None stays as it was."""
+    """Answer: the `Session`. What is None stays as it was; what `unset` names, the policy says."""
 
     key: str
     settings: Settings
+    unset: frozenset[str] = frozenset()
 
 
 class SetUsage(msgspec.Struct, frozen=True):
@@ -175,11 +227,33 @@ class SetUsage(msgspec.Struct, frozen=True):
     context_window: int
 
 
+MERGE: Final = "merge"
+REPLACE: Final = "replace"
+PATCH: Final = "patch"
+
+
 class SetPolicy(msgspec.Struct, frozen=True):
-    """Answer: the `Policy` in force. `document` is laid over the policy that was."""
+    """Answer: a `PolicyChange`. `how` says what becomes of what `document` does not name.
+
+    `source` is the way it came, `author` who wanted it and `note` why. With `expected_version` it
+    is refused when another is in force; a `dry_run` only tells what would be.
+    """
 
     document: dict[str, Any]
     source: str
+    how: str = MERGE
+    author: str | None = None
+    note: str | None = None
+    expected_version: int | None = None
+    dry_run: bool = False
+
+
+class PolicyChange(msgspec.Struct, frozen=True):
+    """The version in force, the policy before and the one after."""
+
+    version: int
+    before: Policy
+    after: Policy
 
 
 class Reclaim(msgspec.Struct, frozen=True):
@@ -243,10 +317,44 @@ class DeleteTemplate(msgspec.Struct, frozen=True):
     id: str
 
 
+class CreateJobs(msgspec.Struct, frozen=True):
+    """Answer: the list of `Job`, all or none. The documents are what the caller sent, unchecked."""
+
+    ids: list[str]
+    documents: list[Any]
+
+
+class UpdateJob(msgspec.Struct, frozen=True):
+    """Answer: the `Job`. `document` is laid over the definition that was."""
+
+    id: str
+    document: dict[str, Any]
+
+
+class ToggleJob(msgspec.Struct, frozen=True):
+    """Answer: the `Job`."""
+
+    id: str
+    enabled: bool
+
+
+class RunJob(msgspec.Struct, frozen=True):
+    """Answer: the `Run`, by hand and outside the schedule."""
+
+    id: str
+
+
+class DeleteJob(msgspec.Struct, frozen=True):
+    """Answer: the `Job` that was. Tasks that it has submitted go on unless `cancel` says so."""
+
+    id: str
+    cancel: bool = False
+
+
 class UseSecret(msgspec.Struct, frozen=True):
     """Answer: the webhook secret in force; `candidate` is kept when there was none."""
 
     candidate: str
 
 
-Answer = Task | Policy | Template | list[Any] | int | str | None
+Answer = Task | PolicyChange | Template | Job | Run | list[Any] | int | str | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
@@ -24,7 +24,23 @@ from fairlane.store.transaction import Transaction
 TEXT_CHARACTERS_MAX: Final = 100_000
 TOKENS_MAX: Final = 2**53
 
-Admit = Callable[[Transaction, Submission, int], Task | FairlaneError]
+
+class Admit(Protocol):
+    """Let a task in, unless its lane is full.
+
+    `leaving` are queued tasks that go when it comes in, and `enter` sends them away: it is called
+    once it is certain that the task is let in, so that one that is refused has changed nothing.
+    """
+
+    def __call__(
+        self,
+        tx: Transaction,
+        submission: Submission,
+        now: int,
+        *,
+        leaving: Sequence[Task],
+        enter: Callable[[], None],
+    ) -> Task | FairlaneError: ...
 
 
 # -------------------------------------------------------------------- a message comes in
@@ -40,20 +56,50 @@ def admit(
     session = tx.session(key)
     if message.sent_at is not None and message.sent_at < (session.cutoff_at or 0):
         return MessageStale("the message was sent before its session was stopped")
-    _take_over(tx, session, message)
-    settings = sessions.resolved(tx.policy.sessions, session, _own(message))
+    told = _told(tx.policy.sessions, session, message)
+    settings = sessions.resolved(tx.policy.sessions, told, _own(message))
     if settings.mode == sessions.INTERRUPT:
-        _drain(tx, key, sessions.INTERRUPTED, now)
-        return admit_task(tx, submission, now)
-    if not message.no_merge:
-        found = _that_may_grow(tx, submission, message, settings)
-        if found is not None:
-            window = sessions.window_ends(settings, found[0].created_at, now)
-            return _grow(tx, *found, submission, window)
-    else:
-        _let_go(tx, key, None if settings.mode == sessions.COLLECT else message.sender, now)
-    problem = _make_room(tx, session, settings, now)
-    return problem or admit_task(tx, submission, now)
+
+        def interrupt() -> None:
+            _take_over(tx, session, told)
+            _interrupt(tx, session, now)
+
+        return admit_task(tx, submission, now, leaving=_queued(tx, key), enter=interrupt)
+    found = None if message.no_merge else _that_may_grow(tx, submission, message, settings)
+    if found is not None:
+        _take_over(tx, session, told)
+        window = sessions.window_ends(settings, found[0].created_at, now)
+        return _grow(tx, *found, submission, window)
+    excess = max(0, sessions.excess(settings, told))
+    if excess and settings.drop == sessions.DROP_NEW:
+        return _full(session, settings.cap)
+    oldest = tx.tasks("session_open", session=key)[:excess] if excess else []
+
+    def enter() -> None:
+        _take_over(tx, session, told)
+        _cancel(tx, oldest, sessions.DROPPED, now)
+        if session.debouncing:
+            anybody = settings.mode == sessions.COLLECT
+            _let_go(tx, submission, None if anybody else message.sender, now)
+
+    return admit_task(tx, submission, now, leaving=oldest, enter=enter)
+
+
+def _full(session: Session, cap: int) -> SessionQueueFull:
+    waiting = session.waiting + session.debouncing
+    return SessionQueueFull(
+        f"session queue is full: {waiting} messages wait already",
+        details={"sessionKey": session.key, "waiting": waiting, "cap": cap},
+        retry_after_ms=1000,
+    )
+
+
+def _interrupt(tx: Transaction, session: Session, now: int) -> None:
+    """Who has the turn after this was stopped and has not ended: nobody starts beside them."""
+    _drain(tx, session.key, sessions.INTERRUPTED, now)
+    if session.holders:
+        session.interrupted = 1
+        tx.touch_session(session.key)
 
 
 def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
@@ -76,14 +122,23 @@ def _own(message: Message) -> Settings:
     )
 
 
-def _take_over(tx: Transaction, session: Session, message: Message) -> None:
-    """What a message says about its session for good: how many may run, and how full it is."""
+def _told(policy: SessionPolicy, session: Session, message: Message) -> Session:
+    """The session as it will be with what the message says about it for good."""
+    if message.max_concurrent is None and message.tokens is None:
+        return session
+    told = copy.copy(session)
     if message.max_concurrent is not None:
-        new = Settings(max_concurrent=message.max_concurrent)
-        session.settings = sessions.changed(session, new)
-        tx.touch_session(session.key)
+        told.settings = sessions.changed(told, Settings(max_concurrent=message.max_concurrent))
     if message.tokens is not None:
-        session.tokens, session.context_window = message.tokens, message.context_window
+        told.tokens, told.context_window = message.tokens, message.context_window
+    told.limit = sessions.limit(policy, told)
+    return told
+
+
+def _take_over(tx: Transaction, session: Session, told: Session) -> None:
+    if told is not session:
+        session.settings = told.settings
+        session.tokens, session.context_window = told.tokens, told.context_window
         tx.touch_session(session.key)
 
 
@@ -102,24 +157,22 @@ def _that_may_grow(
     """The waiting message that this one belongs to, with its request.
 
     In its window it belongs to the sender; where messages are collected, to whatever waits.
+    Only the newest may grow: what was said after it must not run before it.
     """
     assert submission.session is not None
     collects = settings.mode == sessions.COLLECT
     name = "session_open" if collects else "session_grown"
     lane = tx.policy.lane_name(submission.lane, submission.kind)
-    tasks = [
-        task
-        for task in tx.tasks(name, session=submission.session)
-        if (task.lane, task.agent, task.route, task.priority, task.callback_url)
-        == (lane, submission.agent, submission.route, submission.priority, submission.callback_url)
-    ]
+    kind = (lane, submission.agent, submission.route, submission.callback_url)
+    waiting = tx.tasks(name, session=submission.session)
+    tasks = [task for task in waiting if task.priority == submission.priority]
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in reversed(tasks):
         body = _body.decode(bodies[task.seq])
         if body.sender == message.sender or (collects and body.sender is not None):
-            # Only the newest: what was said after it must not run before it.
             size = len(_text(body)) + 1 + len(message.text)
-            fits = not body.no_merge and size <= TEXT_CHARACTERS_MAX
+            alike = (task.lane, task.agent, task.route, task.callback_url) == kind
+            fits = alike and not body.no_merge and size <= TEXT_CHARACTERS_MAX
             return (task, bodies[task.seq]) if fits else None
     return None
 
@@ -170,9 +223,13 @@ def _lines(first: str, second: str) -> str:
     return "\n".join(part for part in (first, second) if part.strip())
 
 
-def _let_go(tx: Transaction, key: str, sender: str | None, now: int) -> None:
-    """What the sender said before, or anybody, goes first: its window ends now."""
-    tasks = tx.tasks("session_grown", session=key)
+def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: int) -> None:
+    """What the sender said before, or anybody, goes first: its window ends now.
+
+    Unless it ranks lower, and would come after the new one anyway.
+    """
+    growing = tx.tasks("session_grown", session=submission.session)
+    tasks = [task for task in growing if task.priority <= submission.priority]
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in tasks:
         if sender is None or _body.decode(bodies[task.seq]).sender == sender:
@@ -181,25 +238,6 @@ def _let_go(tx: Transaction, key: str, sender: str | None, now: int) -> None:
             ready.eligible_at = None
             gate = gates.next_gate(ready, tx.session_of(task), tx.batch_of(task), now)
             tx.apply(gates.promote(task, now, gate))
-
-
-def _make_room(
-    tx: Transaction, session: Session, settings: SessionPolicy, now: int
-) -> SessionQueueFull | None:
-    """Nothing when there is room; else the oldest goes, or the newest is refused."""
-    excess = sessions.excess(settings, session)
-    if excess <= 0:
-        return None
-    if settings.drop == sessions.DROP_NEW:
-        waiting = session.waiting + session.debouncing
-        return SessionQueueFull(
-            f"session queue is full: {waiting} messages wait already",
-            details={"sessionKey": session.key, "waiting": waiting, "cap": settings.cap},
-            retry_after_ms=1000,
-        )
-    open_tasks = tx.tasks("session_open", session=session.key)
-    _cancel(tx, open_tasks[:excess], sessions.DROPPED, now)
-    return None
 
 
 # -------------------------------------------------------------------- stop, reset
@@ -235,10 +273,13 @@ def _drain(tx: Transaction, key: str, error: str, now: int) -> tuple[list[str], 
 
     What was submitted for a later moment has not come yet, and stays.
     """
-    running = _running(tx, key)
-    held = tx.tasks("session_held", session=key)
-    queued = [*held, *tx.tasks("session_open", session=key)]
+    running, queued = _running(tx, key), _queued(tx, key)
     return _cancel(tx, running, error, now), _cancel(tx, queued, error, now)
+
+
+def _queued(tx: Transaction, key: str) -> list[Task]:
+    held = tx.tasks("session_held", session=key)
+    return [*held, *tx.tasks("session_open", session=key)]
 
 
 def _running(tx: Transaction, key: str) -> list[Task]:
@@ -264,7 +305,7 @@ def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iter
     for request in requests:
         tx.load_sessions([request.key])
         session = tx.session(request.key)
-        session.settings = sessions.changed(session, request.settings)
+        session.settings = sessions.changed(session, request.settings, request.unset)
         tx.touch_session(request.key)
         yield session
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from fairlane.core import gates, leases
 from fairlane.core.dependencies import OPEN
-from fairlane.engine import dependencies
+from fairlane.core.model import Task
+from fairlane.engine import cron, dependencies
 from fairlane.engine.requests import Prune
 from fairlane.engine.verbs import backoffs
 from fairlane.store.transaction import Transaction
@@ -32,7 +33,7 @@ TABLES = (
 
 def tick(tx: Transaction, now: int) -> None:
     """Do what is due at `now`; `tx.due_at` tells when the next is."""
-    more = [_expire(tx, now), _reclaim(tx, now), _promote_due(tx, now)]
+    more = [_expire(tx, now), len(reclaim(tx, now)) == STEP, _promote_due(tx, now)]
     tx.write()
     for due_at in tx.connection.run("next_due")[0]:
         if due_at is not None:
@@ -117,6 +118,7 @@ def prune(tx: Transaction, now: int) -> int:
     idle = tx.connection.run("session_old", before=before, limit=STEP)
     tx.connection.run_rows("session_forget", idle)
     tx.changed = tx.changed or bool(idle)
+    cron.prune(tx, now)
     return len(seqs)
 
 
@@ -139,13 +141,14 @@ def _expire(tx: Transaction, now: int) -> bool:
     return len(tasks) == STEP
 
 
-def _reclaim(tx: Transaction, now: int) -> bool:
+def reclaim(tx: Transaction, now: int) -> list[Task]:
+    """Take back leases that have run out, a bounded number of them; whose they were."""
     tasks = tx.tasks("task_abandoned", now=now, limit=STEP)
     tx.prepare(tasks)
     owns = backoffs(tx, tasks)
     for task in tasks:
         tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
-    return len(tasks) == STEP
+    return tasks
 
 
 def _promote_due(tx: Transaction, now: int) -> bool:

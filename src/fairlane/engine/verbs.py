@@ -7,12 +7,12 @@ batch are decided one after another, on what the one before has left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from fairlane.core import admission, gates, leases
+from fairlane.core import admission, gates, leases, lifecycle
 from fairlane.core import dependencies as graph
 from fairlane.core.batches import Batch
 from fairlane.core.errors import (
@@ -20,13 +20,11 @@ from fairlane.core.errors import (
     Disabled,
     FairlaneError,
     IdempotencyConflict,
-    InvalidPolicy,
     InvalidRequest,
     NotFound,
     QueueFull,
 )
 from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task
-from fairlane.core.policy import FAIR, Policy, merge, to_document
 from fairlane.core.retries import Backoff
 from fairlane.engine import dependencies, sessions
 from fairlane.engine.requests import (
@@ -44,7 +42,6 @@ from fairlane.engine.requests import (
     Renew,
     Reset,
     Retry,
-    SetPolicy,
     SettleDelivery,
     Start,
     Submit,
@@ -52,6 +49,7 @@ from fairlane.engine.requests import (
 )
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
+from fairlane.wire import OUTPUT_CHARACTERS_MAX
 
 # -------------------------------------------------------------------- submit
 
@@ -63,11 +61,14 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
     submissions = [s for r in requests for s in r.submissions]
     lanes = [tx.policy.lane_name(s.lane, s.kind) for s in submissions]
     tx.load_lines((lane, s.agent) for lane, s in zip(lanes, submissions, strict=True))
-    tx.load_sessions(s.session for s in submissions if s.session)
+    keys = [s.session for s in submissions if s.session]
+    if keys:
+        tx.load_sessions(keys)
     known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
     remembered = _remembered(tx, requests)
     answers = [_submit_one(tx, request, remembered, known, now) for request in requests]
-    _let_higher_priority_pass(tx, answers, now)
+    if keys:
+        _let_higher_priority_pass(tx, answers, now)
     return iter(answers)
 
 
@@ -115,7 +116,7 @@ def _submit_one(
 
 def _parents_first(submissions: Sequence[Submission]) -> Sequence[Submission]:
     """Raises `InvalidRequest` when some of them wait for each other."""
-    if not any(submission.depends_on for submission in submissions):
+    if len(submissions) == 1 and not submissions[0].depends_on:
         return submissions
     by_id = {submission.id: submission for submission in submissions}
     return [by_id[id_] for id_ in graph.in_order({s.id: s.depends_on for s in submissions})]
@@ -129,6 +130,9 @@ def _admit_all(
     now: int,
 ) -> list[Task | FairlaneError]:
     """All of one request, parents before their children; the answers in the order of asking."""
+    first = ordered[0]
+    if len(ordered) == 1 and request.batch is None and not first.depends_on and not first.message:
+        return [_admit(tx, first, now)]  # nearly every request
     batch = None if request.batch is None else _new_batch(tx, request.batch, now)
     if batch is not None:
         tx.add_batch(batch)
@@ -176,18 +180,27 @@ def _admit_child(
 
 
 def _admit(
-    tx: Transaction, submission: Submission, now: int, unmet: int | None = None
+    tx: Transaction,
+    submission: Submission,
+    now: int,
+    unmet: int | None = None,
+    *,
+    leaving: Sequence[Task] = (),
+    enter: Callable[[], None] | None = None,
 ) -> Task | FairlaneError:
+    """`leaving` and `enter`: see `sessions.Admit`."""
     problem = admission.problem(submission, now)
     if problem:
         return problem
     policy = tx.policy
     lane = policy.lane_name(submission.lane, submission.kind)
-    refusal = _refusal(tx, submission.agent, submission.id, lane)
+    refusal = _refusal(tx, submission.agent, submission.id, lane, leaving)
     if refusal:
         change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
         tx.apply(change, body=_without_params(submission.body))
         return refusal
+    if enter is not None:
+        enter()
     owner = admission.line_agent(policy, lane, submission.agent)
     change = admission.admit(
         submission,
@@ -211,11 +224,15 @@ def _admit(
     return after
 
 
-def _refusal(tx: Transaction, agent: str, task_id: str, lane: str) -> QueueFull | None:
+def _refusal(
+    tx: Transaction, agent: str, task_id: str, lane: str, leaving: Sequence[Task] = ()
+) -> QueueFull | None:
+    agents = [task.agent for task in leaving if task.lane == lane]
     agent_queued = 0
     if tx.policy.lanes[lane].max_per_agent is not None:
         agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
-    lane_queued = tx.lane(lane).queued
+        agent_queued -= agents.count(agent)
+    lane_queued = tx.lane(lane).queued - len(agents)
     return admission.refusal(
         agent, task_id, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
     )
@@ -276,7 +293,8 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int)
                 best[task.session] = min(task.priority, best.get(task.session, task.priority))
     if not best:
         return
-    for holder in tx.ready_in_sessions(best):
+    ready = sorted(tx.ready_in_sessions(best), key=lambda task: (task.priority, task.seq))
+    for holder in reversed(ready):  # whoever would have gone last
         assert holder.session is not None
         if holder.token or best[holder.session] >= holder.priority:
             continue
@@ -314,14 +332,23 @@ def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[Any]
 
 def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[Any]:
     tasks = tx.tasks_by_seq(request.seq for request in requests)
-    decisions = [leases.renew(tasks.get(r.seq), r.token, r.ttl_ms, now) for r in requests]
+    decisions = [_renewed(tx, tasks.get(request.seq), request, now) for request in requests]
     tx.renew(decision.change for decision in decisions if decision.change)
+    for request, decision in zip(requests, decisions, strict=True):
+        if request.progress is not None and decision.change is not None:
+            tx.tell_progress(decision.change.after, request.progress)
     return iter([decision.answer for decision in decisions])
+
+
+def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.Decision:
+    usual_ms = tx.policy.lease_ttl_ms(task.lane) if task else 0
+    return leases.renew(task, request.token, request.ttl_ms or usual_ms, now)
 
 
 def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
     for request in requests:
+        _begin_late(tx, tasks.get(request.seq), request, now)
         task = tasks.get(request.seq)
         decision = leases.complete(task, request.token, request.result, now)
         yield _decided(tx, decision)
@@ -329,10 +356,17 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
             sessions.report(tx, decision.change.after, request.result)
 
 
+def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, now: int) -> None:
+    """Whoever reports the end of its work has begun it: the log is to tell when, and who."""
+    if request.begun and task is not None and task.state == lifecycle.ASSIGNED:
+        _decided(tx, leases.start(task, request.token, now))
+
+
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
     owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
     for request in requests:
+        _begin_late(tx, tasks.get(request.seq), request, now)
         decision = leases.fail(
             tasks.get(request.seq),
             request.token,
@@ -366,12 +400,27 @@ def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     rows = [
         (request.seq, request.token, request.part, task.attempts, request.text)
-        for request in requests
+        for request in _within_limits(tx, requests)
         if (task := tasks.get(request.seq)) and task.token == request.token > 0
     ]
     tx.connection.run_rows("output_insert", rows)
     tx.wrote_output = tx.wrote_output or bool(rows)
     return iter([None] * len(requests))
+
+
+def _within_limits(tx: Transaction, requests: Sequence[Output]) -> Iterator[Output]:
+    """Each with its part's number, and what comes from outside cut off at the limit."""
+    kept = tx.output_sizes((r.seq, r.token) for r in requests if r.part is None or not r.trusted)
+    for request in requests:
+        if request.part is not None and request.trusted:
+            yield request
+            continue
+        parts, size = kept.get((request.seq, request.token), (0, 0))
+        text = request.text[: max(0, OUTPUT_CHARACTERS_MAX - size)]
+        part = parts if request.part is None else request.part
+        kept[request.seq, request.token] = (max(parts, part + 1), size + len(text))
+        if text:
+            yield msgspec.structs.replace(request, part=part, text=text)
 
 
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
@@ -464,60 +513,6 @@ def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[
         for task in tasks:
             tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
         yield len(tasks)
-
-
-# -------------------------------------------------------------------- operate
-
-
-def set_policy(tx: Transaction, requests: Sequence[SetPolicy], now: int) -> Iterator[Any]:
-    for request in requests:
-        try:
-            policy = merge(tx.policy, request.document)
-        except InvalidPolicy as error:
-            yield error
-            continue
-        if policy != tx.policy:
-            _adopt(tx, policy, request.source, now)
-        yield policy
-
-
-def _adopt(tx: Transaction, policy: Policy, source: str, now: int) -> None:
-    old, tx.policy = tx.policy, policy
-    tx.policy_version += 1
-    document = msgspec.json.encode(to_document(policy)).decode()
-    tx.connection.run(
-        "policy_insert", version=tx.policy_version, document=document, source=source, now=now
-    )
-    tx.connection.run("policy_use", version=tx.policy_version)
-    names = old.agents.keys() | policy.agents.keys()
-    changed = sorted(name for name in names if old.weight(name) != policy.weight(name))
-    if changed:
-        tx.reshare(tx.connection.run("line_agents", agents=changed))
-    for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
-        if _line_rule(policy, lane) != _line_rule(old, lane):
-            _reline(tx, lane)
-    if policy.sessions != old.sessions:
-        keys = [key for (key,) in tx.connection.run("session_waiting")]
-        tx.load_sessions(keys)
-        for key in keys:
-            tx.touch_session(key)
-
-
-def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
-    return policy.lanes[lane].strategy, policy.lanes[lane].aging_ms
-
-
-def _reline(tx: Transaction, lane: str) -> None:
-    """Put all tasks of a lane into the lines, and at the places, that its policy wants now."""
-    settings = tx.policy.lanes[lane]
-    by_agent = settings.strategy == FAIR
-    if not by_agent:
-        for (route,) in tx.connection.run("line_routes", lane=lane):
-            tx.line_number(lane, "", route)
-    tx.write()
-    tx.connection.run(
-        "task_reline", lane=lane, by_agent=int(by_agent), aging_ms=settings.aging_ms or 0
-    )
 
 
 # -------------------------------------------------------------------- webhooks owed

@@ -12,17 +12,20 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from fairlane.clock import Clock
 from fairlane.core import events
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
+from fairlane.core.cron import QUEUED, RUNNING, Job, Run
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.events import Attempt, Event
 from fairlane.core.gates import holds_turn
 from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
-from fairlane.engine import templates
+from fairlane.engine import planning, templates
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
+from fairlane.store.cron import job_from_row, run_from_row
 
 READERS: Final = 4
 AGENTS_SHOWN_MAX: Final = 1000
@@ -75,6 +78,17 @@ class EventView(msgspec.Struct, frozen=True):
     result: str | None
 
 
+class PolicyView(msgspec.Struct, frozen=True):
+    """A version of the policy; `document` is JSON text."""
+
+    version: int
+    document: str
+    source: str
+    created_at: int
+    author: str | None
+    note: str | None
+
+
 class Piece(msgspec.Struct, frozen=True):
     """A part of what a run has produced; `token` and `part` tell where to go on."""
 
@@ -90,6 +104,13 @@ class SessionView(msgspec.Struct, frozen=True):
     session: Session
     turns: list[Task]
     queued: list[Task]
+
+
+_RANK: Final = Task.__struct_fields__.index("rank")
+
+
+def _place_in_queue(row: Row) -> tuple[int, int]:
+    return row[_RANK], row[0]
 
 
 def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
@@ -219,6 +240,76 @@ class Views:
 
         return self._ask(read)
 
+    def policy(self, version: int | None) -> PolicyView | None:
+        """That version, or the newest one."""
+        rows = self._run("policy_list", version=version, before=None, limit=1)
+        return PolicyView(*rows[0]) if rows else None
+
+    def policy_versions(self, before: int | None, limit: int) -> list[PolicyView]:
+        """Newest first."""
+        rows = self._run("policy_list", version=None, before=before, limit=limit)
+        return [PolicyView(*row) for row in rows]
+
+    def plan(self, asked: planning.Asked, clock: Clock) -> planning.Plan:
+        """What a lease would give, by the clock that judges unless another moment is asked for."""
+
+        def moment(connection: Connection) -> int:
+            own = clock.judges or not self._store.shared
+            now: int = clock.now() if own else connection.run("moment")[0][0]
+            return now
+
+        return self._ask(lambda connection: planning.read(connection, asked, moment))
+
+    def entries(
+        self, states: Sequence[str], after: tuple[int, int] | None, limit: int
+    ) -> list[TaskView]:
+        """Tasks of the lane `queue` in the order of rank and submission, behind a place there."""
+        rank, seq = after or (-(2**62), 0)
+        rows = [(state,) for state in states]
+
+        def find(connection: Connection) -> list[Row]:
+            found = connection.run_rows("entry_page", rows, rank=rank, seq=seq, limit=limit)
+            return sorted(found, key=_place_in_queue)[:limit]
+
+        return [_view(row) for row in self._ask(find)]
+
+    def job(self, job_id: str) -> Job | None:
+        rows = self._ask(lambda connection: connection.run_rows("job_by_id", [(job_id,)]))
+        return job_from_row(rows[0]) if rows else None
+
+    def jobs(
+        self,
+        agent: str | None,
+        name: str | None,
+        enabled: bool | None,  # noqa: FBT001 - as all that are asked for, None is any
+        before: int | None,
+        limit: int,
+    ) -> list[Job]:
+        """Newest first, below `before`."""
+        wanted = None if enabled is None else int(enabled)
+        rows = self._run(
+            "job_list", agent=agent, name=name, enabled=wanted, before=before, limit=limit
+        )
+        return [job_from_row(row) for row in rows]
+
+    def runs(
+        self, job_id: str | None, status: str | None, before: int | None, limit: int
+    ) -> list[Run]:
+        """Entries of the run log, newest first, below `before`. A job may be gone already."""
+        key = "started" if status in (QUEUED, RUNNING) else "status"
+        wanted = {key: status, "before": before, "limit": limit}
+        if job_id is None:
+            rows = self._run("run_list", **wanted)
+        else:
+            rows = self._run("run_list_of", job=job_id, **wanted)
+        return [run_from_row(row) for row in rows]
+
+    def runs_by_seq(self, seqs: Sequence[int]) -> dict[int, Run]:
+        rows = self._ask(
+            lambda connection: connection.run_rows("run_by_seq", [(seq,) for seq in seqs])
+        )
+        return {run.seq: run for run in map(run_from_row, rows)}
+
     def template(self, template_id: str) -> Template | None:
         wanted = [(template_id,)]
         rows = self._ask(lambda connection: connection.run_rows("template_by_id", wanted))
@@ -327,6 +418,7 @@ def recount(connection: Connection) -> list[str]:
         *_recount_sessions(connection),
         *_recount_batches(connection),
         *_recount_dependencies(connection),
+        *_astray(connection),
     ]
 
 
@@ -339,12 +431,15 @@ def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
 def _recount_sessions(connection: Connection) -> list[str]:
     real = {row[0]: tuple(row[1:]) for row in connection.run("session_recount")}
     kept = {row[0]: tuple(row[1:]) for row in connection.run("session_all")}
-    none = (0, 0, 0)
-    return [
-        f"session {key}: has {kept.get(key, none)}, the tasks say {real.get(key, none)}"
-        for key in sorted(real.keys() | kept.keys())
-        if kept.get(key, none) != real.get(key, none)
-    ]
+    problems = []
+    for key in sorted(real.keys() | kept.keys()):
+        *counted, interrupted = kept.get(key, (0,) * 4)
+        *expected, stopped = real.get(key, (0,) * 4)
+        if counted != expected:
+            problems.append(f"session {key}: has {tuple(counted)}, the tasks say {tuple(expected)}")
+        if interrupted and not 0 < stopped == expected[0]:
+            problems.append(f"session {key}: waits for runs to stop that were not interrupted")
+    return problems
 
 
 def _recount_batches(connection: Connection) -> list[str]:
@@ -376,3 +471,13 @@ def _recount_dependencies(connection: Connection) -> list[str]:
         if unmet != real or not real:
             problems.append(f"task {id_}: waits for {unmet} others, its dependencies say {real}")
     return problems
+
+
+def _astray(connection: Connection) -> list[str]:
+    """Runs of cron that nothing will end, and jobs that nothing will wake."""
+    runs = [
+        f"run {run_id}: goes on, its task {'is gone' if state is None else f'is {state}'}"
+        for run_id, state in connection.run("run_astray")
+    ]
+    asleep = [row[0] for row in connection.run("job_asleep")]
+    return [*runs, *(f"job {job_id}: is enabled, but has no next run" for job_id in asleep)]

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from fairlane.core.errors import FairlaneError, StoreUnavailable
+import msgspec
+
+from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.requests import Grant, Lease, Release, Submit, UseTemplate
+from fairlane.engine.requests import Enqueue, Grant, Lease, Release, Submit, UseTemplate
 
 log = logging.getLogger("fairlane.writer")
 
@@ -26,18 +28,20 @@ BATCH_MAX: Final = 1000
 INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
 DEFECT_PAUSE_SECONDS: Final = 1.0
+_ADMITS: Final = (Submit, UseTemplate, Enqueue)
 CLOCK_JUMP_SECONDS: Final = 1.0  # how late a jump of the wall clock may be noticed
 
 
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """One waiting caller. `loop` is None when it waits in a thread."""
 
-    __slots__ = ("future", "loop", "request")
+    request: Any
+    future: Any
+    loop: asyncio.AbstractEventLoop | None = None
 
-    def __init__(self, request: Any, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.request = request
-        self.loop = loop
-        self.future: Any = loop.create_future() if loop else concurrent.futures.Future()
+
+def _of_thread(request: Any) -> Ticket:
+    return Ticket(request, concurrent.futures.Future())
 
 
 class Writer:
@@ -46,12 +50,15 @@ class Writer:
         self._on_commit = on_commit
         self._inbox: deque[Ticket] = deque()
         self._waiting: list[Ticket] = []
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._nudged = True
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, look: bool = True) -> None:
+        """Begin; without `look`, with what is asked first and not with what time has done."""
+        self._nudged = look
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,24 +71,24 @@ class Writer:
 
     async def ask(self, request: Any) -> Any:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
-        ticket = Ticket(request, asyncio.get_running_loop())
-        self._post(ticket)
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._post(Ticket(request, future, loop))
         try:
-            return await ticket.future
+            return await future
         except asyncio.CancelledError:
-            future = ticket.future
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._give_back(future.result())  # the caller left with the answer at hand
+                self.give_back(future.result())  # the caller left with the answer at hand
             raise
 
     def ask_and_wait(self, request: Any) -> Any:
-        ticket = Ticket(request, None)
+        ticket = _of_thread(request)
         self._post(ticket)
         return ticket.future.result()
 
     def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
         """The answers to several requests in one go; errors are answers here."""
-        tickets = [Ticket(request, None) for request in requests]
+        tickets = [_of_thread(request) for request in requests]
         for ticket in tickets:
             self._post(ticket)
         answers = []
@@ -96,19 +103,20 @@ class Writer:
             self._nudged = True
             self._wake.notify()
 
-    def withdraw(self, worker: str) -> None:
-        """Answer this worker's waiting leases with nothing."""
+    def withdraw(self, worker: str | None) -> int:
+        """Answer the waiting leases of a worker, or of all, with nothing; how many those were."""
         with self._wake:
             mine = [t for t in (*self._waiting, *self._inbox) if _is_lease_of(t, worker)]
             self._waiting = [t for t in self._waiting if not _is_lease_of(t, worker)]
             self._inbox = deque(t for t in self._inbox if not _is_lease_of(t, worker))
         _answer((ticket, []) for ticket in mine)
+        return len(mine)
 
     def _post(self, ticket: Ticket) -> None:
-        with self._wake:
+        with self._lock:
             if self._stopping:
                 raise StoreUnavailable("the scheduler has stopped")
-            if isinstance(ticket.request, Submit | UseTemplate) and len(self._inbox) >= INBOX_MAX:
+            if len(self._inbox) >= INBOX_MAX and isinstance(ticket.request, _ADMITS):
                 raise StoreUnavailable(
                     "the scheduler is overloaded; try again later", retry_after_ms=1000
                 )
@@ -170,6 +178,9 @@ class Writer:
         except FairlaneError as error:
             self.nudge()  # those who wait for leases are still to be served
             _answer((ticket, error) for ticket in batch)
+            if isinstance(error, OperatorError):  # only a person can help: no need to hurry
+                log.warning("nothing can be done: %s", error.message)
+                self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         except Exception as error:
             log.exception("a batch of %d could not be applied", len(batch))
             self._write_one_by_one(batch, error)
@@ -199,7 +210,7 @@ class Writer:
         if served:
             served = self._take_out(served)
         self._tell(outcome)
-        _answer(answers + served, self._give_back)
+        _answer(answers + served, self.give_back)
 
     def _tell(self, outcome: Outcome) -> None:
         """Whoever listens may fail; those who asked are answered all the same."""
@@ -220,16 +231,16 @@ class Writer:
             self._waiting = [t for t in self._waiting if id(t) not in gone]
         for ticket, grants in served:
             if id(ticket) not in present:
-                self._give_back(grants)
+                self.give_back(grants)
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
-    def _give_back(self, answer: Any) -> None:
+    def give_back(self, answer: Any) -> None:
         """Release what was granted to a caller who is not there to take it."""
         if not isinstance(answer, list):
             return
         releases = [Release(g.task.seq, g.task.token) for g in answer if isinstance(g, Grant)]
         with self._wake:
-            self._inbox.extend(Ticket(release, None) for release in releases)
+            self._inbox.extend(_of_thread(release) for release in releases)
             self._wake.notify()
 
     def _answer_late_leases(self) -> None:
@@ -243,8 +254,8 @@ class Writer:
         _answer((ticket, []) for ticket in late)
 
 
-def _is_lease_of(ticket: Ticket, worker: str) -> bool:
-    return isinstance(ticket.request, Lease) and ticket.request.worker == worker
+def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
+    return isinstance(ticket.request, Lease) and worker in (None, ticket.request.worker)
 
 
 def _is_late(request: Lease, now: float) -> bool:

@@ -40,10 +40,13 @@ STATUS: Final[Mapping[str, int]] = {
     "queue_full": 429,
     "session_queue_full": 429,
     "internal_error": 500,
+    "store_mismatch": 500,
     "draining": 503,
     "disabled": 503,
     "store_unavailable": 503,
 }
+
+TEXT_CHARACTERS_MAX: Final = 500
 
 # The three values of an ASGI call.
 Scope = MutableMapping[str, Any]
@@ -94,11 +97,11 @@ class Request:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def body(self) -> bytes:
+    async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
         """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
         declared = self.header(b"content-length")
-        if declared and declared.isdigit() and int(declared) > wire.BODY_BYTES_MAX:
-            raise _too_large()
+        if declared and declared.isdigit() and int(declared) > most:
+            raise _too_large(most)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -108,8 +111,8 @@ class Request:
                 raise InvalidRequest("the connection ended in the middle of the body")
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
-            if size > wire.BODY_BYTES_MAX:
-                raise _too_large()
+            if size > most:
+                raise _too_large(most)
             if not message.get("more_body"):
                 return chunk if not chunks else b"".join([*chunks, chunk])
             chunks.append(chunk)
@@ -191,5 +194,19 @@ def whole_number(
     return int(text)
 
 
-def _too_large() -> PayloadTooLarge:
-    return PayloadTooLarge(f"the body must not be larger than {wire.BODY_BYTES_MAX} bytes")
+def actor(request: Request) -> str | None:
+    """Who asks, by their own account."""
+    return short_text("the header X-Fairlane-Actor", request.header(b"x-fairlane-actor"))
+
+
+def short_text(what: str, text: str | None) -> str | None:
+    """One line that is kept for people; None when nothing is said."""
+    if not text or not text.strip():
+        return None
+    if len(text) > TEXT_CHARACTERS_MAX or not text.isprintable():
+        raise InvalidRequest(f"{what} must be one line of at most {TEXT_CHARACTERS_MAX} characters")
+    return text.strip()
+
+
+def _too_large(most: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body must not be larger than {most} bytes")

@@ -22,8 +22,12 @@ from fairlane.http.answers import (
     send_stream,
 )
 from fairlane.http.batches import Batches
+from fairlane.http.cron import Cron
 from fairlane.http.events import Events
 from fairlane.http.lanes import Lanes
+from fairlane.http.leases import Leases
+from fairlane.http.policy import Policies
+from fairlane.http.queue import Queue
 from fairlane.http.sessions import Sessions
 from fairlane.http.tasks import Tasks
 from fairlane.http.templates import Templates
@@ -50,6 +54,7 @@ class HttpApp:
         batches = Batches(node)
         sessions = Sessions(node, tasks)
         lanes = Lanes(node)
+        queue = Queue(node)
         events = Events(node, look_seconds)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
@@ -81,7 +86,16 @@ class HttpApp:
             "/lanes/{name}/pause": {"POST": lanes.pause},
             "/lanes/{name}/resume": {"POST": lanes.resume},
             "/lanes/{name}/clear": {"POST": lanes.clear},
+            **Leases(node).routes(),
+            **Policies(node).routes(),
+            "/leases/reclaim": {"POST": queue.reclaim},
+            "/scheduler/plan": {"GET": queue.plan},
+            "/scheduler/policy": {"GET": queue.policy, "PATCH": queue.set_policy},
             "/scheduler/stats": {"GET": tasks.stats},
+            "/queue": {"POST": queue.add, "GET": queue.list},
+            "/queue/drain": {"POST": queue.drain},
+            "/queue/import": {"POST": queue.import_},
+            "/queue/{id}": {"GET": queue.show},
             "/templates": {"POST": templates.create, "GET": templates.list},
             "/templates/{id}": {
                 "GET": templates.show,
@@ -90,6 +104,7 @@ class HttpApp:
                 "DELETE": templates.delete,
             },
             "/templates/{id}/instantiate": {"POST": templates.instantiate},
+            **Cron(node, check_url).routes(),
             "/health/live": {"GET": self._live},
             "/health/ready": {"GET": self._ready},
         }

@@ -10,9 +10,9 @@ from fairlane.core.counts import Tally
 from fairlane.core.errors import NotFound
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
-from fairlane.engine.requests import Cancel
+from fairlane.engine.requests import Cancel, SetPolicy
 from fairlane.engine.views import Filter
-from fairlane.http.answers import Answer, Request
+from fairlane.http.answers import Answer, Request, actor
 
 LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
@@ -49,7 +49,8 @@ class Lanes:
     async def _set_paused(self, request: Request, *, paused: bool) -> Answer:
         name = self._name(request)
         document = {"lanes": {name: {"paused": paused}}}
-        await self._node.set_policy(document, "pause" if paused else "resume")
+        source = "pause" if paused else "resume"
+        await self._node.set_policy(SetPolicy(document, source, author=actor(request)))
         return Answer(200, {"lane": name, "paused": paused})
 
     def _name(self, request: Request) -> str:

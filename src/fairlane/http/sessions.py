@@ -6,9 +6,11 @@ from typing import Any
 
 from fairlane import messages, wire
 from fairlane.core.errors import FairlaneError
+from fairlane.core.sessions import Session
 from fairlane.engine.node import Node
 from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
 from fairlane.engine.sessions import not_found
+from fairlane.engine.views import SessionView
 from fairlane.http.answers import Answer, Request, whole_number
 from fairlane.http.tasks import Tasks, idempotency_key
 
@@ -54,18 +56,19 @@ class Sessions:
         return await self._shown(key)
 
     async def change(self, request: Request) -> Answer:
-        settings = messages.parse_settings(await request.body())
+        settings, unset = messages.parse_settings(await request.body())
         key = _key(request)
-        await self._node.writer.ask(SetSession(key, settings))
-        return await self._shown(key)
+        session: Session = await self._node.writer.ask(SetSession(key, settings, unset))
+        return await self._shown(key, SessionView(session, [], []))
 
     async def show(self, request: Request) -> Answer:
         request.query()
         return await self._shown(request.path["key"])
 
-    async def _shown(self, key: str) -> Answer:
+    async def _shown(self, key: str, known: SessionView | None = None) -> Answer:
+        """`known` is what to show of a session that nothing is kept of."""
         views = self._node.views
-        view = await views.read(views.session, key)
+        view = await views.read(views.session, key) or known
         if view is None:
             raise not_found(key)
         policy = self._node.policy.sessions

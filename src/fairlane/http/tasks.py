@@ -99,7 +99,8 @@ class Tasks:
         return Answer(200, _again(await self._node.retry(request.path["id"])))
 
     async def reset(self, request: Request) -> Answer:
-        return Answer(200, _again(await self._node.reset(request.path["id"])))
+        task = await self._node.reset(request.path["id"])
+        return Answer(200, {"schemaVersion": 1, "reset": task.id, **_again(task)})
 
     async def cancel_many(self, request: Request) -> Answer:
         return await self._for_each(request, Cancel, _OPEN)

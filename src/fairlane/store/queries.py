@@ -26,6 +26,7 @@ import msgspec
 
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
+from fairlane.core.cron import Job, Run
 from fairlane.core.events import Event
 from fairlane.core.model import Task
 from fairlane.core.sessions import Session
@@ -103,6 +104,8 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{task}", _columns(Task, "" if insert else "task."))
     text = text.replace("{line}", _columns(Line, "" if insert else "line."))
     text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
+    text = text.replace("{job}", _columns(Job, "job."))
+    text = text.replace("{run}", _columns(Run, "" if insert else "run."))
     text = text.replace("{event}", _columns(Event, "event."))
     text = text.replace("{session}", _session_columns("" if insert else "session."))
     return Statement(name, text.replace("{tally}", _tally_columns()), columns)

@@ -1,28 +1,28 @@
 """The one write transaction: loads what verbs name, saves what the core decided, keeps counters.
 
-Counters and sessions are moved here, from the same `Change` that rewrites the row. They are held
-as whole rows rather than increments, which is safe because there is one writer at a time. Rows are
-written together, before the next look-up that could need them. Nothing is decided here.
+Counters (`counters.py`) are moved by the same `Change` that rewrites the row. Rows are written
+together, before the next look-up that could need them. Nothing is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import astuple
 
-from fairlane.core import batches, counts, dependencies, events, gates, lifecycle, sessions
+from fairlane.core import batches, dependencies, events, lifecycle
 from fairlane.core.batches import Batch
-from fairlane.core.counts import Line, Tally
-from fairlane.core.model import Change, Task
+from fairlane.core.counts import Line
+from fairlane.core.cron import Run
+from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
-from fairlane.core.sessions import Session
 from fairlane.store.base import Connection, Row
+from fairlane.store.counters import Counters
 
 _TASK_WIDTH = len(Task.__struct_fields__)
 
 
-class Transaction:
+class Transaction(Counters):
     """Valid between the driver's `begin` and `commit`. `now` is the one moment of the batch."""
 
     def __init__(
@@ -38,14 +38,13 @@ class Transaction:
         unsettled: int,
         policy_version: int,
         policy: Policy,
+        leased: dict[int, Task] | None = None,
     ) -> None:
-        self.connection = connection
-        self.now = now
-        self.policy = policy
+        """`leased` are tasks as they stand in the store, so that they need not be read from it."""
+        super().__init__(connection, now=now, last_line=last_line, policy=policy)
         self.policy_version = policy_version
         self.last_seq = last_seq
         self.last_token = last_token
-        self.last_line = last_line
         self.last_event = last_event
         self.open_edges = open_edges
         self.unsettled = unsettled
@@ -53,13 +52,12 @@ class Transaction:
         self.stopped: list[Task] = []
         self.owes = False
         self.wrote_output = False
-        self.changed = False
         self.due_at: int | None = None
-        self.open_sessions: set[str] = set()
-        self.tight_sessions: set[str] = set()
-        self.open_batches: set[str] = set()
         # Parents whose edges have to follow: the state that edges leave and go to, and their own.
         self.settling: dict[str, tuple[int, int, str]] = {}
+        # The last change of tasks that cron has submitted, of those that ended or began again.
+        self.run_changes: dict[str, Change] = {}
+        self._leased = {} if leased is None else leased
         self._tasks: dict[int, Task] = {}
         self._inserts: dict[int, Task] = {}
         self._bodies: dict[int, str] = {}
@@ -69,16 +67,6 @@ class Transaction:
         self._owed: list[Row] = []
         self._keys: list[Row] = []
         self._events: list[Row] = []
-        self._lanes: dict[str, Tally] | None = None
-        self._dirty_lanes: set[str] = set()
-        self._lines: dict[tuple[str, str], dict[str, Line]] = {}
-        self._dirty_lines: set[tuple[str, str]] = set()
-        self._sessions: dict[str, Session] = {}
-        self._known_sessions: set[str] = set()
-        self._dirty_sessions: set[str] = set()
-        self._batches: dict[str, Batch] = {}
-        self._dirty_batches: set[str] = set()
-        self._counted_batches: set[str] = set()
 
     # ---------------------------------------------------------------- load
 
@@ -99,11 +87,26 @@ class Transaction:
         return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
 
     def tasks_by_seq(self, seqs: Iterable[int]) -> dict[int, Task]:
-        missing = [(seq,) for seq in dict.fromkeys(seqs) if seq not in self._tasks]
+        tasks, leased = self._tasks, self._leased
+        missing: dict[int, None] = {}
+        for seq in seqs:
+            if seq not in tasks:
+                if seq in leased:
+                    tasks[seq] = leased[seq]
+                else:
+                    missing[seq] = None
         if missing:
-            for row in self.connection.run_rows("task_by_seq", missing):
-                self._tasks[row[0]] = Task(*row)
-        return self._tasks
+            for row in self.connection.run_rows("task_by_seq", [(seq,) for seq in missing]):
+                tasks[row[0]] = Task(*row)
+        return tasks
+
+    def leased_after(self, leased: dict[int, Task]) -> None:
+        """Bring `leased`, the open leases before this transaction, up to what it has left."""
+        for seq, task in self._tasks.items():
+            if task.lease_expires_at is not None:
+                leased[seq] = task
+            else:
+                leased.pop(seq, None)
 
     def task(self, seq: int) -> Task:
         """A task as this transaction has left it."""
@@ -114,76 +117,6 @@ class Transaction:
         self.write()
         found = [Task(*row) for row in self.connection.run(name, **values)]
         return [self._tasks.setdefault(task.seq, task) for task in found]
-
-    def lanes(self) -> Mapping[str, Tally]:
-        if self._lanes is None:
-            self._lanes = {row[0]: Tally(*row[1:]) for row in self.connection.run("lane_all")}
-        return self._lanes
-
-    def lane(self, name: str) -> Tally:
-        lanes = self.lanes()
-        if name not in lanes:
-            assert self._lanes is not None
-            self._lanes[name] = Tally()
-        return lanes[name]
-
-    def load_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Load all lines of the given (lane, agent) pairs that are not here yet."""
-        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
-        for pair in missing:
-            self._lines[pair] = {}
-        for row in self.connection.run_rows("line_find", missing) if missing else ():
-            line = Line(*row)
-            self._lines[line.lane, line.agent][line.route] = line
-
-    def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
-        return self._lines[lane, agent]
-
-    def load_sessions(self, keys: Iterable[str]) -> None:
-        missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
-        rows = [(key,) for key in missing]
-        for row in self.connection.run_rows("session_find", rows) if rows else ():
-            self._sessions[row[0]] = Session(*row)
-            self._known_sessions.add(row[0])
-        for key in missing:
-            session = self._sessions.setdefault(key, Session(key))
-            session.limit = sessions.limit(self.policy.sessions, session)
-
-    def session(self, key: str) -> Session:
-        return self._sessions[key]
-
-    def touch_session(self, key: str) -> None:
-        """Its settings or marks have changed: keep them, and see who may go now, or must not."""
-        session = self._sessions[key]
-        session.limit = sessions.limit(self.policy.sessions, session)
-        self.changed = True
-        self._dirty_sessions.add(key)
-        if session.free and session.waiting:
-            self.open_sessions.add(key)
-        if session.holders > session.limit:
-            self.tight_sessions.add(key)
-
-    def session_of(self, task: Task) -> Session | None:
-        if not task.session:
-            return None
-        self.load_sessions([task.session])
-        return self._sessions[task.session]
-
-    def load_batches(self, ids: Iterable[str]) -> None:
-        missing = [(id_,) for id_ in dict.fromkeys(ids) if id_ not in self._batches]
-        for row in self.connection.run_rows("batch_find", missing) if missing else ():
-            self._batches[row[0]] = Batch(*row)
-
-    def batch(self, id_: str) -> Batch | None:
-        self.load_batches([id_])
-        return self._batches.get(id_)
-
-    def batch_of(self, task: Task) -> Batch | None:
-        return self.batch(task.batch) if task.batch else None
-
-    def line_number(self, lane: str, agent: str, route: str) -> int:
-        """The number of a line; a new one is made when there is none."""
-        return self._line(lane, agent, route).id
 
     def requests(self, seqs: Iterable[int]) -> dict[int, str]:
         """The requests, as JSON text, that the tasks were made from."""
@@ -243,42 +176,28 @@ class Transaction:
 
     # ---------------------------------------------------------------- save
 
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        """Load the counters of many tasks at once, before changes are applied to them."""
-        tasks = list(tasks)
-        self.load_lines((task.lane, task.agent) for task in tasks)
-        self.load_sessions(task.session for task in tasks if task.session)
-        self.load_batches(task.batch for task in tasks if task.batch)
-
-    def add_batch(self, batch: Batch) -> None:
-        self._batches[batch.id] = batch
-        self._dirty_batches.add(batch.id)
-
-    def drop_batch(self, id_: str) -> None:
-        """Take back a batch that none of its tasks has come into."""
-        del self._batches[id_]
-        self._dirty_batches.discard(id_)
-        self.connection.run_rows("batch_forget", [(id_,)])
-
     def apply(self, change: Change, body: str | None = None) -> None:
         """Count the change now; its row is written with all others. A new task brings its body."""
-        after = change.after
+        before, after = change.before, change.after
+        seq = after.seq
         self.changed = True
-        self._count(change)
+        self.count(change)
         fact = events.of(change)
         if fact is not None:
-            self._record(after.seq, fact[0], after.attempts, fact[1], None)
-        self._conclude(change)
-        self._tasks[after.seq] = after
-        if change.before is None:
+            self._record(seq, fact[0], after.attempts, fact[1], None)
+        if change.verb not in _QUIET:
+            self._conclude(change)
+        self._note_due(after)
+        self._tasks[seq] = after
+        if before is None:
             assert body is not None
-            self._inserts[after.seq] = after
-            self._bodies[after.seq] = body
-        elif after.seq in self._inserts:
-            self._inserts[after.seq] = after
+            self._inserts[seq] = after
+            self._bodies[seq] = body
+        elif seq in self._inserts:
+            self._inserts[seq] = after
         else:
-            self._guards.setdefault(after.seq, (change.before.state, change.before.token))
-            self._updates[after.seq] = after
+            self._guards.setdefault(seq, (before.state, before.token))
+            self._updates[seq] = after
 
     def renew(self, changes: Iterable[Change]) -> None:
         """Renewals move one moment and no counter."""
@@ -290,11 +209,42 @@ class Transaction:
         for task in newest.values():
             self._note_due(task)
 
+    def tell_progress(self, task: Task, progress: str) -> None:
+        self._record(task.seq, events.PROGRESS, task.attempts, progress, None)
+
+    def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:
+        self._record(task.seq, events.CRON_FIRED, 0, f"{job_id} {run_id}", None)
+
+    def owe_alert(self, run: Run, url: str, event: str) -> None:
+        """A webhook about a run of a cron job."""
+        self.owes = True
+        id_ = f"msg_{run.id}_{self.last_event}"
+        self._owed.append((id_, run.seq, url, event, "due", self.now, 0, self.now))
+
+    def output_sizes(self, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+        """The next part and the number of characters that are kept of runs, by task and token."""
+        rows = list(dict.fromkeys(leases))
+        found = self.connection.run_rows("output_sizes", rows) if rows else ()
+        return {(row[0], row[1]): row[2:] for row in found}
+
+    def ready_routes(self, lane: str) -> list[str]:
+        """What a worker would have to be able to run there, each once."""
+        self.write()
+        return [row[0] for row in self.connection.run("line_ready_routes", lane=lane)]
+
     def _record(
         self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
     ) -> None:
         self.last_event += 1
-        self._events.append((self.last_event, seq, self.now, type_, attempt, detail, batch))
+        self._events.append(
+            (self.last_event, seq, self.now, type_, attempt, detail, batch, self.policy_version)
+        )
+
+    def reline(self, lane: str, *, by_agent: bool, aging_ms: int) -> None:
+        """Put all tasks of a lane into other lines: those with open leases too, so read them."""
+        self.write()
+        self.connection.run("task_reline", lane=lane, by_agent=int(by_agent), aging_ms=aging_ms)
+        self._leased.clear()
 
     def place(self, tasks: Iterable[Task]) -> None:
         """Put tasks that come back from their end into the lines where they belong now."""
@@ -325,12 +275,6 @@ class Transaction:
         """Keep what an idempotency key stands for."""
         self._keys.append(row)
 
-    def reshare(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Recompute the shares of agents whose weight has changed."""
-        pairs = list(pairs)
-        self.load_lines(pairs)
-        self._dirty_lines.update(pairs)
-
     def write(self) -> None:
         """Send what has been applied so far. Every look-up by index comes after this."""
         run = self.connection.run_rows
@@ -354,49 +298,7 @@ class Transaction:
         if self._events:
             run("event_insert", self._events)
             self._events = []
-        self._write_counters()
-
-    def _count(self, change: Change) -> None:
-        after = change.after
-        pair = (after.lane, after.agent)
-        line = self._line(after.lane, after.agent, after.route)
-        counts.apply(self.lane(after.lane), change)
-        counts.apply(line, change)
-        if change.verb == lifecycle.LEASE:
-            line.served = after.token
-        self._dirty_lanes.add(after.lane)
-        self._dirty_lines.add(pair)
-        if after.session:
-            self.load_sessions([after.session])
-            session = self._sessions[after.session]
-            gates.apply(session, change)
-            self._dirty_sessions.add(session.key)
-            if session.free and session.waiting:
-                self.open_sessions.add(session.key)
-        if after.batch:
-            self._count_in_batch(after.batch, change)
-
-    def _count_in_batch(self, id_: str, change: Change) -> None:
-        batch = self.batch(id_)
-        assert batch is not None, id_
-        batches.apply(batch, change)
-        self._dirty_batches.add(id_)
-        self._counted_batches.add(id_)
-        if batch.free and batch.waiting:
-            self.open_batches.add(id_)
-
-    def _line(self, lane: str, agent: str, route: str) -> Line:
-        pair = (lane, agent)
-        if pair not in self._lines:
-            self.load_lines([pair])
-        lines = self._lines[pair]
-        line = lines.get(route)
-        if line is None:
-            self.last_line += 1
-            line = Line(lane=lane, agent=agent, route=route, id=self.last_line)
-            lines[route] = line
-            self._dirty_lines.add(pair)
-        return line
+        self.write_counters()
 
     def _conclude(self, change: Change) -> None:
         """Keep what ends a task: its result, the webhook owed, and who has to be told."""
@@ -408,20 +310,29 @@ class Transaction:
         if after.state == lifecycle.PARKED:
             self.ended.append(after)
         if after.terminal and not (change.before and change.before.terminal):
-            self.ended.append(after)
-            if after.callback_url:
-                self.owes = True
-                self._owed.append(self._delivery_row(after))
-            if after.leased:
-                self.stopped.append(after)
-            if self.open_edges:
-                goes = dependencies.EDGE_AFTER[after.state]
-                self.settling[after.id] = (dependencies.OPEN, goes, after.state)
+            self._end(change)
         elif change.verb == lifecycle.REVIVE:
+            self._note_run(change)
             self.settling[after.id] = (dependencies.BROKEN, dependencies.OPEN, after.state)
         elif change.verb == lifecycle.STOP:
             self.stopped.append(after)
-        self._note_due(after)
+
+    def _end(self, change: Change) -> None:
+        after = change.after
+        self.ended.append(after)
+        self._note_run(change)
+        if after.callback_url:
+            self.owes = True
+            self._owed.append(self._delivery_row(after))
+        if after.leased:
+            self.stopped.append(after)
+        if self.open_edges:
+            goes = dependencies.EDGE_AFTER[after.state]
+            self.settling[after.id] = (dependencies.OPEN, goes, after.state)
+
+    def _note_run(self, change: Change) -> None:
+        if is_run(change.after.id):
+            self.run_changes[change.after.id] = change
 
     def _delivery_row(self, task: Task) -> Row:
         event = EVENTS[task.state]
@@ -445,8 +356,10 @@ class Transaction:
         return (id_, batch.seq, batch.callback_url, event, "due", self.now, 0, self.now)
 
     def _note_due(self, task: Task) -> None:
-        self.note_due(task.lease_expires_at)
-        if task.state not in lifecycle.TERMINAL:
+        if task.lease_expires_at is not None:
+            self.note_due(task.lease_expires_at)
+        has_moment = task.deadline_at is not None or task.eligible_at is not None
+        if has_moment and task.state not in lifecycle.TERMINAL:
             self.note_due(task.deadline_at)
             self.note_due(task.eligible_at)
 
@@ -456,51 +369,6 @@ class Transaction:
             self.due_at = moment
 
     # ---------------------------------------------------------------- counters
-
-    def _write_counters(self) -> None:
-        if self._dirty_lanes:
-            names = sorted(self._dirty_lanes)
-            rows: list[Row] = [(name, *astuple(self.lane(name))) for name in names]
-            self.connection.run_rows("lane_save", rows)
-            self._dirty_lanes.clear()
-        if self._dirty_lines:
-            self.connection.run_rows("line_save", self._line_rows())
-            self._dirty_lines.clear()
-        if self._dirty_sessions:
-            self._write_sessions()
-        if self._dirty_batches:
-            rows = [astuple(self._batches[id_]) for id_ in sorted(self._dirty_batches)]
-            self.connection.run_rows("batch_save", rows)
-            self._dirty_batches.clear()
-
-    def _line_rows(self) -> list[Row]:
-        rows: list[Row] = []
-        for lane, agent in sorted(self._dirty_lines):
-            lines = self._lines[lane, agent].values()
-            share = sum(line.slots for line in lines) / self.policy.weight(agent)
-            served = max((line.served for line in lines), default=0)
-            for line in lines:
-                line.share, line.served = share, served
-                rows.append(astuple(line))
-        return rows
-
-    def _write_sessions(self) -> None:
-        keep: list[Row] = []
-        forget: list[Row] = []
-        for key in sorted(self._dirty_sessions):
-            session = self._sessions[key]
-            if not session.empty:
-                session.touched_at = self.now
-                keep.append(astuple(session)[:-1])
-                self._known_sessions.add(key)
-            elif key in self._known_sessions:
-                forget.append((key,))
-                self._known_sessions.discard(key)
-        self._dirty_sessions.clear()
-        if keep:
-            self.connection.run_rows("session_save", keep)
-        if forget:
-            self.connection.run_rows("session_forget", forget)
 
     def finish(self, writer: str, commit_id: int) -> None:
         """The last writes of the transaction; the caller commits."""
@@ -517,6 +385,19 @@ class Transaction:
         self.connection.run("writer_save", name=writer, commit_id=commit_id, now=self.now)
 
 
+# Verbs that neither end a task nor leave anything to be told of it.
+_QUIET = frozenset(
+    {
+        lifecycle.SUBMIT,
+        lifecycle.LEASE,
+        lifecycle.START,
+        lifecycle.PROMOTE,
+        lifecycle.HOLD,
+        lifecycle.MEET,
+        lifecycle.BLOCK,
+        lifecycle.UNBLOCK,
+    }
+)
 _CLEARS_RESULT = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
 
 # What a webhook says has happened, by the state that a task ended in.

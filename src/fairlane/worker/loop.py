@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -28,10 +28,11 @@ UNLIMITED: Final = 10_000
 # While what the one ask has brought is being started, the other is waiting for the next commit.
 ASKS: Final = 2
 ASK_MAX: Final = 1000
-INTERRUPTED: Final = "interrupted: the server stopped before the work had finished"
+INTERRUPTED: Final = "interrupted: the worker stopped before the work had finished"
 INTERRUPT_SECONDS: Final = 10.0
 START_TRIES: Final = 5
 OUTPUT_SECONDS: Final = 0.1
+PROGRESS_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -47,9 +48,10 @@ class _Run:
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
         self.began = False
-        self._working = False
+        self.working = False
         self._source = source
         self._output: _Output | None = None
+        self._progress: _Progress | None = None
 
     async def start(self) -> None:
         if not self.started:
@@ -61,18 +63,20 @@ class _Run:
             self._output = _Output(self.assignment, self._source)
         self._output.add(text)
 
-    async def finish_output(self) -> None:
-        """What has been produced is kept before anything is reported."""
-        if self._output is not None:
-            await self._output.finish()
+    def progress(self, progress: Any) -> None:
+        if self._progress is None:
+            self._progress = _Progress(self.assignment, self._source)
+        self._progress.add(progress)
 
-    async def work_on(self, work: Awaitable[Any]) -> Any:
-        self.began = True
-        self._working = True
-        try:
-            return await work
-        finally:
-            self._working = False
+    @property
+    def has_reports(self) -> bool:
+        return self._output is not None or self._progress is not None
+
+    async def finish_reports(self) -> None:
+        """What has been produced is kept before the end is reported."""
+        for reports in (self._output, self._progress):
+            if reports is not None:
+                await reports.finish()
 
     def interrupt(self) -> None:
         self.interrupted = True
@@ -84,35 +88,30 @@ class _Run:
         A task that is cancelled before its first step does not even get to its `finally`.
         """
         self.ended = True
-        if self._working and self.task is not None:
-            self._working = False
+        if self.working and self.task is not None:
+            self.working = False
             self.task.cancel()
 
 
-class _Output:
-    """The text that a run has produced, handed on in pieces while it runs.
+class _Reports:
+    """What a run says while it goes on, gathered for a moment before it is handed on.
 
-    What goes beyond the limit is dropped, and so is what the store does not take after some tries:
-    the text is shown to people, the result is what counts.
+    What the store does not take after some tries is dropped: it is shown to people, the result is
+    what counts.
     """
+
+    pause_seconds: float
 
     def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
         self._assignment = assignment
         self._source = source
-        self._pending: list[str] = []
-        self._size = 0
+        self._pending: list[Any] = []
         self._parts = itertools.count()
         self._ending = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
-    def add(self, text: str) -> None:
-        # What no database can hold: lone halves of a character, and U+0000.
-        text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-        text = text[: OUTPUT_CHARACTERS_MAX - self._size]
-        if not text:
-            return
-        self._size += len(text)
-        self._pending.append(text)
+    def add(self, report: Any) -> None:
+        self._pending.append(report)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
 
@@ -124,20 +123,52 @@ class _Output:
     async def _send(self) -> None:
         while self._pending:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(OUTPUT_SECONDS):
+                async with asyncio.timeout(self.pause_seconds):
                     await self._ending.wait()
-            part, text = next(self._parts), "".join(self._pending)
+            part, reports = next(self._parts), list(self._pending)
             self._pending.clear()
             try:
-                await _repeated(partial(self._keep, part, text), tries=START_TRIES)
+                await _repeated(partial(self._keep, part, reports), tries=START_TRIES)
             except FairlaneError as error:
-                log.warning("output of task %s is lost: %s", self._assignment.work.task_id, error)
+                task_id = self._assignment.work.task_id
+                log.warning("a report about task %s is lost: %s", task_id, error)
 
-    async def _keep(self, part: int, text: str) -> None:
-        await self._source.output(self._assignment, part, text)
+    async def _keep(self, part: int, reports: Sequence[Any]) -> None:
+        raise NotImplementedError
 
 
-class Worker:
+class _Progress(_Reports):
+    """How far the work is: the newest counts."""
+
+    pause_seconds = PROGRESS_SECONDS
+
+    async def _keep(self, part: int, reports: Sequence[Any]) -> None:  # noqa: ARG002 - see above
+        await self._source.progress(self._assignment, reports[-1])
+
+
+class _Output(_Reports):
+    """The text that a run has produced. What goes beyond the limit is dropped."""
+
+    pause_seconds = OUTPUT_SECONDS
+
+    def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
+        super().__init__(assignment, source)
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        # What no database can hold: lone halves of a character, and U+0000.
+        text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+        text = text[: OUTPUT_CHARACTERS_MAX - self._size]
+        if not text:
+            return
+        self._size += len(text)
+        super().add(text)
+
+    async def _keep(self, part: int, reports: Sequence[str]) -> None:
+        await self._source.output(self._assignment, part, "".join(reports))
+
+
+class Loop:
     def __init__(
         self,
         source: LeaseSource,
@@ -162,6 +193,11 @@ class Worker:
     def active(self) -> int:
         """How many runs there are, those included that are being reported."""
         return len(self._runs)
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """What they are about."""
+        return [run.assignment for run in self._runs.values()]
 
     async def run(self) -> None:
         """Lease and run until `drain` or cancellation."""
@@ -191,6 +227,7 @@ class Worker:
                 self._changed.set()
 
     async def _lease(self, free: int) -> None:
+        assert self._loop is not None
         executors = self._executors()
         started = frozenset(r for r, executor in executors.items() if not executor.starts_itself)
         try:
@@ -202,7 +239,7 @@ class Worker:
         for assignment in assignments:
             run = _Run(assignment, self._source)
             self._runs[assignment.seq, assignment.token] = run
-            run.task = asyncio.create_task(self._execute(run, executors[assignment.route]))
+            run.task = self._loop.create_task(self._execute(run, executors[assignment.route]))
             if self._draining:  # it came too late to be begun
                 run.interrupt()
 
@@ -278,18 +315,21 @@ class Worker:
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
         if run.ended:
             raise asyncio.CancelledError
+        run.began = run.working = True
         try:
             if run.work.timeout_ms is None:
-                return await run.work_on(executor.execute(run))
+                return await executor.execute(run)
             return await self._timed(run, executor, run.work.timeout_ms)
         finally:
-            await run.finish_output()
+            run.working = False
+            if run.has_reports:
+                await run.finish_reports()
 
     async def _timed(self, run: _Run, executor: Executor, timeout_ms: int) -> Any:
         limit = asyncio.timeout(timeout_ms / 1000)
         try:
             async with limit:
-                return await run.work_on(executor.execute(run))
+                return await executor.execute(run)
         except TimeoutError as error:
             if not limit.expired():  # the executor's own
                 raise failures.from_exception(error) from error

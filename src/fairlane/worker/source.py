@@ -6,11 +6,12 @@ are the same code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from fairlane import wire
 from fairlane.core.errors import LeaseLost
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
@@ -66,6 +67,8 @@ class LeaseSource(Protocol):
         """Keep the next piece of text that the run has produced; parts count from 0."""
         ...
 
+    async def progress(self, assignment: Assignment, progress: Any) -> None: ...
+
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Called from a thread of its own. The ones whose work should stop."""
         ...
@@ -100,9 +103,9 @@ class EngineSource:
     async def start(self, assignment: Assignment) -> None:
         await self._writer.ask(Start(assignment.seq, assignment.token))
 
-    async def complete(self, assignment: Assignment, result: Any) -> None:
+    def complete(self, assignment: Assignment, result: Any) -> Coroutine[Any, Any, None]:
         text = None if result is None else msgspec.json.encode(result).decode()
-        await self._writer.ask(Complete(assignment.seq, assignment.token, text))
+        return self._writer.ask(Complete(assignment.seq, assignment.token, text))
 
     async def fail(
         self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
@@ -115,6 +118,10 @@ class EngineSource:
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         await self._writer.ask(Output(assignment.seq, assignment.token, part, text))
+
+    async def progress(self, assignment: Assignment, progress: Any) -> None:
+        text = msgspec.json.encode(progress).decode()
+        await self._writer.ask(Renew(assignment.seq, assignment.token, LEASE_MS, text))
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         requests = [Renew(a.seq, a.token, LEASE_MS) for a in assignments]
@@ -136,22 +143,9 @@ def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
         request=request,
         max_attempts=task.max_attempts,
         timeout_ms=request.get("timeoutMs", timeout_ms),
-        inputs=_inputs(grant, request) if grant.inputs else [],
+        inputs=wire.task_inputs(grant.body, grant.inputs) if grant.inputs else [],
     )
     return Assignment(task.seq, task.token, work, task.route, task.state == "running")
-
-
-def _inputs(grant: Grant, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the parents have left, in the order in which the task names them."""
-    place = {id_: number for number, id_ in enumerate(request.get("dependsOn", ()))}
-    return [
-        {
-            "taskId": id_,
-            "state": state,
-            "result": None if result is None else msgspec.json.decode(result),
-        }
-        for id_, state, result in sorted(grant.inputs, key=lambda one: place.get(one[0], 0))
-    ]
 
 
 def _over(answer: Task | Exception) -> bool:

@@ -102,6 +102,12 @@ def test_an_admitted_action_is_queued_with_the_deadline_of_its_kind() -> None:
     assert (task.started_at, task.completed_at, task.token, task.leased) == (None, None, 0, False)
 
 
+def test_a_run_of_cron_waits_as_long_as_it_takes() -> None:
+    run = submission(id="cron_1")
+    change = admission.admit(run, "cron", Policy(), seq=9, line=3, position=4, now=NOW)
+    assert change.after.deadline_at is None
+
+
 def test_an_admitted_handler_has_no_deadline_and_three_attempts() -> None:
     task = _admitted("main", kind="handler")
     assert (task.deadline_at, task.max_attempts) == (None, 3)

@@ -14,8 +14,9 @@ NOTHING = Tally()
 
 def _moved(change: Change) -> dict[str, int]:
     """What a change adds to each counter, without those that it leaves alone."""
-    tally = Tally()
-    counts.apply(tally, change)
+    tally, line = Tally(), Tally()
+    counts.apply(tally, line, change)
+    assert line == tally
     return {name: value for name in tally.__struct_fields__ if (value := getattr(tally, name))}
 
 
@@ -144,7 +145,7 @@ def test_the_time_that_a_task_waited_is_summed_when_it_is_leased() -> None:
 
 def test_a_line_counts_as_its_lane_does() -> None:
     line = Line(lane="main", agent="ada", route="handler/count")
-    counts.apply(line, Change(None, rows.queued(), "submit"))
+    counts.apply(Tally(), line, Change(None, rows.queued(), "submit"))
     assert (line.submitted, line.queued, line.ready) == (1, 1, 1)
     assert (line.agent, line.share, line.served) == ("ada", 0.0, 0)
 

@@ -113,6 +113,32 @@ def test_what_never_started_has_no_attempts(history: list[str]) -> None:
     assert events.attempts([_event(kind) for kind in history]) == []
 
 
+def test_an_attempt_that_never_said_it_began_is_in_the_log_when_it_has_failed() -> None:
+    log = events.attempts(
+        [
+            _event("task.created", attempt=0),
+            _event("task.progress", "50"),
+            _event("task.retrying", "gone", at=NOW + 1),
+            _event("task.started", "w2", at=NOW + 2, attempt=2),
+            _event("task.retrying", "again", at=NOW + 3, attempt=2),
+            _event("task.parked", "spent", at=NOW + 4, attempt=3),
+            _event("task.requeued", at=NOW + 5, attempt=0),
+            _event("task.retrying", "anew", at=NOW + 6),
+        ]
+    )
+    assert log == [
+        Attempt(1, NOW + 1, None, NOW + 1, "retrying", "gone"),
+        Attempt(2, NOW + 2, "w2", NOW + 3, "retrying", "again"),
+        Attempt(3, NOW + 4, None, NOW + 4, "parked", "spent"),
+        Attempt(1, NOW + 6, None, NOW + 6, "retrying", "anew"),
+    ]
+
+
+def test_progress_is_told_by_its_event_only() -> None:
+    assert _event("task.progress", '{"done":1}').progress == '{"done":1}'
+    assert _event("task.started", "w1").progress is None
+
+
 def test_an_end_belongs_to_one_attempt_only() -> None:
     log = events.attempts(
         [
@@ -123,3 +149,9 @@ def test_an_end_belongs_to_one_attempt_only() -> None:
         ]
     )
     assert log == [Attempt(1, NOW, "w1", NOW + 1, "released", None)]
+
+
+def test_what_cron_has_fired_names_its_job_and_run() -> None:
+    assert _event(events.CRON_FIRED, "job_1 run_2").fired == ("job_1", "run_2")
+    assert _event(events.CREATED, "job_1 run_2").fired is None
+    assert _event(events.CRON_FIRED).fired is None

@@ -128,6 +128,17 @@ def test_a_change_moves_a_task_from_waiting_to_having_the_turn() -> None:
     assert (session.holders, session.waiting) == (1, 0)
 
 
+def test_nobody_gets_the_turn_until_all_who_were_interrupted_have_ended() -> None:
+    session = Session("s", holders=2, waiting=1, interrupted=1, limit=3)
+    assert session.free == 0
+    running = rows.stopped(session="s")
+    over = rows.stopped(session="s", lease_expires_at=None)
+    gates.apply(session, Change(running, over, "close"))
+    assert (session.holders, session.free) == (1, 0)
+    gates.apply(session, Change(running, over, "close"))
+    assert (session.holders, session.interrupted, session.free) == (0, 0, 3)
+
+
 def test_giving_the_turn_back_is_the_reverse() -> None:
     session = Session("s", holders=1, waiting=0)
     gates.apply(session, gates.hold(READY))

@@ -306,10 +306,19 @@ def test_a_worker_that_dies_every_time_parks_the_task() -> None:
     assert (change.verb, change.after.state, change.after.leased) == ("park", "parked", False)
 
 
-def test_a_task_that_was_only_assigned_is_queued_again_with_its_attempt() -> None:
-    change = leases.reclaim(rows.assigned(kind="action", max_attempts=1), POLICY, None, LATER)
+def test_what_a_node_was_only_assigned_is_queued_again_with_its_attempt() -> None:
+    task = rows.assigned(kind="action", max_attempts=1, worker="node_1")
+    change = leases.reclaim(task, POLICY, None, LATER)
     assert (change.verb, change.after.ready, change.after.attempts) == ("release", True, 0)
     assert (change.error, change.after.leased, change.after.worker) == (None, False, None)
+
+
+def test_what_an_external_worker_was_assigned_may_have_begun_and_counts() -> None:
+    change = leases.reclaim(rows.assigned(worker="w1"), POLICY, None, LATER)
+    assert (change.verb, change.error) == ("retry", leases.WORKER_GONE)
+    assert (change.after.gate, change.after.attempts) == ("delay", 1)
+    spent = leases.reclaim(rows.assigned(worker="w1", attempts=3), POLICY, None, LATER)
+    assert (spent.verb, spent.after.state) == ("park", "parked")
 
 
 def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_taken_back() -> None:
@@ -523,3 +532,11 @@ def test_only_a_parked_task_is_reset(state: str) -> None:
     assert isinstance(decision.answer, Conflict)
     assert decision.answer.message == f'task "tsk_1" is {state}: only a parked task can be reset'
     assert decision.answer.details == {"state": state}
+
+
+def test_a_run_of_cron_fails_where_other_tasks_park() -> None:
+    spent = {"attempts": 3, "max_attempts": 3}
+    for task_id, state in (("tsk_1", "parked"), ("cron_1", "failed")):
+        decision = _fail(rows.running(id=task_id, **spent))
+        assert decision.change is not None
+        assert decision.change.after.state == state

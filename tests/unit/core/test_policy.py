@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from fairlane.core.errors import InvalidPolicy
@@ -15,7 +14,7 @@ from fairlane.core.policy import (
     from_document,
     merge,
     nearest,
-    restored,
+    read,
     to_document,
 )
 
@@ -104,11 +103,49 @@ def test_the_default_policy_is_a_document_that_it_accepts() -> None:
 
 def test_what_an_older_version_kept_has_the_lanes_and_kinds_that_came_since() -> None:
     kept = merge(Policy(), {"lanes": {"main": {"maxInflight": 7}, "own": {"maxInflight": 2}}})
-    lanes = {name: lane for name, lane in kept.lanes.items() if name != "instruction"}
-    kinds = {name: kind for name, kind in kept.kinds.items() if name != "instruction"}
-    old = msgspec.structs.replace(kept, lanes=lanes, kinds=kinds)
-    assert restored(old) == kept
-    assert restored(kept) == kept
+    old = to_document(kept)
+    del old["lanes"]["instruction"], old["kinds"]["instruction"], old["sessions"]
+    del old["lanes"]["browser"]["maxPerAgent"], old["kinds"]["action"]["deadlineSec"]
+    assert read(old) == (kept, [])
+    assert read(to_document(kept)) == (kept, [])
+
+
+def test_what_a_newer_version_kept_is_read_without_what_is_not_known() -> None:
+    kept = merge(Policy(), {"lanes": {"own": {"maxInflight": 2}}, "agents": {"a": {"weight": 2}}})
+    newer = to_document(kept)
+    newer["colours"] = {"main": "red"}
+    newer["lanes"]["own"]["colour"] = "blue"
+    newer["kinds"]["dream"] = {"lane": "main"}
+    newer["agents"]["a"]["reserved"] = None
+    newer["sessions"]["mood"] = "good"
+    policy, unknown = read(newer)
+    assert policy == kept
+    assert sorted(unknown) == [
+        "agents.a.reserved",
+        "colours",
+        "kinds.dream",
+        "lanes.own.colour",
+        "sessions.mood",
+    ]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        None,
+        [],
+        "policy",
+        {"lanes": []},
+        {"lanes": {"main": None}},
+        {"lanes": {"main": {"maxInflight": -5}}},
+        {"lanes": {"queue": {"maxPerAgentInflight": 3}}},
+        {"kinds": {"action": {"lane": "nowhere"}}},
+        {"retention": 5},
+    ],
+)
+def test_what_was_kept_and_does_not_fit_is_not_taken_for_something_else(kept: Any) -> None:
+    with pytest.raises(InvalidPolicy):
+        read(kept)
 
 
 def test_a_document_is_spelled_as_in_the_design() -> None:
@@ -118,6 +155,7 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "enabled",
         "kinds",
         "lanes",
+        "leases",
         "maxInflight",
         "retention",
         "sessions",

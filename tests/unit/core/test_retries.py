@@ -96,3 +96,10 @@ def test_a_task_says_instead_only_what_it_says() -> None:
 def test_there_is_no_retry_before_the_first() -> None:
     with pytest.raises(AssertionError):
         retries.backoff_ms(0, FAILS)
+
+
+def test_a_task_may_have_a_cap_and_jitter_of_its_own() -> None:
+    own = Backoff(max_backoff_ms=1500, jitter=0.5)
+    settings = retries.overlaid(PARKS, own)
+    assert (settings.max_backoff_ms, settings.jitter) == (1500, 0.5)
+    assert (settings.backoff_ms, settings.when_spent) == (PARKS.backoff_ms, "park")

@@ -3,8 +3,8 @@
 -- ------------------------------------------------------------------ events and output
 
 -- name: event_insert
--- rows: id int, seq int, at int, type text, attempt int, detail text, batch text
-INSERT INTO event (id, seq, at, type, attempt, detail, batch) SELECT * FROM rows
+-- rows: id int, seq int, at int, type text, attempt int, detail text, batch text, policy_version int
+INSERT INTO event (id, seq, at, type, attempt, detail, batch, policy_version) SELECT * FROM rows
 
 -- name: event_requeued
 -- rows: seq int
@@ -34,6 +34,12 @@ ORDER BY event.id LIMIT :limit
 -- rows: seq int, token int, part int, attempt int, text text
 INSERT INTO output (seq, token, part, attempt, text) SELECT * FROM rows WHERE true
 ON CONFLICT (seq, token, part) DO NOTHING
+
+-- name: output_sizes
+-- rows: seq int, token int
+SELECT rows.seq, rows.token, max(output.part) + 1, sum(length(output.text))
+FROM rows JOIN output ON output.seq = rows.seq AND output.token = rows.token
+GROUP BY rows.seq, rows.token
 
 -- name: output_view
 SELECT token, part, attempt, text FROM output

@@ -54,6 +54,13 @@ GROUP BY agent ORDER BY sum(queued) + sum(inflight) DESC, agent LIMIT :limit
 SELECT id, url, event, state, attempts, error, due_at, settled_at FROM delivery
 WHERE seq = (SELECT seq FROM task WHERE task.id = :id) ORDER BY id
 
+-- name: policy_list
+SELECT version, document, source, created_at, author, note FROM policy
+WHERE true
+--? version: AND version = :version
+--? before: AND version < :before
+ORDER BY version DESC LIMIT :limit
+
 -- ------------------------------------------------------------------ doctor: the recount
 
 -- name: recount
@@ -70,13 +77,14 @@ FROM task GROUP BY lane, agent, route
 SELECT {line} FROM line
 
 -- name: session_all
-SELECT key, holders, waiting, debouncing FROM session
+SELECT key, holders, waiting, debouncing, interrupted FROM session
 
 -- name: session_recount
 SELECT session,
   sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
-  sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END)
+  sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL AND completed_at IS NOT NULL THEN 1 ELSE 0 END)
 FROM task
 WHERE session IS NOT NULL AND (lease_expires_at IS NOT NULL OR state = 'queued')
 GROUP BY session

@@ -30,8 +30,8 @@ DELETE FROM writer WHERE seen_at <= :before
 SELECT version, document FROM policy ORDER BY version DESC LIMIT 1
 
 -- name: policy_insert
-INSERT INTO policy (version, document, source, created_at)
-VALUES (:version, :document, :source, :now)
+INSERT INTO policy (version, document, source, created_at, author, note)
+VALUES (:version, :document, :source, :now, :author, :note)
 
 -- name: policy_use
 UPDATE scheduler SET policy_version = :version WHERE id = 1
@@ -112,15 +112,19 @@ ON CONFLICT (name) DO UPDATE SET queued = excluded.queued, ready = excluded.read
 -- rows: lane text, agent text
 SELECT {line} FROM rows JOIN line ON line.lane = rows.lane AND line.agent = rows.agent
 
--- name: line_save
+-- name: line_insert
 -- rows: queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int, lane text, agent text, route text, share real, served int, id int
-INSERT INTO line ({line}) SELECT * FROM rows WHERE true
-ON CONFLICT (id) DO UPDATE SET queued = excluded.queued, ready = excluded.ready,
-  urgent = excluded.urgent, inflight = excluded.inflight, slots = excluded.slots,
-  parked = excluded.parked, submitted = excluded.submitted, completed = excluded.completed,
-  failed = excluded.failed, cancelled = excluded.cancelled, rejected = excluded.rejected,
-  expired = excluded.expired, dispatched = excluded.dispatched, waited_ms = excluded.waited_ms,
-  share = excluded.share, served = excluded.served
+INSERT INTO line ({line}) SELECT * FROM rows
+
+-- name: line_update
+-- rows: queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int, lane text, agent text, route text, share real, served int, id int
+UPDATE line SET queued = rows.queued, ready = rows.ready, urgent = rows.urgent,
+  inflight = rows.inflight, slots = rows.slots, parked = rows.parked,
+  submitted = rows.submitted, completed = rows.completed, failed = rows.failed,
+  cancelled = rows.cancelled, rejected = rows.rejected, expired = rows.expired,
+  dispatched = rows.dispatched, waited_ms = rows.waited_ms, share = rows.share,
+  served = rows.served
+FROM rows WHERE line.id = rows.id
 
 -- name: line_agents
 SELECT lane, agent FROM line WHERE agent IN (:agents...) GROUP BY lane, agent
@@ -169,6 +173,15 @@ CROSS JOIN LATERAL (
   WHERE l.lane = rows.lane AND l.route = rows.route AND l.ready > 0
   ORDER BY l.share, l.served, l.agent LIMIT :limit) AS first
 JOIN line ON line.lane = rows.lane AND line.agent = first.agent
+
+-- name: line_ready_routes
+WITH RECURSIVE found (route) AS (
+  SELECT min(route) FROM line WHERE lane = :lane AND ready > 0
+  UNION ALL
+  SELECT (SELECT min(line.route) FROM line
+    WHERE line.lane = :lane AND line.ready > 0 AND line.route > found.route)
+  FROM found WHERE found.route IS NOT NULL)
+SELECT route FROM found WHERE route IS NOT NULL
 
 -- name: task_head @sqlite
 -- rows: line int

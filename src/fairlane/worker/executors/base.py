@@ -46,6 +46,9 @@ class Run(Protocol):
     def output(self, text: str) -> None:
         """Keep text that the work has produced so far. Returns at once."""
 
+    def progress(self, progress: Any) -> None:
+        """Tell how far the work is. Returns at once."""
+
 
 class Executor(Protocol):
     @property

@@ -11,13 +11,13 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors import failures
+from fairlane.worker.executors import failures, reporting
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.threads import DaemonThreads
 
@@ -56,13 +56,14 @@ class HandlerExecutor:
         self._handlers = handlers
         self._threads = DaemonThreads(threads_max, name="fairlane-handler")
 
-    async def execute(self, run: Run) -> Any:
-        return await self.run(self._handler(run.work), run.work)
+    def execute(self, run: Run) -> Coroutine[Any, Any, Any]:
+        reporting.begin(run)
+        return self.run(self._handler(run.work), run.work)
 
     async def run(self, handler: Handler, work: Work) -> Any:
         """Call it, and word what it raises."""
         try:
-            result = await self._call(handler, work)
+            result = await (handler(work) if is_async(handler) else self._in_thread(handler, work))
         except ExecutionFailed:
             raise
         except asyncio.CancelledError as error:
@@ -84,9 +85,7 @@ class HandlerExecutor:
             raise ExecutionFailed(failures.one_line(f'no handler "{name}" in this worker'))
         return self._handlers[name]
 
-    async def _call(self, handler: Handler, work: Work) -> Any:
-        if is_async(handler):
-            return await handler(work)
+    async def _in_thread(self, handler: Handler, work: Work) -> Any:
         context = contextvars.copy_context()
         thread = self._threads.submit(context.run, _call_plain, handler, work)
         result = await _ended(thread)
@@ -118,6 +117,9 @@ def _call_plain(handler: Handler, work: Work) -> Any:
 
 
 def is_async(handler: Handler) -> bool:
+    code = getattr(handler, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
     if inspect.iscoroutinefunction(handler):
         return True
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have an async __call__
@@ -131,6 +133,8 @@ def _cancelled_from_outside() -> bool:
 
 
 def _json_able(result: Any) -> Any:
+    if result is None:
+        return None
     try:
         msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError) as error:

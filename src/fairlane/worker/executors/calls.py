@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.worker.executors import reporting
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.builtin import Handler, HandlerExecutor, is_async
 
@@ -46,6 +47,7 @@ class CallExecutor(HandlerExecutor):
         if call.begun:
             raise ExecutionFailed(BEGUN, retryable=False)
         call.begun = True
+        reporting.begin(run)
         try:
             return await self.run(_remembering(call, call.function), run.work)
         except ExecutionFailed as error:

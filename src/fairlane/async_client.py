@@ -1,0 +1,245 @@
+"""The client for programs with an event loop: the same verbs and answers, to be awaited.
+
+It belongs to the event loop that it is first used in. A call that is cancelled hangs up, and a
+server that was asked to wait takes that as an answer. The trap is that of `transport.py`: what
+was asked and not answered may have been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, Self, Unpack, overload
+
+import aiohttp
+
+from fairlane import sse, transport, wire
+from fairlane.client import (
+    AT_REST,
+    RECONNECT_SECONDS,
+    SILENCE_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SLICE_SECONDS,
+)
+from fairlane.core.errors import BusyError, Unreachable
+from fairlane.transport import DEFAULT_URL, Answer, Request
+from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
+
+# Shorter than any server keeps an idle connection, so that none is used while it is being closed.
+_IDLE_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.25
+_PAUSE_SECONDS_MAX: Final = 5.0
+_EVENT_CHARACTERS_MAX: Final = 64 * 1024 * 1024
+
+Shape = dict[str, Any]
+Shapes = AsyncGenerator[Shape, None]
+Call = Coroutine[Any, Any, Shape]
+
+
+class AsyncClient(Verbs[Call]):
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        reconnect_seconds: float = RECONNECT_SECONDS,
+    ) -> None:
+        self._where = transport.parsed(url)[0]
+        self._timeout = timeout
+        self._reconnect_seconds = reconnect_seconds
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    async def submit(
+        self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
+    ) -> Shape:
+        return await self.submit_body(task_body(fields), idempotency_key=idempotency_key)
+
+    async def wait(self, task_id: str, timeout: float | None = None) -> Shape:
+        """The task when it has ended or was parked, or as it is when the time is up."""
+        clock = asyncio.get_running_loop().time
+        end = None if timeout is None else clock() + timeout
+        while True:
+            left = WAIT_SLICE_SECONDS
+            if end is not None:
+                left = min(left, max(0.0, end - clock()))
+            wait_ms = round(left * 1000)
+            path, query = task_path(task_id, "/wait"), {"timeoutMs": wait_ms}
+            task = await self.call("GET", path, query=query, wait_ms=wait_ms)
+            if task["state"] in AT_REST or (end is not None and clock() >= end):
+                return task
+
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        follow: bool = True,
+        task: str | None = None,
+        batch: str | None = None,
+        agent: str | None = None,
+        lane: str | None = None,
+        types: Sequence[str] = (),
+    ) -> Shapes:
+        """Events after the one with the id `after`, in order, each once.
+
+        Following begins, without `after`, with what happens once it is connected, and goes on until
+        the generator is closed. Not following begins with the oldest and ends with the newest.
+        Raises `Unreachable` when a lost server does not come back.
+        """
+        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
+        if not follow:
+            return self._pages(query, after or 0)
+        return _decoded(self._stream("/events", query, "" if after is None else str(after)))
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[False] = False) -> Call: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
+
+    def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
+        """The text that the newest attempt has produced so far.
+
+        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        """
+        path = task_path(task_id, "/output")
+        if not follow:
+            return self.call("GET", path)
+        return _decoded(self._stream(path, {}, ""), until="end")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+        wait_ms: int = 0,
+    ) -> Shape:
+        request = transport.build(
+            method,
+            path,
+            query=query,
+            body=body,
+            idempotency_key=idempotency_key,
+            timeout_seconds=self._timeout + wait_ms / 1000,
+        )
+        return transport.understood(await self._ask(request), self._where)
+
+    # ---------------------------------------------------------------- parts
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
+            self._opened = aiohttp.ClientSession(connector=connector, trust_env=False)
+        return self._opened
+
+    def _exchange(
+        self, request: Request, timeout: aiohttp.ClientTimeout
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
+            request.method,
+            self._where + request.target,
+            data=None if request.body is None else io.BytesIO(request.body),
+            headers=request.headers,
+            allow_redirects=False,
+            timeout=timeout,
+        )
+
+    async def _ask(self, request: Request) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=request.timeout_seconds)
+        try:
+            async with self._exchange(request, timeout) as response:
+                return Answer(response.status, _headers(response), await response.read())
+        except (OSError, aiohttp.ClientError) as error:
+            raise self._lost(error, request.timeout_seconds) from None
+
+    async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
+        while True:
+            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
+            page = await self.call("GET", "/events", query=where)
+            for event in page["events"]:
+                yield event
+            after = page["nextAfter"]
+            if len(page["events"]) < wire.LIST_LIMIT_MAX:
+                return
+
+    async def _stream(
+        self, path: str, query: Mapping[str, Any], last_id: str
+    ) -> AsyncGenerator[sse.Event, None]:
+        """What comes, over as many connections as it takes."""
+        follower = sse.Follower(_EVENT_CHARACTERS_MAX, last_id)
+        clock = asyncio.get_running_loop().time
+        heard_at, pause = clock(), 0.0
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                async for piece in self._pieces(path, query, follower.last_id):
+                    heard_at, pause = clock(), 0.0
+                    for event in follower.feed(piece):
+                        yield event
+            except BusyError:
+                # Also while it has never answered: it may be about to start.
+                if clock() - heard_at >= self._reconnect_seconds:
+                    raise
+            pause = min(2 * pause + _PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
+            follower.connected()
+
+    async def _pieces(
+        self, path: str, query: Mapping[str, Any], last_id: str
+    ) -> AsyncGenerator[bytes, None]:
+        """One connection. Raises the error that was answered instead of a stream."""
+        request = transport.build(
+            "GET",
+            path,
+            query=query,
+            last_event_id=last_id,
+            accept=transport.EVENT_STREAM,
+            timeout_seconds=SILENCE_SECONDS,
+        )
+        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=SILENCE_SECONDS)
+        try:
+            async with self._exchange(request, timeout) as response:
+                if response.status != 200 or response.content_type != transport.EVENT_STREAM:
+                    answer = Answer(response.status, _headers(response), await response.read())
+                    transport.understood(answer, self._where)
+                    raise Unreachable(f"what answers at {self._where} does not stream events")
+                async for piece in response.content.iter_any():
+                    yield piece
+        except (OSError, aiohttp.ClientError) as error:
+            raise self._lost(error, SILENCE_SECONDS) from None
+
+    def _lost(self, error: Exception, timeout_seconds: float) -> Unreachable:
+        if isinstance(error, TimeoutError):
+            why = f"it did not answer within {timeout_seconds:g} s"
+        elif isinstance(error, aiohttp.ClientConnectorError):
+            why = "is fairlane serve running?"
+        else:
+            why = "it hung up before it had answered; look whether the request was carried out"
+        return Unreachable(f"cannot reach {self._where}: {why}")
+
+
+def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
+
+
+async def _decoded(stream: AsyncGenerator[sse.Event, None], until: str | None = None) -> Shapes:
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.name == until:
+                return
+            yield wire.decode(event.data)

@@ -1,0 +1,176 @@
+"""What the commands of `fairlane policy` do."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from fairlane import wire
+from fairlane.cli import exits
+from fairlane.cli.backends import Backend, backend
+from fairlane.cli.output import JsonOutput, Output, Shape, complain, print_json
+from fairlane.cli.submitting import read_json
+from fairlane.cli.values import NO_JSON, parsed
+from fairlane.core import differences
+from fairlane.core.errors import InvalidPolicy, InvalidRequest
+from fairlane.verbs import Why
+
+
+class PolicyOutput(Output, Protocol):
+    def policy(self, answer: Shape) -> None: ...
+
+    def policy_set(self, answer: Shape) -> None: ...
+
+    def policy_checked(self, answer: Shape) -> None: ...
+
+    def policy_versions(self, page: Shape, *, more: bool) -> None: ...
+
+    def policy_diff(self, answer: Shape) -> None: ...
+
+
+class JsonPolicyOutput(JsonOutput):
+    def policy(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def policy_set(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def policy_checked(self, answer: Shape) -> None:
+        print_json(answer)
+
+    def policy_versions(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - for people only
+        print_json(page)
+
+    def policy_diff(self, answer: Shape) -> None:
+        print_json(answer)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        return VERBS[args.verb](args)
+    except InvalidPolicy as error:
+        if args.json:
+            print_json(wire.error(error))
+        return _complained(error.problems)
+
+
+def show(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.policy(side.client.policy(args.version))
+    return exits.OK
+
+
+def set_(args: argparse.Namespace) -> int:
+    if bool(args.file) == bool(args.assignments):
+        raise InvalidRequest("say what to set: PATH=VALUE, or --file; not both")
+    document = _from_file(args.file) if args.file else _assigned(args.assignments)
+    with _opened(args, create=True) as (side, out):
+        client = side.client
+        if args.dry_run:
+            answer = client.check_policy(document, patch=not args.file)
+            return _checked(answer, out)
+        change = client.set_policy if args.file else client.patch_policy
+        out.policy_set(change(document, **_why(args)))
+    return exits.OK
+
+
+def check(args: argparse.Namespace) -> int:
+    document = _from_file(args.file)
+    with _opened(args) as (side, out):
+        return _checked(side.client.check_policy(document), out)
+
+
+def versions(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
+        cursor = args.cursor
+        while True:
+            page = side.client.policy_versions(limit=limit, cursor=cursor)
+            cursor = page.get("nextCursor")
+            out.policy_versions(page, more=args.all)
+            if not args.all or cursor is None:
+                return exits.OK
+
+
+def diff(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.policy_diff(side.client.policy_diff(args.before, args.after))
+    return exits.OK
+
+
+def rollback(args: argparse.Namespace) -> int:
+    with _opened(args) as (side, out):
+        out.policy_set(side.client.rollback_policy(args.version, **_why(args)))
+    return exits.OK
+
+
+VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "show": show,
+    "set": set_,
+    "check": check,
+    "versions": versions,
+    "diff": diff,
+    "rollback": rollback,
+}
+
+
+# -------------------------------------------------------------------- parts
+
+
+@contextlib.contextmanager
+def _opened(
+    args: argparse.Namespace, *, create: bool = False
+) -> Iterator[tuple[Backend, PolicyOutput]]:
+    side = backend(args.url, args.store, create=create)
+    with side.client:
+        yield side, _output(args)
+
+
+def _output(args: argparse.Namespace) -> PolicyOutput:
+    if args.json:
+        return JsonPolicyOutput()
+    from fairlane.cli.human_policy import HumanPolicyOutput  # noqa: PLC0415 - slow to import
+
+    return HumanPolicyOutput()
+
+
+def _from_file(name: str) -> dict[str, Any]:
+    document = read_json(name)
+    if not isinstance(document, dict):
+        raise InvalidPolicy([f"{name} must hold a policy: a JSON object"])
+    return document
+
+
+def _assigned(assignments: list[str]) -> dict[str, Any]:
+    """Whether a value fits is for the policy to say: what is no JSON is a word."""
+    said = [differences.assignment(text) for text in assignments]
+    values = [(path, text, parsed(text)) for path, text in said]
+    return differences.nested(
+        (path, text if value is NO_JSON else value) for path, text, value in values
+    )
+
+
+def _why(args: argparse.Namespace) -> Why:
+    author = args.author or _user()
+    return {"note": args.note, "author": author, "expected_version": args.expect}
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user
+        return None
+
+
+def _checked(answer: Shape, out: PolicyOutput) -> int:
+    out.policy_checked(answer)
+    return exits.OK if answer["valid"] else _complained(answer["problems"])
+
+
+def _complained(problems: list[str]) -> int:
+    for problem in problems:
+        complain(problem)
+    return exits.SET_UP

@@ -1,0 +1,115 @@
+"""What has changed between two JSON documents, path by path, and how a path is spelled.
+
+`between` says it, `applied` does it: what `between(a, b)` finds, applied to `a`, gives `b`. A path
+is spelled with dots; a part that is not a plain word stands in quotes as in JSON, so that every
+path can be read back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core.errors import InvalidRequest
+
+Path = tuple[str, ...]
+
+_PLAIN: Final = re.compile(r"[^\s.=\"\\]+")
+_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s.=\"\\]+')
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A value that is another one now. What was not there, or is not any more, is unset."""
+
+    path: Path
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+def between(before: Any, after: Any, path: Path = ()) -> list[Difference]:
+    """In the order of the keys. An object that only one side has is one difference."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [] if _same(before, after) else [Difference(path, before, after)]
+    found: list[Difference] = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key, msgspec.UNSET), after.get(key, msgspec.UNSET)
+        found += between(old, new, (*path, key))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Python takes True for 1; JSON does not."""
+    return type(one) is type(other) and bool(one == other)
+
+
+def applied(document: Any, differences: Iterable[Difference]) -> Any:
+    for difference in differences:
+        document = _with(document, difference.path, difference.after)
+    return document
+
+
+def _with(document: Any, path: Path, value: Any) -> Any:
+    if not path:
+        return value
+    head, *rest = path
+    changed = dict(document)
+    inner = _with(changed.get(head, {}), tuple(rest), value)
+    if inner is msgspec.UNSET:
+        changed.pop(head, None)
+    else:
+        changed[head] = inner
+    return changed
+
+
+# -------------------------------------------------------------------- paths
+
+
+def spelled(path: Path) -> str:
+    return ".".join(_spelled_part(part) for part in path)
+
+
+def _spelled_part(part: str) -> str:
+    return part if _PLAIN.fullmatch(part) else msgspec.json.encode(part).decode()
+
+
+def assignment(text: str) -> tuple[Path, str]:
+    """The path and the value of `path.to.key=value`. Raises `InvalidRequest`."""
+    path: list[str] = []
+    place = 0
+    while found := _PART.match(text, place):
+        path.append(_read_part(found[0]))
+        place = found.end()
+        following = text[place : place + 1]
+        place += 1
+        if following == "=":
+            return tuple(path), text[place:]
+        if following != ".":
+            break
+    raise InvalidRequest(f"{text[:60]!r} must be PATH=VALUE, as in lanes.main.maxInflight=5")
+
+
+def _read_part(part: str) -> str:
+    if not part.startswith('"'):
+        return part
+    try:
+        return msgspec.json.decode(part, type=str)
+    except msgspec.DecodeError:
+        raise InvalidRequest(f"{part[:40]} is not a text in quotes, as in JSON") from None
+
+
+def nested(assignments: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+    """The document that says all of this. Raises `InvalidRequest` when they contradict."""
+    document: dict[str, Any] = {}
+    for path, value in assignments:
+        place = document
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise InvalidRequest(f"{spelled(path)} is set inside of what is set to a value")
+        if path[-1] in place:
+            raise InvalidRequest(f"{spelled(path)} is set twice")
+        place[path[-1]] = value
+    return document

@@ -1,0 +1,200 @@
+"""JSON documents that people write, laid over one another by a schema.
+
+A schema says for each key what its value has to be. Laying a document over another either takes all
+of it or names every problem by its path; nothing here knows what the keys mean. With `defaults` it
+is a JSON merge patch: null brings a default back, and a name that has none goes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+Check = Callable[[Any], str | None]
+Path = tuple[str, ...]
+
+# How to say in a patch that there is no limit: null means the default there.
+NO_LIMIT: Final = "none"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
+_NOTHING: Final = object()
+
+
+class Field(msgspec.Struct, frozen=True):
+    """With `zero_keeps` a zero says nothing; with `may_lack` null takes the key out."""
+
+    check: Check
+    zero_keeps: bool = False
+    may_lack: bool = False
+
+
+class Names(msgspec.Struct, frozen=True):
+    """An object whose keys are names: one of `known`, or new ones that `pattern` matches."""
+
+    fields: Mapping[str, Any]
+    pattern: re.Pattern[str]
+    known: frozenset[str] | None = None
+
+
+Schema = Mapping[str, Any]  # of fields, names and further schemas
+
+
+class Reading(msgspec.Struct):
+    """One document on its way: what is wrong with it, and with which defaults it is a patch."""
+
+    defaults: dict[str, Any] | None = None
+    problems: list[str] = msgspec.field(default_factory=list)
+
+    def complain(self, path: Path, problem: str) -> None:
+        self.problems.append(f"{spelled(path)} {problem}")
+
+    def unknown(self, path: Path, known: Any) -> None:
+        self.problems.append(f"unknown key {spelled(path)}{nearest(path[-1], known)}")
+
+    def resets(self, value: Any) -> bool:
+        return value is None and self.defaults is not None
+
+
+def laid_over(
+    current: dict[str, Any], document: Any, schema: Schema, reading: Reading, path: Path = ()
+) -> dict[str, Any]:
+    """`current` with what `document` says; problems go to `reading`."""
+    merged = dict(current)
+    if not isinstance(document, dict):
+        reading.complain(path, "must be an object")
+        return merged
+    for key, value in document.items():
+        rule, place = schema.get(key), (*path, key)
+        if rule is None:
+            reading.unknown(place, schema)
+        elif reading.resets(value):
+            _bring_back(merged, place, reading.defaults)
+        elif isinstance(rule, Field):
+            problem = _set(merged, key, value, rule)
+            if problem:
+                reading.complain(place, problem)
+        elif isinstance(rule, Names):
+            merged[key] = _named(merged[key], value, rule, reading, place)
+        else:
+            merged[key] = laid_over(merged.get(key, {}), value, rule, reading, place)
+    return merged
+
+
+def _set(merged: dict[str, Any], key: str, value: Any, rule: Field) -> str | None:
+    """Take `value` over, or say what is wrong with it."""
+    if rule.zero_keeps and value == 0 and not isinstance(value, bool):
+        return None
+    if value is None and rule.may_lack:
+        merged.pop(key, None)
+        return None
+    if value == NO_LIMIT and rule.check(None) is None:
+        value = None
+    problem = rule.check(value)
+    if problem is None:
+        merged[key] = value
+    return problem
+
+
+def _named(
+    current: dict[str, Any], document: Any, rule: Names, reading: Reading, path: Path
+) -> dict[str, Any]:
+    merged = dict(current)
+    if not isinstance(document, dict):
+        reading.complain(path, "must be an object")
+        return merged
+    for name, entry in document.items():
+        place = (*path, name)
+        if rule.known is not None and name not in rule.known:
+            reading.unknown(place, rule.known)
+        elif not rule.pattern.fullmatch(name):
+            reading.complain(place, f"must be a name like {rule.pattern.pattern}")
+        elif reading.resets(entry):
+            _bring_back(merged, place, reading.defaults)
+        else:
+            merged[name] = laid_over(merged.get(name, {}), entry, rule.fields, reading, place)
+    return merged
+
+
+def _bring_back(merged: dict[str, Any], path: Path, defaults: Any) -> None:
+    """Put the default of the last part of `path` in its place; what has none goes."""
+    for part in path:
+        defaults = defaults.get(part, _NOTHING) if isinstance(defaults, dict) else _NOTHING
+    if defaults is _NOTHING:
+        merged.pop(path[-1], None)
+    else:
+        merged[path[-1]] = defaults
+
+
+def known(document: Any, schema: Schema, unknown: list[str], path: Path = ()) -> Any:
+    """What of a document the schema knows; the paths of the rest go to `unknown`."""
+    if not isinstance(document, dict):
+        return document
+    kept: dict[str, Any] = {}
+    for key, value in document.items():
+        rule, place = schema.get(key), (*path, key)
+        if rule is None:
+            unknown.append(spelled(place))
+        elif isinstance(rule, Field):
+            kept[key] = value
+        elif isinstance(rule, Names) and isinstance(value, dict):
+            names = dict.fromkeys(value if rule.known is None else rule.known, rule.fields)
+            kept[key] = known(value, names, unknown, place)
+        else:
+            kept[key] = known(value, rule, unknown, place)
+    return kept
+
+
+# -------------------------------------------------------------------- what a value has to be
+
+
+def whole(low: int, high: int, *, optional: bool = False) -> Check:
+    def check(value: Any) -> str | None:
+        if value is None and optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            return f"must be a whole number from {low} to {high}" + " or null" * optional
+        return None
+
+    return check
+
+
+def number(low: float, high: float) -> Check:
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be a number from {low} to {high}"
+        return None if low <= value <= high else f"must be a number from {low} to {high}"
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    def check(value: Any) -> str | None:
+        return None if value in words else f"must be one of {', '.join(words)}"
+
+    return check
+
+
+def flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+# -------------------------------------------------------------------- words in messages
+
+
+def spelled(path: Path) -> str:
+    return ".".join(map(shown, path))
+
+
+def shown(key: str) -> str:
+    """A key as a message shows it: as it stands, or quoted and cut when it could be anything."""
+    return key if _PLAIN.fullmatch(key) else repr(key[:20])
+
+
+def nearest(word: str, known: Any) -> str:
+    """`; did you mean x?` for the nearest known word, or nothing."""
+    # Compared only so far: a caller may send a million characters, and none of ours is that long.
+    found = difflib.get_close_matches(word[:100], list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,251 @@
+"""Routes of cron: jobs that submit tasks at moments, the log of their runs, and a preview.
+
+Wherever a route names a job, its id or its name will do. Whatever is answered has its secrets
+masked. A log outlives its job: by the job's id its runs can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from fairlane import fields, jobs, wire
+from fairlane.core import cron
+from fairlane.core.cron import Job, Run
+from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidRequest, NotFound
+from fairlane.engine.cron import not_found
+from fairlane.engine.node import Node
+from fairlane.engine.requests import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
+from fairlane.http.answers import Answer, Handler, Request, whole_number
+
+PREVIEW_DEFAULT: Final = 5
+PREVIEW_MAX: Final = 100
+_PREVIEW: Final = ("expr", "tz", "everyMs", "at")
+
+
+class Cron:
+    def __init__(self, node: Node, check_url: Callable[[str], object]) -> None:
+        """`check_url` raises when nothing may be sent to an address."""
+        self._node = node
+        self._check_url = check_url
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/cron/jobs": {"POST": self.create, "GET": self.list},
+            "/cron/jobs/{id}": {"GET": self.show, "PATCH": self.update, "DELETE": self.delete},
+            "/cron/jobs/{id}/toggle": {"POST": self.toggle},
+            "/cron/jobs/{id}/run": {"POST": self.run},
+            "/cron/jobs/{id}/runs": {"GET": self.runs_of},
+            "/cron/runs": {"GET": self.runs},
+            "/cron/preview": {"GET": self.preview},
+        }
+
+    # ---------------------------------------------------------------- jobs
+
+    async def create(self, request: Request) -> Answer:
+        """One job, or all of `{"jobs": […]}` or none."""
+        body = fields.parse_object(await request.body())
+        documents = jobs.documents_of(body)
+        for number, document in enumerate([body] if documents is None else documents):
+            self._check_urls(document, "" if documents is None else f"jobs[{number}]: ")
+        if documents is None:
+            made = await self._create([body])
+            return Answer(201, _job(made[0]))
+        shapes = [_job(one) for one in await self._create(documents, many=True)]
+        return Answer(201, {"jobs": shapes, "count": len(shapes)})
+
+    async def _create(self, documents: list[Any], *, many: bool = False) -> list[Job]:
+        ids = [self._node.new_id(jobs.ID_PREFIX) for _ in documents]
+        try:
+            made: list[Job] = await self._node.writer.ask(CreateJobs(ids, documents))
+        except FairlaneError as error:
+            if many:
+                raise
+            raise _of_one(error) from None
+        return made
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query("agentId", "name", "enabled", "limit", "cursor")
+        enabled = _flag(query, "enabled")
+        limit, before = _page(query)
+        views = self._node.views
+        found = await views.read(
+            views.jobs, query.get("agentId"), query.get("name"), enabled, before, limit + 1
+        )
+        page = found[:limit]
+        shape: dict[str, Any] = {"jobs": [_job(one) for one in page], "count": len(page)}
+        if len(found) > limit:
+            shape["nextCursor"] = str(page[-1].seq)
+        return Answer(200, shape)
+
+    async def show(self, request: Request) -> Answer:
+        return Answer(200, _job(await self._found(request)))
+
+    async def update(self, request: Request) -> Answer:
+        document = fields.parse_object(await request.body())
+        self._check_urls(document)
+        job = await self._found(request)
+        return Answer(200, _job(await self._node.writer.ask(UpdateJob(job.id, document))))
+
+    async def delete(self, request: Request) -> Answer:
+        cancel = _flag(request.query("cancel"), "cancel") or False
+        job = await self._found(request)
+        await self._node.writer.ask(DeleteJob(job.id, cancel))
+        return Answer(200, {"id": job.id, "name": job.definition.name, "deleted": True})
+
+    async def toggle(self, request: Request) -> Answer:
+        enabled = jobs.parse_toggle(await request.body())
+        job = await self._found(request)
+        return Answer(200, _job(await self._node.writer.ask(ToggleJob(job.id, enabled))))
+
+    async def run(self, request: Request) -> Answer:
+        if self._node.draining:
+            raise Draining("the server is stopping; ask another one or try again later")
+        job = await self._found(request)
+        run: Run = await self._node.writer.ask(RunJob(job.id))
+        return Answer(202, {"runId": run.id, "taskId": run.task_id, "state": run.status})
+
+    # ---------------------------------------------------------------- runs
+
+    async def runs_of(self, request: Request) -> Answer:
+        query = request.query("status", "limit", "cursor")
+        word = request.path["id"]
+        job = await self._job(word)
+        answer = await self._runs(query, word if job is None else job.id)
+        if job is None and not answer.shape["count"] and not query.get("cursor"):
+            hint = "; /cron/runs lists also the runs of jobs that are gone"
+            raise NotFound(not_found(word).message + hint)
+        return answer
+
+    async def runs(self, request: Request) -> Answer:
+        query = request.query("jobId", "status", "limit", "cursor")
+        return await self._runs(query, query.get("jobId") or None)
+
+    async def _runs(self, query: Mapping[str, str], job_id: str | None) -> Answer:
+        status = query.get("status") or None
+        if status is not None and status not in cron.STATUSES:
+            known = ", ".join(cron.STATUSES)
+            raise InvalidRequest(f"query parameter 'status' must be one of {known}")
+        limit, before = _page(query)
+        views = self._node.views
+        found = await views.read(views.runs, job_id, status, before, limit + 1)
+        page = found[:limit]
+        shape: dict[str, Any] = {"runs": [wire.run(one) for one in page], "count": len(page)}
+        if len(found) > limit:
+            shape["nextCursor"] = str(page[-1].seq)
+        return Answer(200, shape)
+
+    async def preview(self, request: Request) -> Answer:
+        query = request.query(*_PREVIEW, "n")
+        count = whole_number(query, "n", PREVIEW_DEFAULT, low=1, high=PREVIEW_MAX)
+        assert count is not None
+        zone = query.get("tz") or "UTC"
+        try:
+            moments = jobs.preview(_schedule(query), zone, count, self._node.clock.now())
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message.replace("'schedule.", "'")) from None
+        shapes = [{"utc": wire.moment(at), "local": _local(at, zone)} for at in moments]
+        return Answer(200, {"next": shapes})
+
+    # ---------------------------------------------------------------- parts
+
+    async def _found(self, request: Request) -> Job:
+        word = request.path["id"]
+        job = await self._job(word)
+        if job is None:
+            raise not_found(word)
+        return job
+
+    async def _job(self, word: str) -> Job | None:
+        """By its id, or by a name that only one agent has given to a job."""
+        views = self._node.views
+        job: Job | None = await views.read(views.job, word)
+        if job is not None:
+            return job
+        named: list[Job] = await views.read(views.jobs, None, word, None, None, 2)
+        if len(named) > 1:
+            raise Conflict(f"several agents have a job named '{word[:128]}': name it by its id")
+        return named[0] if named else None
+
+    def _check_urls(self, document: Any, where: str = "") -> None:
+        """Addresses that something may be sent to; whatever else is wrong is found later."""
+        whole = document if isinstance(document, dict) else {}
+        task = whole["task"] if isinstance(whole.get("task"), dict) else {}
+        for field, url in (
+            ("alertUrl", whole.get("alertUrl")),
+            ("task.callbackUrl", task.get("callbackUrl")),
+            ("task.webhookUrl", task.get("webhookUrl")),
+        ):
+            if isinstance(url, str) and url.strip():
+                try:
+                    self._check_url(url.strip())
+                except FairlaneError as error:
+                    message = f"{where}invalid job: field '{field}': {error.message}"
+                    raise InvalidRequest(message) from None
+
+
+def _of_one(error: FairlaneError) -> FairlaneError:
+    """What is wrong with the only job of a request is not told by its place in a list."""
+    details = dict(error.details or {})
+    problems = details.pop("problems", None)
+    return type(error)(problems[0]["error"], details=details) if problems else error
+
+
+def _page(query: Mapping[str, str]) -> tuple[int, int | None]:
+    limit = whole_number(query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX)
+    assert limit is not None
+    return limit, whole_number(query, "cursor", None, low=1, high=2**62)
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool | None:
+    text = query.get(name)
+    if not text:
+        return None
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"query parameter '{name}' must be true or false")
+    return text == "true"
+
+
+def _schedule(query: Mapping[str, str]) -> dict[str, Any]:
+    """The schedule that a query describes: what it has says which kind it is."""
+    given = [name for name in ("expr", "everyMs", "at") if query.get(name)]
+    if len(given) != 1:
+        raise InvalidRequest("give one of the query parameters 'expr', 'everyMs' and 'at'")
+    if given == ["expr"]:
+        return {"kind": "cron", "expr": query["expr"], "tz": query.get("tz") or None}
+    if given == ["at"]:
+        return {"kind": "at", "at": query["at"]}
+    every_ms = whole_number(query, "everyMs", None, low=1, high=2**53)
+    return {"kind": "every", "everyMs": every_ms}
+
+
+def _local(at: int, zone: str) -> str:
+    local = datetime.fromtimestamp(at / 1000, UTC).astimezone(ZoneInfo(zone))
+    return local.isoformat(timespec="seconds")
+
+
+def _job(job: Job) -> dict[str, Any]:
+    shape = {"id": job.id, **jobs.document_of(job.definition)}
+    if job.next_run_at is not None:
+        shape["nextRunAt"] = wire.moment(job.next_run_at)
+        shape["nextRunAtMs"] = job.next_run_at
+    shape["state"] = _state(job)
+    shape["createdAt"] = wire.moment(job.created_at)
+    shape["updatedAt"] = wire.moment(job.updated_at)
+    if job.disabled_reason is not None:
+        shape["disabledReason"] = job.disabled_reason
+    return shape
+
+
+def _state(job: Job) -> dict[str, Any]:
+    state = {
+        "nextRunAtMs": job.next_run_at,
+        "lastRunAtMs": job.last_run_at,
+        "lastStatus": job.last_status,
+        "lastError": job.last_error,
+        "consecutiveErrors": job.consecutive_errors,
+        "runs": job.runs,
+    }
+    return {name: value for name, value in state.items() if value is not None}

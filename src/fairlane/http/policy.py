@@ -1,0 +1,193 @@
+"""Routes of the policy: look at it, change it, compare its versions, go back to one.
+
+A body is a policy document and nothing else; who changes it and why stand in the query. A check
+goes the way of a change, up to where that would be kept, so that both always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import fields, wire
+from fairlane.core import differences
+from fairlane.core.differences import Difference
+from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound
+from fairlane.core.policy import Policy, nearest, read, to_document
+from fairlane.engine.engine import kept_policy
+from fairlane.engine.node import Node
+from fairlane.engine.requests import PATCH, REPLACE, PolicyChange, SetPolicy
+from fairlane.engine.views import PolicyView
+from fairlane.http.answers import Answer, Handler, Request, actor, short_text, whole_number
+
+_NUMBER_MAX: Final = 2**62
+_WHY: Final = ("note", "author", "expectedVersion")
+
+
+class Policies:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/policy": {"GET": self.show, "PUT": self.replace, "PATCH": self.patch},
+            "/policy/check": {"POST": self.check},
+            "/policy/versions": {"GET": self.versions},
+            "/policy/diff": {"GET": self.diff},
+            "/policy/rollback": {"POST": self.rollback},
+        }
+
+    async def show(self, request: Request) -> Answer:
+        wanted = whole_number(request.query("version"), "version", None, low=0, high=_NUMBER_MAX)
+        view = await self._find(wanted)
+        if view is None:
+            shape = {"version": 0, "policy": to_document(Policy()), "source": "default"}
+            return Answer(200, shape)
+        policy = kept_policy(view.version, view.document)
+        return Answer(200, {**_about(view), "policy": to_document(policy)})
+
+    async def replace(self, request: Request) -> Answer:
+        document = fields.parse_object(await request.body())
+        return await self._set(request, document, "put", REPLACE)
+
+    async def patch(self, request: Request) -> Answer:
+        document = fields.parse_object(await request.body())
+        return await self._set(request, document, "patch", PATCH)
+
+    async def rollback(self, request: Request) -> Answer:
+        version = _version(fields.parse_object(await request.body()))
+        view = await self._find(version)
+        document = {} if view is None else msgspec.json.decode(view.document)
+        usual = f"rollback to version {version}"
+        return await self._set(request, document, "rollback", REPLACE, note=usual)
+
+    async def check(self, request: Request) -> Answer:
+        how = PATCH if _flag(request.query("patch"), "patch") else REPLACE
+        document = fields.parse_object(await request.body())
+        try:
+            change = await self._node.set_policy(SetPolicy(document, "", how, dry_run=True))
+        except InvalidPolicy as error:
+            return Answer(200, {"valid": False, "problems": error.problems, "changes": []})
+        shape = {"valid": True, "problems": [], "changes": _changes(change)}
+        return Answer(200, {**shape, "version": change.version})
+
+    async def versions(self, request: Request) -> Answer:
+        query = request.query("limit", "cursor")
+        limit = whole_number(
+            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
+        )
+        before = whole_number(query, "cursor", None, low=1, high=_NUMBER_MAX)
+        return Answer(200, await self._node.views.read(self._page, before, limit))
+
+    async def diff(self, request: Request) -> Answer:
+        query = request.query("from", "to")
+        to = whole_number(query, "to", None, low=0, high=_NUMBER_MAX)
+        after = await self._find(to)
+        to = 0 if after is None else after.version
+        from_ = whole_number(query, "from", max(0, to - 1), low=0, high=_NUMBER_MAX)
+        before = await self._find(from_)
+        changes = differences.between(_document(before), _document(after))
+        return Answer(200, {"from": from_, "to": to, "changes": _shapes(changes)})
+
+    async def _set(
+        self, request: Request, document: Any, source: str, how: str, note: str | None = None
+    ) -> Answer:
+        query = request.query(*_WHY)
+        change = await self._node.set_policy(
+            SetPolicy(
+                document,
+                source,
+                how,
+                author=short_text("query parameter 'author'", query.get("author"))
+                or actor(request),
+                note=short_text("query parameter 'note'", query.get("note")) or note,
+                expected_version=whole_number(
+                    query, "expectedVersion", None, low=0, high=_NUMBER_MAX
+                ),
+            )
+        )
+        shape = {
+            "version": change.version,
+            "changed": change.before != change.after,
+            "changes": _changes(change),
+            "policy": to_document(change.after),
+        }
+        return Answer(200, shape)
+
+    def _page(self, before: int | None, limit: int) -> dict[str, Any]:
+        """Each version with what it has changed: too much, maybe, for the event loop."""
+        found = self._node.views.policy_versions(before, limit + 1)
+        documents = [*map(_document, found), _document(None)]
+        shapes = [
+            {**_about(view), "changes": _shapes(differences.between(older, newer))}
+            for view, newer, older in zip(found[:limit], documents, documents[1:], strict=False)
+        ]
+        shape: dict[str, Any] = {"versions": shapes, "count": len(shapes)}
+        if len(found) > limit:
+            shape["nextCursor"] = str(found[limit - 1].version)
+        return shape
+
+    async def _find(self, version: int | None) -> PolicyView | None:
+        """A version, or the newest. None stands for the defaults, which are version 0."""
+        if version == 0:
+            return None
+        views = self._node.views
+        view = await views.read(views.policy, version)
+        if view is None and version is not None:
+            raise NotFound(f"the policy has no version {version}; GET /policy/versions lists them")
+        return view
+
+
+def _version(body: dict[str, Any]) -> int:
+    for name in body:
+        if name != "version":
+            raise InvalidRequest(f"unknown field '{name[:40]}'{nearest(name, ['version'])}")
+    if "version" not in body:
+        raise InvalidRequest("missing required field 'version'")
+    version = body["version"]
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < _NUMBER_MAX:
+        raise InvalidRequest("field 'version' must be a whole number, 0 for the defaults")
+    return version
+
+
+def _flag(query: dict[str, str], name: str) -> bool:
+    if query.get(name, "false") not in ("true", "false"):
+        raise InvalidRequest(f"query parameter '{name}' must be true or false")
+    return query.get(name) == "true"
+
+
+def _about(view: PolicyView) -> dict[str, Any]:
+    shape = {
+        "version": view.version,
+        "createdAt": wire.moment(view.created_at),
+        "source": view.source,
+        "author": view.author,
+        "note": view.note,
+    }
+    return {key: value for key, value in shape.items() if value is not None}
+
+
+def _document(view: PolicyView | None) -> Any:
+    """As this version understands it; as it stands when it cannot. None is the defaults."""
+    if view is None:
+        return to_document(Policy())
+    kept = msgspec.json.decode(view.document)
+    try:
+        return to_document(read(kept)[0])
+    except InvalidPolicy:
+        return kept
+
+
+def _changes(change: PolicyChange) -> list[dict[str, Any]]:
+    return _shapes(differences.between(to_document(change.before), to_document(change.after)))
+
+
+def _shapes(changes: Sequence[Difference]) -> list[dict[str, Any]]:
+    return [_shape(change) for change in changes]
+
+
+def _shape(change: Difference) -> dict[str, Any]:
+    shape = {"path": differences.spelled(change.path), "from": change.before, "to": change.after}
+    return {key: value for key, value in shape.items() if value is not msgspec.UNSET}

@@ -1,0 +1,250 @@
+"""Counters of one transaction: lanes, lines, sessions and batches, held as whole rows.
+
+That is safe because there is one writer at a time. They are moved by the same `Change` that
+rewrites a task's row, and written together with it; nothing is decided here. `Transaction` is the
+only one that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import astuple
+
+from fairlane.core import batches, counts, gates, lifecycle, sessions
+from fairlane.core.batches import Batch
+from fairlane.core.counts import Line, Tally
+from fairlane.core.model import Change, Task
+from fairlane.core.policy import Policy
+from fairlane.core.sessions import Session
+from fairlane.store.base import Connection, Row
+
+
+class Counters:
+    def __init__(self, connection: Connection, *, now: int, last_line: int, policy: Policy) -> None:
+        self.connection = connection
+        self.now = now
+        self.policy = policy
+        self.last_line = last_line
+        self.changed = False
+        self.open_sessions: set[str] = set()
+        self.tight_sessions: set[str] = set()
+        self.open_batches: set[str] = set()
+        self._lanes: dict[str, Tally] | None = None
+        self._dirty_lanes: set[str] = set()
+        self._lines: dict[tuple[str, str], dict[str, Line]] = {}
+        self._dirty_lines: set[tuple[str, str]] = set()
+        self._new_lines: set[int] = set()
+        self._sessions: dict[str, Session] = {}
+        self._known_sessions: set[str] = set()
+        self._dirty_sessions: set[str] = set()
+        self._batches: dict[str, Batch] = {}
+        self._dirty_batches: set[str] = set()
+        self._counted_batches: set[str] = set()
+
+    def lanes(self) -> Mapping[str, Tally]:
+        if self._lanes is None:
+            self._lanes = {row[0]: Tally(*row[1:]) for row in self.connection.run("lane_all")}
+        return self._lanes
+
+    def lane(self, name: str) -> Tally:
+        found = (self._lanes or self.lanes()).get(name)
+        if found is None:
+            assert self._lanes is not None
+            found = self._lanes[name] = Tally()
+        return found
+
+    def load_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Load all lines of the given (lane, agent) pairs that are not here yet."""
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
+        for pair in missing:
+            self._lines[pair] = {}
+        for row in self.connection.run_rows("line_find", missing) if missing else ():
+            line = Line(*row)
+            self._lines[line.lane, line.agent][line.route] = line
+
+    def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
+        return self._lines[lane, agent]
+
+    def line_number(self, lane: str, agent: str, route: str) -> int:
+        """The number of a line; a new one is made when there is none."""
+        return self._line(lane, agent, route).id
+
+    def _line(self, lane: str, agent: str, route: str) -> Line:
+        pair = (lane, agent)
+        if pair not in self._lines:
+            self.load_lines([pair])
+        lines = self._lines[pair]
+        line = lines.get(route)
+        if line is None:
+            self.last_line += 1
+            line = Line(lane=lane, agent=agent, route=route, id=self.last_line)
+            self._new_lines.add(line.id)
+            lines[route] = line
+            self._dirty_lines.add(pair)
+        return line
+
+    def load_sessions(self, keys: Iterable[str]) -> None:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
+        rows = [(key,) for key in missing]
+        for row in self.connection.run_rows("session_find", rows) if rows else ():
+            self._sessions[row[0]] = Session(*row)
+            self._known_sessions.add(row[0])
+        for key in missing:
+            session = self._sessions.setdefault(key, Session(key))
+            session.limit = sessions.limit(self.policy.sessions, session)
+
+    def session(self, key: str) -> Session:
+        return self._sessions[key]
+
+    def session_of(self, task: Task) -> Session | None:
+        if not task.session:
+            return None
+        return self._sessions.get(task.session) or self._load_session(task.session)
+
+    def _load_session(self, key: str) -> Session:
+        self.load_sessions([key])
+        return self._sessions[key]
+
+    def touch_session(self, key: str) -> None:
+        """Its settings or marks have changed: keep them, and see who may go now, or must not."""
+        session = self._sessions[key]
+        session.limit = sessions.limit(self.policy.sessions, session)
+        self.changed = True
+        self._dirty_sessions.add(key)
+        if session.free and session.waiting:
+            self.open_sessions.add(key)
+        if session.holders > session.limit:
+            self.tight_sessions.add(key)
+
+    def load_batches(self, ids: Iterable[str]) -> None:
+        missing = [(id_,) for id_ in dict.fromkeys(ids) if id_ not in self._batches]
+        for row in self.connection.run_rows("batch_find", missing) if missing else ():
+            self._batches[row[0]] = Batch(*row)
+
+    def batch(self, id_: str) -> Batch | None:
+        self.load_batches([id_])
+        return self._batches.get(id_)
+
+    def batch_of(self, task: Task) -> Batch | None:
+        return self.batch(task.batch) if task.batch else None
+
+    def add_batch(self, batch: Batch) -> None:
+        self._batches[batch.id] = batch
+        self._dirty_batches.add(batch.id)
+
+    def drop_batch(self, id_: str) -> None:
+        """Take back a batch that none of its tasks has come into."""
+        del self._batches[id_]
+        self._dirty_batches.discard(id_)
+        self.connection.run_rows("batch_forget", [(id_,)])
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        """Load the counters of many tasks at once, before changes are applied to them."""
+        pairs: dict[tuple[str, str], None] = {}
+        keys: dict[str, None] = {}
+        batch_ids: dict[str, None] = {}
+        for task in tasks:
+            pairs[task.lane, task.agent] = None
+            if task.session:
+                keys[task.session] = None
+            if task.batch:
+                batch_ids[task.batch] = None
+        self.load_lines(pairs)
+        self.load_sessions(keys)
+        self.load_batches(batch_ids)
+
+    def reshare(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Recompute the shares of agents whose weight has changed."""
+        pairs = list(pairs)
+        self.load_lines(pairs)
+        self._dirty_lines.update(pairs)
+
+    def count(self, change: Change) -> None:
+        after = change.after
+        pair = (after.lane, after.agent)
+        lines = self._lines.get(pair)
+        line = lines.get(after.route) if lines else None
+        if line is None:
+            line = self._line(after.lane, after.agent, after.route)
+        counts.apply(self.lane(after.lane), line, change)
+        if change.verb == lifecycle.LEASE:
+            line.served = after.token
+        self._dirty_lanes.add(after.lane)
+        self._dirty_lines.add(pair)
+        if after.session:
+            session = self._sessions.get(after.session) or self._load_session(after.session)
+            gates.apply(session, change)
+            self._dirty_sessions.add(session.key)
+            if session.waiting and session.free:
+                self.open_sessions.add(session.key)
+        if after.batch:
+            self._count_in_batch(after.batch, change)
+
+    def _count_in_batch(self, id_: str, change: Change) -> None:
+        batch = self.batch(id_)
+        assert batch is not None, id_
+        batches.apply(batch, change)
+        self._dirty_batches.add(id_)
+        self._counted_batches.add(id_)
+        if batch.free and batch.waiting:
+            self.open_batches.add(id_)
+
+    def write_counters(self) -> None:
+        if self._dirty_lanes:
+            names = sorted(self._dirty_lanes)
+            rows: list[Row] = [(name, *astuple(self.lane(name))) for name in names]
+            self.connection.run_rows("lane_save", rows)
+            self._dirty_lanes.clear()
+        if self._dirty_lines:
+            self._write_lines()
+        if self._dirty_sessions:
+            self._write_sessions()
+        if self._dirty_batches:
+            rows = [astuple(self._batches[id_]) for id_ in sorted(self._dirty_batches)]
+            self.connection.run_rows("batch_save", rows)
+            self._dirty_batches.clear()
+
+    def share_lines(self) -> list[Line]:
+        """The lines of agents that have been counted, with the shares that follow from that."""
+        found: list[Line] = []
+        for lane, agent in sorted(self._dirty_lines):
+            lines = self._lines[lane, agent].values()
+            slots = served = 0
+            for line in lines:
+                slots += line.slots
+                served = max(served, line.served)
+            for line in lines:
+                line.share, line.served = slots / self.policy.weight(agent), served
+                found.append(line)
+        return found
+
+    def _write_lines(self) -> None:
+        new: list[Row] = []
+        known: list[Row] = []
+        for line in self.share_lines():
+            (new if line.id in self._new_lines else known).append(astuple(line))
+        self._dirty_lines.clear()
+        if new:
+            self.connection.run_rows("line_insert", new)
+            self._new_lines.clear()
+        if known:
+            self.connection.change_rows("line_update", known)
+
+    def _write_sessions(self) -> None:
+        keep: list[Row] = []
+        forget: list[Row] = []
+        for key in sorted(self._dirty_sessions):
+            session = self._sessions[key]
+            if not session.empty:
+                session.touched_at = self.now
+                keep.append(astuple(session)[:-1])
+                self._known_sessions.add(key)
+            elif key in self._known_sessions:
+                forget.append((key,))
+                self._known_sessions.discard(key)
+        self._dirty_sessions.clear()
+        if keep:
+            self.connection.run_rows("session_save", keep)
+        if forget:
+            self.connection.run_rows("session_forget", forget)

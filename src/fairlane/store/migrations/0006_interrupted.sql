@@ -1,0 +1,3 @@
+-- Sessions whose runs were interrupted and have not ended yet.
+
+ALTER TABLE session ADD COLUMN interrupted {int} NOT NULL DEFAULT 0;

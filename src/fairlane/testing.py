@@ -1,0 +1,77 @@
+"""For tests of your own: a scheduler in memory whose time stands still until you move it.
+
+It is the real scheduler on a store in memory; only its clock is yours. Handlers run in real time,
+so whatever waits for the clock - delays, retries, deadlines, cron jobs - waits for `advance`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fairlane.app import Fairlane
+from fairlane.clock import ManualClock
+from fairlane.engine.requests import Prune, Renew
+from fairlane.worker.source import LEASE_MS
+
+__all__ = ["ManualClock", "MemoryFairlane"]
+
+SETTLE_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.001
+
+
+class MemoryFairlane(Fairlane):
+    """`Fairlane` in memory with a manual clock. Nothing of it is left when it ends."""
+
+    clock: ManualClock
+
+    def __init__(
+        self,
+        *,
+        policy: Mapping[str, Any] | None = None,
+        clock: ManualClock | None = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("drain_seconds", 0)
+        super().__init__(
+            "sqlite://:memory:", policy=policy, clock=clock or ManualClock(), **options
+        )
+
+    async def advance(self, seconds: float) -> None:
+        """Let so much time pass, and everything happen that is due by then.
+
+        What runs keeps its lease, however far the clock is moved. What becomes ready is begun;
+        `settle` waits for its end.
+        """
+        span_ms = round(seconds * 1000)
+        if self._worker is not None:
+            for held in self._worker.assignments:
+                await self.node.writer.ask(Renew(held.seq, held.token, span_ms + LEASE_MS))
+        self.clock.advance(span_ms)
+        self.node.writer.nudge()
+        await self._catch_up()
+
+    async def settle(self, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until nothing runs and nothing more happens at this moment of the clock.
+
+        Raises `TimeoutError` when handlers still run after so many real seconds.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._catch_up()
+                while self._worker is not None and self._worker.active:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    await self._catch_up()
+        except TimeoutError:
+            held = self._worker.assignments if self._worker is not None else ()
+            running = ", ".join(one.work.task_id for one in held)
+            raise TimeoutError(f"after {seconds:g} s there still runs: {running}") from None
+
+    async def _catch_up(self) -> None:
+        """A commit is one look at the clock; what is due may take more than one."""
+        engine = self.node.engine
+        while True:
+            await self.node.writer.ask(Prune(dry_run=True))
+            if engine.due_at is None or engine.due_at > self.clock.now():
+                return

@@ -1,0 +1,59 @@
+"""What a handler may say while it runs: how far it is, and text that it has produced.
+
+The two functions know which run they are called in, in async handlers and in the threads of plain
+ones. The trap: threads that a handler starts itself know nothing of it, unless they are given its
+context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from fairlane import wire
+from fairlane.worker.executors.base import Run
+
+_current: ContextVar[tuple[Run, asyncio.AbstractEventLoop]] = ContextVar("fairlane_run")
+
+
+def begin(run: Run) -> None:
+    """From here on, in this task and what it calls, `run` is the one that is meant."""
+    _current.set((run, asyncio.get_running_loop()))
+
+
+def report_output(text: str) -> None:
+    """Keep text that the work has produced so far: `GET /tasks/{id}/output`. Returns at once."""
+    _tell(lambda run: run.output(text))
+
+
+def report_progress(progress: Any) -> None:
+    """Say how far the work is, as JSON can carry it: an event `task.progress`. Returns at once.
+
+    Said more often than once a second, the newest counts.
+    """
+    size = len(wire.encode(progress))
+    if size > wire.PROGRESS_BYTES_MAX:
+        raise ValueError(
+            f"progress must not be larger than {wire.PROGRESS_BYTES_MAX} bytes of JSON"
+        )
+    _tell(lambda run: run.progress(progress))
+
+
+def _tell(say: Callable[[Run], None]) -> None:
+    found = _current.get(None)
+    if found is None:
+        raise RuntimeError("only a handler that is running can report")
+    run, loop = found
+    if _is_running(loop):  # at once: its end may be the very next thing
+        say(run)
+    else:
+        loop.call_soon_threadsafe(say, run)
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,183 @@
+"""Leases from a server on the network: the other source of the worker's loop.
+
+Renewals have a client of their own, because their thread must not wait for an event loop that the
+work may be blocking. Whatever says nothing about a lease - no answer, a server that is stopping -
+is told to the loop as a store that is away: it tries again, and the server's clock decides when a
+lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
+
+from fairlane import fields, wire
+from fairlane.async_client import AsyncClient
+from fairlane.client import Client
+from fairlane.core.errors import (
+    CallerError,
+    FairlaneError,
+    LeaseLost,
+    PayloadTooLarge,
+    StoreUnavailable,
+)
+from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
+from fairlane.worker.executors.base import Work
+from fairlane.worker.source import Assignment
+
+WAIT_MS: Final = 30_000
+WITHDRAW_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.2
+_ENVELOPE_BYTES: Final = 1024  # what a report has besides its result, and to spare
+
+Shape = dict[str, Any]
+T = TypeVar("T")
+
+
+class RemoteSource:
+    """Leases of handler tasks in `lanes`, or in all when there are none."""
+
+    def __init__(self, url: str, *, worker: str, lanes: Sequence[str], lease_ms: int) -> None:
+        self.worker = worker
+        self._lanes = lanes
+        self._lease_ms = lease_ms
+        self._client = AsyncClient(url)
+        self._renewals = Client(url, timeout=max(1.0, lease_ms / 3000))
+        self._polls: set[asyncio.Task[Shape]] = set()
+        self._withdrawing: asyncio.Task[None] | None = None
+
+    async def lease(
+        self, routes: frozenset[str], started: frozenset[str], limit: int
+    ) -> list[Assignment]:
+        poll = asyncio.create_task(
+            self._client.lease(
+                self.worker,
+                lanes=self._lanes,
+                handlers=sorted(route.removeprefix(f"{HANDLER}/") for route in routes),
+                limit=limit,
+                wait_ms=WAIT_MS,
+                ttl_ms=self._lease_ms,
+                start=routes == started,
+            )
+        )
+        self._polls.add(poll)
+        poll.add_done_callback(self._polls.discard)
+        try:
+            await asyncio.wait([poll])
+        finally:
+            poll.cancel()  # it hangs up, and the server takes back what it may be granting
+        if poll.cancelled():
+            return []
+        answer = await _told(poll)
+        return [_assignment(shape) for shape in answer["leases"]]
+
+    def withdraw(self) -> None:
+        if self._polls and (self._withdrawing is None or self._withdrawing.done()):
+            self._withdrawing = asyncio.create_task(self._withdraw(set(self._polls)))
+
+    async def start(self, assignment: Assignment) -> None:
+        await _told(self._client.start_lease(_id(assignment)))
+
+    async def complete(self, assignment: Assignment, result: Any) -> None:
+        try:
+            _refuse_too_large(result)
+            await _told(self._client.complete_lease(_id(assignment), result=result))
+        except LeaseLost:
+            raise
+        except CallerError as error:  # a result that the server will never take
+            problem = f"the result was refused: {error.message}"
+            await self.fail(assignment, problem, retryable=False, retry_after_ms=None)
+
+    async def fail(
+        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+    ) -> None:
+        report = self._client.fail_lease(
+            _id(assignment),
+            error or "failed without a word",
+            retryable=retryable,
+            retry_after_ms=retry_after_ms,
+        )
+        await _told(report)
+
+    async def release(self, assignment: Assignment) -> None:
+        await _told(self._client.release_lease(_id(assignment)))
+
+    async def output(self, assignment: Assignment, part: int, text: str) -> None:
+        await _told(self._client.output_lease(_id(assignment), text, part=part))
+
+    async def progress(self, assignment: Assignment, progress: Any) -> None:
+        report = self._client.renew_lease(_id(assignment), ttl_ms=self._lease_ms, progress=progress)
+        await _told(report)
+
+    def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
+        return [assignment for assignment in assignments if self._is_over(assignment)]
+
+    async def close(self) -> None:
+        if self._withdrawing is not None:
+            await self._withdrawing
+        await self._client.close()
+        self._renewals.close()
+
+    def _is_over(self, assignment: Assignment) -> bool:
+        try:
+            answer = self._renewals.renew_lease(_id(assignment), ttl_ms=self._lease_ms)
+        except LeaseLost:
+            return True
+        return bool(answer["cancelRequested"])
+
+    async def _withdraw(self, polls: set[asyncio.Task[Shape]]) -> None:
+        """Ask for an answer to what waits, so that nothing granted gets lost on the way; when
+        there is none, hang up. A poll that was on its way is told the next time.
+        """
+        end = asyncio.get_running_loop().time() + WITHDRAW_SECONDS
+        while polls and asyncio.get_running_loop().time() < end:
+            try:
+                await self._client.withdraw_leases(self.worker)
+            except FairlaneError:
+                break
+            _, polls = await asyncio.wait(polls, timeout=_LOOK_SECONDS)
+        for poll in polls:
+            poll.cancel()
+
+
+def _refuse_too_large(result: Any) -> None:
+    """As the server would; but it may hang up while it is still being told."""
+    limit = wire.BODY_BYTES_MAX - _ENVELOPE_BYTES
+    if len(wire.encode(result)) > limit:
+        raise PayloadTooLarge(f"it must not be larger than {limit} bytes of JSON")
+
+
+async def _told(call: Awaitable[T]) -> T:
+    """The answer, or an error that is about the lease."""
+    try:
+        return await call
+    except CallerError:
+        raise
+    except FairlaneError as error:
+        raise StoreUnavailable(error.message) from error
+
+
+def _assignment(shape: Shape) -> Assignment:
+    task: Shape = shape["task"]
+    key = parse_lease_id(shape["leaseId"])
+    assert key is not None, shape["leaseId"]
+    deadline = task.get("deadline")
+    work = Work(
+        task_id=task["taskId"],
+        agent=task["agentId"],
+        kind=task["kind"],
+        lane=task["lane"],
+        attempt=shape["attempt"],
+        deadline_at=None if deadline is None else fields.parse_deadline(deadline),
+        request=wire.request_of(task),
+        max_attempts=task["maxAttempts"],
+        timeout_ms=shape.get("timeoutMs"),
+        inputs=shape.get("inputs", []),
+    )
+    route = route_of(task["kind"], task.get("handler"))
+    return Assignment(*key, work, route, task["state"] == "running")
+
+
+def _id(assignment: Assignment) -> str:
+    return lease_id(assignment.seq, assignment.token)

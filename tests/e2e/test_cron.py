@@ -1,0 +1,251 @@
+"""Jobs of real processes: two nodes of which one is killed, and crashes inside a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.asking import Asker
+from tests.e2e.processes import show, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.processes import Program, Programs
+
+pytestmark = pytest.mark.slow
+
+JOBS = 60
+SECONDS = 60
+PAGE = 500
+FAST_LEASE_SECONDS_MAX = 25.0
+# What a killed node held stays taken until its leases run out, which must not hold up the rest.
+POLICY = {"lanes": {"cron": {"maxInflight": 2000, "maxQueueSize": None}}}
+
+
+@pytest.mark.timeout(150)
+async def test_two_nodes_fire_each_second_of_sixty_jobs_once_though_one_is_killed(
+    programs: Programs, tmp_path: Path, fresh_postgres: str
+) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_bytes(msgspec.json.encode(POLICY))
+    first, second = (
+        programs.server(fresh_postgres, "--policy", str(policy), name=f"node-{n}") for n in (1, 2)
+    )
+    await asyncio.gather(first.start(), second.start())
+    anchor = int(time.time()) * 1000 + 1500
+    async with Asker(first) as asker, Asker(second) as other:
+        ids = await _every_second(asker, anchor)
+        await _until_fired(asker, ids[-1], 15)
+        first.kill()
+        await _until_fired(other, ids[-1], 25)
+        await first.start()
+        await _until_fired(asker, ids[-1], 40)
+        await _until_ended(other, len(ids) * SECONDS, anchor)
+        runs = await _runs(other)
+        jobs = [(await asker.get(f"/cron/jobs/{id_}")).body for id_ in ids]
+    _assert_each_once(runs, ids, anchor)
+    assert {(job["enabled"], job["disabledReason"]) for job in jobs} == {(False, "finished")}
+    assert {job["state"]["runs"] for job in jobs} == {SECONDS}
+
+
+async def _every_second(asker: Asker, anchor: int) -> list[str]:
+    """Jobs with the same slots, 1 to 60 seconds after the anchor."""
+    schedule = {"kind": "every", "everyMs": 1000, "anchor": _written(anchor)}
+    # Side by side: a run whose node was killed is on until its lease is over.
+    shape = {"schedule": schedule, "overlap": "allow", "endAt": _written(anchor + SECONDS * 1000)}
+    jobs = [{"name": f"job-{n}", "task": {"handler": "echo"}, **shape} for n in range(JOBS)]
+    answer = await asker.post("/cron/jobs", {"jobs": jobs})
+    assert answer.status in {200, 201}, answer
+    return [job["id"] for job in answer.body["jobs"]]
+
+
+async def _until_fired(asker: Asker, job: str, count: int) -> None:
+    async def fired() -> bool:
+        answer = await asker.get(f"/cron/jobs/{job}")
+        assert answer.status == 200, answer
+        return bool(answer.body["state"]["runs"] >= count)
+
+    await until(fired, SECONDS + 10, lambda: f"{job} has not fired {count} times")
+
+
+async def _until_ended(asker: Asker, count: int, anchor: int) -> None:
+    """All have been fired soon after the last slot; what was running in the crash runs again."""
+    seconds = anchor / 1000 + SECONDS - time.time()
+
+    async def ended() -> bool:
+        done = await asker.get("/cron/runs?status=queued&limit=1")
+        running = await asker.get("/cron/runs?status=running&limit=1")
+        late = time.time() > anchor / 1000 + SECONDS + 1
+        return late and not done.body["runs"] and not running.body["runs"]
+
+    await until(ended, seconds + FAST_LEASE_SECONDS_MAX, lambda: f"{count} runs have not ended")
+
+
+async def _runs(asker: Asker) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    path = f"/cron/runs?limit={PAGE}"
+    while True:
+        answer = await asker.get(path)
+        assert answer.status == 200, answer
+        found += answer.body["runs"]
+        if not answer.body.get("nextCursor"):
+            return found
+        path = f"/cron/runs?limit={PAGE}&cursor={answer.body['nextCursor']}"
+
+
+def _assert_each_once(runs: list[dict[str, Any]], ids: list[str], anchor: int) -> None:
+    slots = [anchor + number * 1000 for number in range(1, SECONDS + 1)]
+    fired = Counter((run["jobId"], _ms(run["scheduledAt"])) for run in runs)
+    expected = Counter((id_, slot) for id_ in ids for slot in slots)
+    assert not expected - fired, f"missing: {sorted(expected - fired)[:10]}"
+    assert not fired - expected, f"too many: {sorted(fired - expected)[:10]}"
+    assert len({run["taskId"] for run in runs}) == len(runs) == JOBS * SECONDS
+    assert {(run["trigger"], run["status"]) for run in runs} == {("schedule", "ok")}
+    waits = sorted(_ms(run["startedAt"]) - _ms(run["scheduledAt"]) for run in runs)
+    again = sum(run["attempts"] > 1 for run in runs)
+    show(f"{len(runs)} firings, {again} run again, p50 {waits[len(waits) // 2]} ms, {waits[-1]} ms")
+    assert waits[0] >= 0
+
+
+# -------------------------------------------------------------------- a crash inside a run
+
+
+async def test_a_run_that_a_crash_interrupts_is_run_again_and_its_one_shot_goes_only_then(
+    programs: Programs, store_url: str
+) -> None:
+    """Nothing stays `running`: not the run, not the job, not the lease."""
+    server = programs.server(store_url)
+    await server.start()
+    async with Asker(server) as asker:
+        at = int(time.time() * 1000) + 300
+        schedule = {"kind": "at", "atMs": at}
+        task = {"handler": "sleep", "params": {"ms": 1500}}
+        once = await _create(asker, name="once", schedule=schedule, task=task)
+        daily = {"kind": "cron", "expr": "@yearly"}
+        often = await _create(asker, name="yearly", schedule=daily, task=task)
+        manual = await asker.post(f"/cron/jobs/{often}/run", {})
+        assert manual.status == 202, manual
+        await _until_run(asker, once, status="running")
+        await _until_run(asker, often, status="running")
+        server.kill()
+        await server.start()
+        assert (await asker.get(f"/cron/jobs/{once}")).status == 200, "gone before its run ended"
+        run = await _until_run(asker, once, FAST_LEASE_SECONDS_MAX, status="ok")
+        assert (run["attempts"], run["trigger"], _ms(run["scheduledAt"])) == (2, "schedule", at)
+        assert (await asker.get(f"/cron/jobs/{once}")).status == 404
+        run = await _until_run(asker, often, FAST_LEASE_SECONDS_MAX, status="ok")
+        assert (run["attempts"], run["trigger"]) == (2, "manual")
+        state = (await asker.get(f"/cron/jobs/{often}")).body["state"]
+        assert (state["lastStatus"], state["consecutiveErrors"]) == ("ok", 0)
+
+
+async def test_a_retry_outlives_a_crash_and_does_not_move_the_schedule(
+    programs: Programs, store_url: str
+) -> None:
+    server = programs.server(store_url)
+    await server.start()
+    async with Asker(server) as asker:
+        retries = {"maxRetries": 1, "backoffMs": 1500, "jitter": 0}
+        schedule = {"kind": "every", "everyMs": 86_400_000}
+        job = await _create(
+            asker, name="daily", schedule=schedule, task={"handler": "ours"}, retryPolicy=retries
+        )
+        next_at = (await asker.get(f"/cron/jobs/{job}")).body["nextRunAt"]
+        answer = await asker.post(f"/cron/jobs/{job}/run", {})
+        task_id = answer.body["taskId"]
+        await _fail_next(asker, "no luck")
+        await asker.until_tasks([task_id], state="queued", attempts=1)
+        server.kill()
+        await server.start()
+        await _fail_next(asker, "none again")
+        run = await _until_run(asker, job, status="error")
+        assert (run["attempts"], run["taskId"], run["trigger"]) == (2, task_id, "manual")
+        assert "none again" in run["error"]
+        found = (await asker.get(f"/cron/jobs/{job}")).body
+        assert found["nextRunAt"] == next_at
+        assert (found["state"]["lastStatus"], found["state"]["consecutiveErrors"]) == ("error", 1)
+
+
+async def _fail_next(asker: Asker, error: str) -> None:
+    """A worker outside takes the next run of the job, and fails."""
+    wish = {"worker": "ours", "lanes": ["cron"], "handlers": ["ours"], "waitMs": 8000}
+    (lease,) = (await asker.post("/leases", wish)).body["leases"]
+    body = {"token": lease["token"], "error": error}
+    answer = await asker.post(f"/leases/{lease['leaseId']}/fail", body)
+    assert answer.status == 200, answer
+
+
+async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the_rest(
+    programs: Programs, store_url: str
+) -> None:
+    server: Program = programs.server(store_url)
+    await server.start()
+    async with Asker(server) as asker:
+        schedule = {"kind": "every", "everyMs": 1000}
+        shape = {"schedule": schedule, "task": {"handler": "echo"}, "misfireGraceMs": 500}
+        jobs = {
+            misfire: await _create(asker, name=f"miss-{misfire}", misfire=misfire, **shape)
+            for misfire in ("skip", "once", "all")
+        }
+        for job in jobs.values():
+            await _until_fired(asker, job, 1)
+        server.kill()
+        down_at = time.time()
+        await until(lambda: time.time() > down_at + 5, 10, lambda: "time stands still")
+        await server.start()
+        missed = {name: await _until_run(asker, job, status="missed")
+                  for name, job in jobs.items() if name != "all"}  # fmt: skip
+        for run in missed.values():
+            assert "taskId" not in run
+            assert run["error"]
+        late = {name: (await asker.get(f"/cron/jobs/{job}/runs?limit=50")).body["runs"]
+                for name, job in jobs.items()}  # fmt: skip
+    by_name = {
+        name: Counter(run["trigger"] for run in runs if run["status"] != "missed")
+        for name, runs in late.items()
+    }
+    assert by_name["skip"]["misfire"] == 0
+    assert by_name["once"]["misfire"] == 1
+    assert by_name["all"]["misfire"] >= 3
+
+
+async def _create(asker: Asker, **job: Any) -> str:
+    answer = await asker.post("/cron/jobs", job)
+    assert answer.status in {200, 201}, answer
+    return str(answer.body["id"])
+
+
+async def _until_run(
+    asker: Asker, job: str, seconds: float = 10.0, **wanted: Any
+) -> dict[str, Any]:
+    """A run of the job that has these values."""
+    found: list[dict[str, Any]] = []
+
+    async def there() -> bool:
+        answer = await asker.get(f"/cron/jobs/{job}/runs")
+        assert answer.status == 200, answer
+        found[:] = answer.body["runs"]
+        return any(_has(run, wanted) for run in found)
+
+    await until(there, seconds, lambda: f"no run is {wanted}: {found}")
+    return next(run for run in found if _has(run, wanted))
+
+
+def _has(run: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(run.get(name) == value for name, value in wanted.items())
+
+
+def _written(at: int) -> str:
+    text = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
