@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks import families, ours
+from benchmarks import families, ours, queue
 from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
@@ -85,8 +85,21 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
         with database(postgres_url) as url:
             row = ours.lifecycle_on_nodes(url, max(2000, int(20_000 * scale)), 64, 2)
             yield show("postgres: two nodes, 64 callers each", row, ">= 5,000/s")
+    if only in "queue and plan":
+        yield from measure_queue(scale)
     if only in "flat":
         yield from measure_flat(scale)
+
+
+def measure_queue(scale: float) -> Iterator[Line]:
+    with ours.sqlite_file() as url:
+        row = queue.adds(url, int(1000 * scale))
+        yield show("sqlite: queue add x 1,000", row, "< 188 s by command")
+    bar = "plan < 135 ms, lease < 161 ms by command, and flat"
+    for count in (10_000, 1_000_000) if scale == 1 else (10_000, 100_000):
+        with ours.sqlite_file() as url:
+            row = queue.plan_and_lease(url, count)
+            yield show(f"sqlite: plan and lease, {count:,} entries", row, bar)
 
 
 def measure_flat(scale: float) -> Iterator[Line]:

@@ -16,6 +16,7 @@ from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.model import Submission
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
+from fairlane.core.sessions import TAB_PREFIX
 from fairlane.fields import (
     DAY_MS,
     IDENTIFIER,
@@ -378,7 +379,7 @@ def _session(body: TaskBody, agent: str) -> str | None:
         return body.session_key
     if body.tab_id:
         # One agent's actions on one tab run one at a time, in order.
-        return f"tab:{agent}:{body.tab_id}"
+        return f"{TAB_PREFIX}{agent}:{body.tab_id}"
     return None
 
 

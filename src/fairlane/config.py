@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     drain_seconds: float = 10.0
     webhook_secret: str | None = None
     lanes: dict[str, int] = {}
+    mcp_writes: bool = False
     log_level: str = "info"
 
 
@@ -57,6 +57,7 @@ _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
 _MAX_CONCURRENT: Final = "TASK_QUEUE_MAX_CONCURRENT"
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
+_SWITCH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 def load(
@@ -102,6 +103,8 @@ def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> dic
     file = Path(named) if named else folder / CONFIG_FILE
     if not named and not file.exists():
         return {}
+    import tomllib  # noqa: PLC0415 - most commands read no file
+
     try:
         content = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -154,6 +157,7 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
         drain_seconds=_number(values, "drain_seconds", 10.0, (0, 3600), problems),
         webhook_secret=values.get("webhook_secret") or None,
         lanes=_lanes(values.get("lanes", {}), env, problems),
+        mcp_writes=_switch(values, "mcp_writes", problems),
         log_level=level,
     )
 
@@ -175,6 +179,14 @@ def _number(
         problems.append(f"{key} must be a number from {low} to {high}, not {value!r}")
         return default
     return number
+
+
+def _switch(values: Mapping[str, Any], key: str, problems: list[str]) -> bool:
+    value = values.get(key, False)
+    said = value if isinstance(value, bool) else _SWITCH.get(str(value).lower())
+    if said is None:
+        problems.append(f"{key} must be true or false, not {value!r}")
+    return bool(said)
 
 
 def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]:

@@ -25,8 +25,8 @@ LANE: Final = "queue"
 RUN: Final = "run"  # the handler of entries
 PRIORITY: Final = 100
 SCHEMA_VERSION: Final = 1
-IMPORT_MAX: Final = 100_000
-IMPORT_BYTES_MAX: Final = 64 * 1024 * 1024
+IMPORT_MAX: Final = 20_000  # in one transaction, which holds up everybody else
+IMPORT_BYTES_MAX: Final = 32 * 1024 * 1024
 PROBLEMS_SHOWN_MAX: Final = 20
 
 PENDING: Final = "pending"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
 from fairlane.wire import DEPTH_MAX, too_deep
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 DAY_MS: Final = 86_400_000
 
@@ -100,6 +102,15 @@ def decoded(
     if not has_items and b"\\u0000" in raw and _NUL.search(raw):
         raise InvalidRequest("the character U+0000 is not allowed in any text")
     return body
+
+
+def converted(value: Mapping[str, Any], kind: type[T]) -> T:
+    """The same for what has been decoded already."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        known = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+        raise InvalidRequest(_in_words(str(error), known, _INNER)) from None
 
 
 _object_decoder = msgspec.json.Decoder(dict[str, Any])

@@ -145,6 +145,7 @@ class HttpTransport:
         self.where, self._host, self._port, self._prefix = parsed(url)
         self._tls = ssl.create_default_context() if url.startswith("https:") else None
         self._idle: deque[http.client.HTTPConnection] = deque()
+        self._closed = False
 
     def ask(self, request: Request) -> Answer:
         try:
@@ -177,6 +178,7 @@ class HttpTransport:
         )
 
     def close(self) -> None:
+        self._closed = True
         while self._idle:
             self._idle.pop().close()
 
@@ -190,6 +192,8 @@ class HttpTransport:
             connection.close()
             raise
         self._idle.append(connection)
+        if self._closed:  # another thread has closed it meanwhile
+            self.close()
         return answer
 
     def _asked(

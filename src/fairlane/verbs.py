@@ -97,7 +97,14 @@ def _camel(name: str) -> str:
 
 
 _SHORT: Final = {"agent": "agentId", "session": "sessionKey", "tab": "tabId", "batch": "batchId"}
-_FIELDS: Final = {name: _SHORT.get(name) or _camel(name) for name in TaskFields.__annotations__}
+
+
+def spelled(name: str) -> str:
+    """An argument as the routes spell it."""
+    return _SHORT.get(name) or _camel(name)
+
+
+_FIELDS: Final = {name: spelled(name) for name in TaskFields.__annotations__}
 
 
 def task_body(fields: TaskFields) -> dict[str, Any]:
@@ -112,9 +119,7 @@ def task_body(fields: TaskFields) -> dict[str, Any]:
 def given(**fields: Any) -> dict[str, Any]:
     """The fields that have a value, as the routes spell them."""
     return {
-        _SHORT.get(name) or _camel(name): value
-        for name, value in fields.items()
-        if value is not None and value != ()
+        spelled(name): value for name, value in fields.items() if value is not None and value != ()
     }
 
 

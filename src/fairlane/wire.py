@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from fairlane.core import lifecycle, model, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
-from fairlane.core.cron import Run
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
 from fairlane.core.policy import LanePolicy, Policy, SessionPolicy
 from fairlane.core.secrets import masked
 from fairlane.core.sessions import Session
+
+if TYPE_CHECKING:
+    from fairlane.core.cron import Run  # time zones are slow to load, and few commands show runs
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_DEFAULT: Final = 100
@@ -168,7 +170,8 @@ def lease(
         "priority": row.priority,
         "task": task(row, body, None, None, secrets=True),
     }
-    timeout_ms = task_timeout(body, timeout_ms)
+    # A timeout of the task's own goes before that of its kind.
+    timeout_ms = _request_decoder.decode(body).timeout_ms or timeout_ms
     if timeout_ms is not None:
         shape["timeoutMs"] = timeout_ms
     if inputs:
@@ -194,11 +197,6 @@ class _Request(msgspec.Struct, rename="camel"):
 
 
 _request_decoder = msgspec.json.Decoder(_Request)
-
-
-def task_timeout(body: str, of_kind: int | None) -> int | None:
-    """A timeout of the task's own goes before that of its kind."""
-    return _request_decoder.decode(body).timeout_ms or of_kind
 
 
 def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> list[dict[str, Any]]:

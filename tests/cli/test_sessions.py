@@ -243,7 +243,7 @@ def test_settings_stay_as_they_were_set(run: Run, side: list[str], key: str) -> 
         "maxConcurrent": 3,
     }
     assert answer["effectiveConcurrency"] == 3
-    unset = ("--unset", "cap", "--unset", "max-concurrent", "--unset", "--debounce-max")
+    unset = ("--unset", "cap", "--unset", "max-concurrent", "--unset", "debounce-max")
     answer = run("sessions", "set", key, "--drop", "old", *unset, "--json", *side).json
     assert answer["settings"] == {
         "mode": "interrupt",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +17,6 @@ from tests.e2e.asking import Asker
 from tests.e2e.processes import show, until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.e2e.processes import Program, Programs
 
 pytestmark = pytest.mark.slow
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 JOBS = 60
 SECONDS = 60
 PAGE = 500
+IDLE_SECONDS = 5
 FAST_LEASE_SECONDS_MAX = 25.0
 # What a killed node held stays taken until its leases run out, which must not hold up the rest.
 POLICY = {"lanes": {"cron": {"maxInflight": 2000, "maxQueueSize": None}}}
@@ -112,6 +113,31 @@ def _assert_each_once(runs: list[dict[str, Any]], ids: list[str], anchor: int) -
     again = sum(run["attempts"] > 1 for run in runs)
     show(f"{len(runs)} firings, {again} run again, p50 {waits[len(waits) // 2]} ms, {waits[-1]} ms")
     assert waits[0] >= 0
+
+
+async def test_ten_thousand_jobs_cost_next_to_nothing_while_none_is_due(
+    programs: Programs, store_url: str
+) -> None:
+    server = programs.server(store_url)
+    await server.start()
+    without = await _cpu_percent(server)
+    schedule = {"kind": "every", "everyMs": 86_400_000}
+    async with Asker(server) as asker:
+        for thousand in range(10):
+            names = [f"job-{thousand}-{number}" for number in range(1000)]
+            jobs = [{"name": n, "schedule": schedule, "task": {"handler": "echo"}} for n in names]
+            answer = await asker.post("/cron/jobs", {"jobs": jobs})
+            assert answer.status in {200, 201}, answer
+    percent = await _cpu_percent(server)
+    show(f"{percent:.2f} % of a processor, {without:.2f} % without jobs")
+    assert percent - without < 1
+
+
+async def _cpu_percent(server: Program) -> float:
+    """What a server takes of a processor while nobody asks it for anything."""
+    begin, before = time.monotonic(), _cpu_seconds(server.pid)
+    await until(lambda: time.monotonic() > begin + IDLE_SECONDS, 60, lambda: "time stands still")
+    return (_cpu_seconds(server.pid) - before) / (time.monotonic() - begin) * 100
 
 
 # -------------------------------------------------------------------- a crash inside a run
@@ -236,6 +262,11 @@ async def _until_run(
 
     await until(there, seconds, lambda: f"no run is {wanted}: {found}")
     return next(run for run in found if _has(run, wanted))
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _has(run: dict[str, Any], wanted: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Fifteen bugs that a queue of this kind is known to have had, sixteen weaknesses that a lease
-scheduler has, and the tests that fail on each.
+scheduler has, eleven of schedulers of jobs, and the tests that fail on each.
 
-Two tables name them; that every test in them is there is a test itself. Those that nothing else
+Three tables name them; that every test in them is there is a test itself. Those that nothing else
 covers stand below.
 """
 
@@ -183,6 +183,84 @@ WEAKNESSES: dict[str, list[str]] = {
 }
 
 
+KNOWN = "store/test_cron_known.py"
+E2E = "e2e/test_cron.py"
+ZONES = "property/test_cron.py"
+
+# What schedulers of jobs are known to get wrong.
+CRON_BUGS: dict[str, list[str]] = {
+    "one long job stops all schedules": [
+        f"{KNOWN}::test_a_run_of_an_hour_delays_no_other_job",
+        f"{E2E}::test_two_nodes_fire_each_second_of_sixty_jobs_once_though_one_is_killed",
+    ],
+    "no overlap policy; two processes on one database both fire": [
+        f"{KNOWN}::test_a_job_meets_itself_only_as_its_owner_has_said",
+        f"{KNOWN}::test_two_nodes_that_look_at_the_same_moment_fire_a_slot_once",
+        f"{E2E}::test_two_nodes_fire_each_second_of_sixty_jobs_once_though_one_is_killed",
+        "simulation/test_cron.py::test_every_slot_becomes_what_it_should_exactly_once",
+    ],
+    "a crash in a run loses it, disables a one-shot and leaves `running` behind": [
+        f"{E2E}::test_a_run_that_a_crash_interrupts_is_run_again_and_its_one_shot_goes_only_then",
+        f"{E2E}::test_a_retry_outlives_a_crash_and_does_not_move_the_schedule",
+    ],
+    "no policy for what was missed: everything overdue fires at once": [
+        f"{KNOWN}::test_what_fell_due_while_nothing_ran_follows_the_policy_of_the_job",
+        f"{KNOWN}::test_a_slot_within_its_grace_is_not_late",
+        f"{KNOWN}::test_a_month_of_missed_seconds_is_one_line_and_takes_no_time",
+        f"{KNOWN}::test_jitter_delays_a_run_and_never_its_slot",
+        f"{E2E}::test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the_rest",
+    ],
+    "intervals drift, runs by hand shift them, clocks that change fire twice or never": [
+        f"{KNOWN}::test_an_interval_does_not_drift_however_long_its_runs_and_retries_take",
+        f"{KNOWN}::test_a_run_by_hand_moves_nothing_and_uses_nothing_up",
+        f"{KNOWN}::test_enabling_looks_forward_from_now",
+        f"{KNOWN}::test_a_clock_that_is_set_back_fires_nothing_again",
+        f"{KNOWN}::test_a_job_that_moves_west_fires_at_the_same_wall_time_once_more",
+        f"{ZONES}::test_an_interval_is_anchored_and_does_not_drift",
+        f"{ZONES}::test_around_every_change_of_a_clock_each_slot_fires_once_by_the_rule",
+        f"{ZONES}::test_a_day_on_which_the_clock_changes",
+    ],
+    "dead jobs are accepted and shown as enabled": [
+        f"{KNOWN}::test_a_job_that_could_never_run_is_refused_by_the_name_of_its_field",
+        f"{KNOWN}::test_a_change_to_something_dead_is_refused_and_changes_nothing",
+        f"{ZONES}::test_a_day_that_no_month_has_never_comes",
+    ],
+    "a one-shot is deleted though it failed or was run by hand, and its log with it": [
+        f"{KNOWN}::test_a_one_shot_goes_only_after_a_success_and_its_log_stays",
+        f"{KNOWN}::test_a_run_by_hand_moves_nothing_and_uses_nothing_up",
+    ],
+    "retries know no classes, no cancel, no restart and no settings": [
+        f"{KNOWN}::test_the_waits_of_a_job_double_from_two_seconds_and_vary_by_a_quarter",
+        f"{KNOWN}::test_a_permanent_error_is_not_tried_again",
+        f"{KNOWN}::test_a_job_may_have_no_retries_at_all",
+        f"{KNOWN}::test_the_wait_for_a_retry_can_be_cancelled",
+        f"{E2E}::test_a_retry_outlives_a_crash_and_does_not_move_the_schedule",
+    ],
+    "a summary is cut inside a character and its entry lost": [
+        f"{KNOWN}::test_a_long_summary_is_cut_between_characters",
+    ],
+    "a thin log, kept for ever; nobody is told of failures": [
+        f"{KNOWN}::test_the_log_says_when_why_how_often_and_what_came_of_it",
+        f"{KNOWN}::test_the_log_keeps_as_many_runs_as_the_job_says",
+        f"{KNOWN}::test_the_log_keeps_runs_as_long_as_the_job_says",
+        f"{KNOWN}::test_errors_in_a_row_are_counted_and_may_switch_the_job_off",
+        f"{KNOWN}::test_a_streak_of_errors_is_told_once_and_its_end_too",
+    ],
+    "no timeout, bounds, preview, import or export; names not unique; `run` answers anything": [
+        f"{KNOWN}::test_a_task_has_the_timeout_of_its_job",
+        f"{KNOWN}::test_a_job_ends_after_its_last_run",
+        f"{KNOWN}::test_a_job_runs_from_its_start_to_its_end",
+        f"{KNOWN}::test_a_name_is_its_owners_own",
+        f"{KNOWN}::test_a_run_by_hand_works_on_a_disabled_job_and_says_when_it_cannot",
+        f"{KNOWN}::test_who_deletes_a_job_says_what_becomes_of_its_runs",
+        "http/test_cron.py::test_a_preview_tells_utc_and_local_time",
+        "http/test_cron.py::test_a_change_is_laid_over",
+        "cli/test_cron.py::test_a_crontab_becomes_jobs",
+        "cli/test_cron.py::test_what_is_exported_can_be_imported_as_it_was",
+    ],
+}
+
+
 @cache
 def functions_of(file: str) -> frozenset[str]:
     tree = ast.parse((TESTS / file).read_text("utf-8"))
@@ -190,13 +268,13 @@ def functions_of(file: str) -> frozenset[str]:
     return frozenset(node.name for node in tree.body if isinstance(node, functions))
 
 
-def test_there_are_fifteen() -> None:
-    assert len(BUGS) == 15
+def test_there_are_fifteen_and_eleven_of_jobs() -> None:
+    assert (len(BUGS), len(CRON_BUGS)) == (15, 11)
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", [*BUGS, *CRON_BUGS])
 def test_every_known_bug_has_the_tests_that_the_table_names(bug: str) -> None:
-    for name in BUGS[bug]:
+    for name in {**BUGS, **CRON_BUGS}[bug]:
         file, _, function = name.partition("::")
         assert function in functions_of(file), f"{name} is gone: what covers {bug!r} now?"
 

@@ -9,6 +9,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 import pytest_asyncio
 
@@ -515,21 +516,60 @@ async def test_an_event_names_the_version_that_has_decided_it(api: Api) -> None:
     ]
 
 
+# --- a policy that cannot be read -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", ["{", '{"lanes": 5}'])
 async def test_a_server_does_not_begin_with_a_policy_it_cannot_read(
-    serve: Serve, tmp_path: Path
+    serve: Serve, tmp_path: Path, document: str
 ) -> None:
     server = await serve()
     await put(server.api, {"maxInflight": 3})
     await server.stop()
-    _spoil(tmp_path / "own.db")
-    with pytest.raises(AssertionError, match="version 1 of the policy") as refusal:
+    _keep(tmp_path / "own.db", document)
+    with pytest.raises(AssertionError, match="version 2 of the policy") as refusal:
         await serve()
     assert "Traceback" not in str(refusal.value)
 
 
-def _spoil(file: Path) -> None:
-    import apsw
+@pytest.mark.parametrize("document", ["{", '{"lanes": 5}'])
+async def test_a_server_does_nothing_by_a_policy_it_cannot_read(
+    serve: Serve, tmp_path: Path, document: str
+) -> None:
+    server = await serve()
+    api = server.api
+    await put(api, {"maxInflight": 3})
+    _keep(tmp_path / "own.db", document)
+    for asked in (
+        await api.post("/tasks", {"handler": "echo"}),
+        await api.ask("PUT", "/policy", {}),
+        await api.post("/policy/rollback", {"version": 1}),
+        await api.get("/policy"),
+    ):
+        assert (asked.status, asked.code) == (500, "store_mismatch")
+        assert "version 2 of the policy" in asked.error
+    versions = _done(await api.get("/policy/versions"))["versions"]
+    assert [(one["version"], one["source"]) for one in versions] == [(2, "test"), (1, "put")]
+    assert versions[0]["changes"][0]["to"] == document
+    assert (await show(api, version=1))["policy"]["maxInflight"] == 3
+    _keep(tmp_path / "own.db", '{"maxInflight": 4}')
+    assert (await show(api))["policy"]["maxInflight"] == 4
+    task_id = await api.submit(agentId="a", handler="echo")
+    assert (await api.end_of(task_id))["state"] == "done"
+    refused = await api.post("/policy/rollback", {"version": 2})
+    assert refused.code in ("invalid_policy", "store_mismatch")
+    assert await version(api) == 3
 
+
+def _keep(file: Path, document: str) -> None:
+    """Put the next version into the store as another program would, whatever it holds."""
     connection = apsw.Connection(str(file))
-    connection.execute("""UPDATE policy SET document = '{"lanes": 5}'""")
+    connection.set_busy_timeout(5000)
+    with connection:
+        connection.execute("UPDATE scheduler SET policy_version = policy_version + 1")
+        connection.execute(
+            "INSERT INTO policy (version, document, source, created_at)"
+            " SELECT policy_version, ?, 'test', 0 FROM scheduler",
+            (document,),
+        )
     connection.close()

@@ -132,7 +132,7 @@ def ranges(bounds: tuple[int, int], names: tuple[str, ...] = ()) -> st.SearchStr
         return st.tuples(spelled(low), spelled(high)).map("-".join)
 
     number = st.integers(*bounds)
-    span = st.tuples(number, number).map(tuple).flatmap(spans)
+    span = st.tuples(number, number).flatmap(spans)
     step = st.integers(1, bounds[1])
     one = number.flatmap(spelled)
     stepped = st.tuples(span | st.just("*"), step.map(str)).map("/".join)

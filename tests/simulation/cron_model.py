@@ -63,12 +63,12 @@ def _walk(tz: str, first: int, last: int) -> list[Moment]:
 
 
 class Entry(NamedTuple):
-    """A line of the run log that has to be there. `count` is how many slots were missed."""
+    """A line of the run log that has to be there, and for how many slots."""
 
     what: str
     trigger: str
     at: int
-    count: int = 1
+    slots: int = 1
 
 
 class ModelJob(msgspec.Struct):

@@ -52,7 +52,7 @@ TASKS: Final[tuple[dict[str, Any], ...]] = (
 )
 ROUTES: Final = frozenset({route_of("handler", "mail"), route_of("instruction"), "action"})
 JOBS_MIN: Final = 3
-JOBS_MAX: Final = 6
+JOBS_MAX: Final = 5
 
 
 class Held(msgspec.Struct):

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter, deque
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tests.simulation.faults import FaultyStore, Killed, plan_faults
 from tests.simulation.ledger import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fairlane.engine.engine import Outcome
 
@@ -45,6 +45,12 @@ TRACE_KEPT: Final = 40
 SLACK_DAYS: Final = 30
 ENDED: Final = {"done": "ok", "failed": "error", "cancelled": "cancelled"}
 BEGINNINGS: Final = ("2024-01-01", "2025-06-15", "2026-09-01", "2027-12-24")
+
+
+class Ended(NamedTuple):
+    task: str
+    state: str
+    seq: int
 
 
 class RunRow(msgspec.Struct):
@@ -61,8 +67,9 @@ class RunRow(msgspec.Struct):
 
 
 class CronWorld:
-    def __init__(self, seed: int, days: int) -> None:
+    def __init__(self, seed: int, days: int, watch: Callable[[str], None] | None = None) -> None:
         self.seed = seed
+        self._watch = watch
         self.rng = Random(seed)
         day = datetime.fromisoformat(self.rng.choice(BEGINNINGS)).replace(tzinfo=UTC)
         start = round(day.timestamp() * 1000) + self.rng.randrange(DAY)
@@ -141,7 +148,7 @@ class CronWorld:
         elif chance < 0.03:
             self.happened["outages of all"] += 1
             by = rng.randrange(HOUR, 4 * DAY)
-        elif chance < 0.25 or due_at is None:
+        elif chance < 0.15 or due_at is None:
             by = rng.choice((0, 500, 5000, 40_000, 20 * MINUTE))
         else:
             by = max(0, due_at - now) + rng.choice((0, 0, 1, 700, 30_000))
@@ -204,34 +211,35 @@ class CronWorld:
         by_time = self._count_ends(batch, ended)
         rows = self._new_runs()
         self._ask_model(batch, rows, now)
-        for job in list(self.model.jobs.values()):
-            self._check_due(job, [row for row in rows if row.job == job.id], now, by_time)
         for task, state in by_time:
             self._end(task, state)
+        for job in list(self.model.jobs.values()):
+            self._check_due(job, [row for row in rows if row.job == job.id], now)
         known = {row.job for row in rows} - self.model.jobs.keys()
         gone = {job for job in known if not self._was_deleted(job, batch)}
         demand("slots", not gone, f"jobs that are not there have fired: {sorted(gone)}")
         self._check_ended(ended)
         self._check_jobs()
 
-    def _ended(self) -> list[tuple[str, str]]:
-        """The tasks of runs that are over since the last look, and how."""
+    def _ended(self) -> list[Ended]:
+        """The tasks of runs that are over since the last look."""
         if not self._tasks:
             return []
         marks = ", ".join("?" * len(self._tasks))
         found = self.reader.sql(
-            f"SELECT id, state FROM task WHERE id IN ({marks}) ORDER BY seq", tuple(self._tasks)
+            f"SELECT id, state, seq FROM task WHERE id IN ({marks}) ORDER BY seq",
+            tuple(self._tasks),
         )
         demand("runs", len(found) == len(self._tasks), "a task has gone before its end")
-        return [(task, state) for task, state in found if state in ENDED]
+        return [Ended(*row) for row in found if row[1] in ENDED]
 
-    def _count_ends(self, batch: list[Any], ended: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _count_ends(self, batch: list[Any], ended: list[Ended]) -> list[tuple[str, str]]:
         """Count those that were reported, in the order of the verbs; the rest ended by time."""
-        seqs = dict(self.reader.sql("SELECT seq, id FROM task WHERE state IN ('done', 'failed')"))
-        states = dict(ended)
+        by_seq = {one.seq: one.task for one in ended}
+        states = {one.task: one.state for one in ended}
         for kind in (Complete, Fail):
             for request in batch:
-                task = seqs.get(request.seq) if isinstance(request, kind) else None
+                task = by_seq.get(request.seq, "") if isinstance(request, kind) else ""
                 if task in states:
                     self._end(task, states.pop(task))
         for request in batch:
@@ -280,23 +288,15 @@ class CronWorld:
         mine = [row for row in rows if row.job == job.id and row.trigger == "manual"]
         busy = job.document["overlap"] == "skip" and bool(job.active)
         demand("manual", len(mine) == (0 if busy else 1), f"{job.id}, busy {busy}: {mine}")
+        self.happened["run manual"] += len(mine)
         self._begin(job, mine)
         for row in mine:
             job.manual.add(row.task or "")
             rows.remove(row)
 
-    def _check_due(
-        self, job: ModelJob, rows: list[RunRow], now: int, by_time: list[tuple[str, str]]
-    ) -> None:
-        """Runs that ended by time may have done so just before or just after."""
-        ending = sum(task in job.active for task, _ in by_time)
-        found = sorted(map(_entry, rows))
-        for active in (len(job.active), len(job.active) - ending):
-            expected = self.model.due(job, now, active)
-            if sorted(expected) == found:
-                break
-        else:
-            expected = self.model.due(job, now, len(job.active))
+    def _check_due(self, job: ModelJob, rows: list[RunRow], now: int) -> None:
+        expected = self.model.due(job, now, len(job.active))
+        if sorted(expected) != sorted(map(_entry, rows)):
             raise Violation("slots", f"{job} at {now}: expected {expected}, found {rows}")
         for entry in expected:
             self.happened[f"{entry.what} {entry.trigger}".strip()] += 1
@@ -328,8 +328,8 @@ class CronWorld:
     def _was_deleted(self, job: str, batch: list[Any]) -> bool:
         return any(isinstance(r, DeleteJob) and r.id == job for r in batch)
 
-    def _check_ended(self, ended: list[tuple[str, str]]) -> None:
-        for task, state in ended:
+    def _check_ended(self, ended: list[Ended]) -> None:
+        for task, state, _ in ended:
             rows = self.reader.sql(
                 "SELECT status, finished_at, attempts FROM run WHERE task_id = ?", (task,)
             )
@@ -364,6 +364,8 @@ class CronWorld:
         line = f"{self.steps} @{self.store.moment} node {number} {fate}: {asked}"
         self.trace.append(line)
         self._hash.update(line.encode())
+        if self._watch:
+            self._watch(line)
 
 
 def _entry(row: RunRow) -> Entry:
@@ -389,9 +391,9 @@ class Report(msgspec.Struct):
     trace_hash: str
 
 
-def run(seed: int, days: int) -> Report:
+def run(seed: int, days: int, watch: Callable[[str], None] | None = None) -> Report:
     """Play a seed to its end. Raises `Violation` with the seed and the last lines as notes."""
-    world = CronWorld(seed, days)
+    world = CronWorld(seed, days, watch)
     start = world.clock.now()
     try:
         while world.clock.now() < world.end:

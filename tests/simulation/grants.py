@@ -184,7 +184,6 @@ class Grants:
                     ahead = f"task {seq} got the turn of {key} before task {first.seq}"
                     demand("session order", first.seq == seq, ahead)
 
-
     def _judge_number(
         self, key: str, holders: Mapping[int, Task], waiting: Mapping[int, Task]
     ) -> None:

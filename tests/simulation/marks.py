@@ -85,14 +85,13 @@ class Marks:
     def limit(self, key: str) -> int:
         """How many may have the turn at once."""
         told = self.known.get(key, Told())
-        if told.tokens and told.window:
-            if told.tokens / told.window >= self.policy.throttle_at:
-                return 1
-        return self.unthrottled(key)
+        share = (told.tokens or 0) / (told.window or 1)
+        return 1 if share >= self.policy.throttle_at else self.unthrottled(key)
 
     def unthrottled(self, key: str) -> int:
         told = self.known.get(key, Told())
-        own: int = told.settings.get("max_concurrent", self.policy.max_concurrent)
+        default = 1 if key.startswith("tab:") else self.policy.max_concurrent
+        own: int = told.settings.get("max_concurrent", default)
         return own
 
     def rule(self, key: str, message: Message) -> Rule:

@@ -189,7 +189,7 @@ class Callers:
         if self._promised and rng.random() < 0.25:
             task_id = rng.choice(list(self._promised))
             waiter = self._promised.pop(task_id)
-            if rng.random() < 0.2:
+            if rng.random() < 0.4:
                 parents = [waiter]
         else:
             task_id = self._names.new("tsk")

@@ -35,13 +35,13 @@ def a_token_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "next_token", lambda tx: tx.last_token + 1)
 
 
-@plant("counters", "starvation")
+@plant("counters", "starvation", "fairness")
 def a_slot_leaks_when_a_cancelled_run_ends(patch: pytest.MonkeyPatch) -> None:
     real = counts.apply
 
-    def leak(tally: counts.Tally, change: Change) -> None:
+    def leak(lane: counts.Tally, line: counts.Tally, change: Change) -> None:
         if change.verb != lifecycle.CLOSE:
-            real(tally, change)
+            real(lane, line, change)
 
     patch.setattr(counts, "apply", leak)
 
@@ -133,10 +133,10 @@ def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 @plant("final", "history", "state")
 def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
-    def cancel(task: Any, *_: Any) -> leases.Decision:
+    def cancel(task: Any, _: str, __: int, reason: str | None = None) -> leases.Decision:
         after = copy.copy(task)
         after.state = lifecycle.CANCELLED
-        return leases.Decision(Change(task, after, lifecycle.CANCEL), after)
+        return leases.Decision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
     real = leases.cancel
     patch.setattr(leases, "cancel", lambda task, *args: (cancel if task else real)(task, *args))
@@ -185,12 +185,12 @@ def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ticks, "tick", tick)
 
 
-@plant("lost", "told", "starvation")
+@plant("lost", "told", "starvation", "time")
 def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(True))
 
 
-@plant("error", "told", "lease", "tokens")
+@plant("error", "told", "lease", "tokens", "events")
 def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(False))
 

@@ -84,7 +84,7 @@ def an_interruption_lets_the_old_run_go_on(patch: pytest.MonkeyPatch) -> None:
 # --- words ------------------------------------------------------------------------------------
 
 
-@plant("fate")
+@plant("fate", "window")
 def a_joined_word_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(talking, "joined", lambda body, _: body)
 
@@ -215,14 +215,15 @@ def one_too_many_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 @plant("drop")
 def the_newest_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.tasks
+    real = talking._cancel
 
-    def tasks(tx: Transaction, name: str, **values: object) -> list[Task]:
-        found = real(tx, name, **values)
-        return found[::-1] if name == "session_open" else found
+    def cancel(tx: Transaction, tasks: Any, error: str, now: int) -> list[str]:
+        tasks = list(tasks)
+        if error == sessions.DROPPED and tasks:
+            tasks = tx.tasks("session_open", session=tasks[0].session)[-len(tasks) :]
+        return real(tx, tasks, error, now)
 
-    patch.setattr(Transaction, "tasks", tasks)
-    patch.setattr(talking, "_that_may_grow", always(None))
+    patch.setattr(talking, "_cancel", cancel)
 
 
 @plant("drop", "marks", "interrupt", "cancel")
@@ -240,7 +241,7 @@ def a_refused_message_has_its_way(patch: pytest.MonkeyPatch) -> None:
 # --- stops and settings -----------------------------------------------------------------------
 
 
-@plant("stop")
+@plant("stop", "interrupt")
 def a_stopall_leaves_what_waits(patch: pytest.MonkeyPatch) -> None:
     def queued(tx: Transaction, key: str) -> list[Task]:
         return tx.tasks("session_held", session=key)
@@ -279,7 +280,7 @@ def a_stopall_has_no_cutoff(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engines, "VERBS", {**engines.VERBS, StopSession: stop})
 
 
-@plant("marks")
+@plant("marks", "interrupt")
 def a_new_setting_clears_the_others(patch: pytest.MonkeyPatch) -> None:
     def changed(_: Session, new: Settings, __: Any = None) -> str | None:
         return msgspec.json.encode(new).decode() if new != Settings() else None

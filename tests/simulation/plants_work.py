@@ -12,7 +12,7 @@ from fairlane.core.batches import Batch
 from fairlane.core.model import BATCH_GATE, Change, Task
 from fairlane.engine import dependencies as settling
 from fairlane.engine import engine as engines
-from fairlane.engine import leasing, ticks, verbs
+from fairlane.engine import leasing, policies, ticks, verbs
 from fairlane.engine.engine import Engine
 from fairlane.engine.requests import Output
 from fairlane.store.sqlite import SqliteConnection
@@ -271,7 +271,7 @@ def nobody_passes_in_a_session(patch: pytest.MonkeyPatch) -> None:
 
 @plant("order")
 def a_new_aging_changes_no_order(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_line_rule", lambda policy, lane: policy.lanes[lane].strategy)
+    patch.setattr(policies, "_line_rule", lambda policy, lane: policy.lanes[lane].strategy)
 
 
 @plant("starvation", "order", "error")

@@ -39,7 +39,7 @@ class Talkers:
     def ask(self) -> list[Any]:
         rng, chance = self._rng, self._rng.random()
         key = f"chat:{rng.randrange(4)}"
-        if chance < 0.78:
+        if chance < 0.72:
             return self._talk(key)
         if chance < 0.84:
             return [StopSession(key, only_oldest=True)] * rng.choice((1, 1, 2))

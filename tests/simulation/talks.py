@@ -81,26 +81,13 @@ class Talks:
 
     def judge(self, step: Step, causes: Causes) -> None:
         """After the rows have been entered into the books, before turns are judged."""
-        ground = self._ground
-        ground.marks.hear(step, ground.changed, causes)
+        self._ground.marks.hear(step, self._ground.changed, causes)
         if step.committed:
             for key in sorted(self._step):
-                self._read(key)
-        for key, said in self._step.items():
-            for submission in said:
-                if self._placed(submission):
-                    ground.marks.take_over(submission)
-            self._judge_interruption(key)
-        for key, runs in list(self.dying.items()):
-            self.dying[key] = {run for run in runs if self._goes_on(run)}
-            if not self.dying[key]:
-                del self.dying[key]
+                self._judge_messages(key)
+        dying = {key: {r for r in runs if self._goes_on(r)} for key, runs in self.dying.items()}
+        self.dying = {key: runs for key, runs in dying.items() if runs}
         self._judge_windows(step)
-        for key in self._step:
-            if step.committed:
-                self._judge_order(key)
-                self._judge_joining(key)
-                self._judge_cap(key)
         self._judge_drops()
         if step.committed:
             self._judge_stops(step)
@@ -108,6 +95,16 @@ class Talks:
             for request, answer in zip(step.batch, step.outcome.answers, strict=True):
                 if isinstance(request, Submit):
                     self._judge_fates(request, answer)
+
+    def _judge_messages(self, key: str) -> None:
+        self._read(key)
+        for submission in self._step[key]:
+            if self._placed(submission):
+                self._ground.marks.take_over(submission)
+        self._judge_interruption(key)
+        self._judge_order(key)
+        self._judge_joining(key)
+        self._judge_cap(key)
 
     def _read(self, key: str) -> None:
         """Find the words of this step. What was there before is still there."""
@@ -327,7 +324,8 @@ class Talks:
             left = {**self._open[key], **new}.keys() - set(seqs)
             demand("drop", len(left) >= min(rooms), f"{seqs} of {key} were dropped, {left} left")
             still = self._ground.books.waiting.get(key, {}).keys() & self._open[key].keys()
-            for seq in still - self.windowed - self._back():  # others may have had the turn for a moment
+            # Others may have had the turn for a moment.
+            for seq in still - self.windowed - self._back():
                 demand("drop", seq > max(seqs), f"{seqs} of {key} were dropped before {seq}")
 
     def _judge_interruption(self, key: str) -> None:

@@ -26,8 +26,9 @@ LEAST = {
     "restarts": 10,
     "run schedule": 200,
     "run misfire": 5,
-    "missed": 5,
-    "skipped": 5,
+    "run manual": 1,
+    "missed": 1,
+    "skipped": 1,
     "runs failed": 10,
     "asked": 20,
 }

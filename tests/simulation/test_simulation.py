@@ -34,8 +34,14 @@ LEAST = {
     "task.unblocked": 10,
     "mended": 2,
     "batches completed": 10,
+    "joined": 3,
+    "dropped": 3,
+    "interruptions": 3,
+    "stopalls": 1,
+    "stops of sessions": 1,
+    "SessionQueueFull": 1,
 }
-HUNT_SEEDS = range(1, 9)
+HUNT_SEEDS = range(1, 13)
 HUNT_STEPS = 2000
 
 

@@ -45,7 +45,7 @@ class Operator:
         self._rng = rng
         self._agents = agents
         self._kinds = (
-            *(self._lane, self._lane, self._lane),
+            *(self._lane, self._lane, self._lane, self._lane),
             *(self._agent, self._overall, self._kind, self._sessions),
         )
 

@@ -259,7 +259,7 @@ class World:
         found: list[Any] = []
         for _ in range(count):
             chance = self.rng.random()
-            if chance < 0.11:
+            if chance < 0.12:
                 found += self._callers.submit()
             elif chance < 0.18:
                 found += self._talkers.ask()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fairlane.core import lifecycle, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
+from fairlane.core.events import Event
 from fairlane.core.model import ORPHANED, Task
 from fairlane.core.sessions import Session
 from fairlane.engine.views import recount
@@ -29,6 +30,7 @@ def assert_sound(reader: Connection, policy: Policy) -> None:
     assert_sessions_equal_a_recount(reader, policy)
     assert_batches_keep_their_promises(reader)
     assert_events_have_no_gaps(reader)
+    assert_events_name_the_policy_of_their_time(reader)
     assert recount(reader) == []
     for row in reader.run("task_list", limit=_EVERYTHING):
         assert_makes_sense(Task(*row[:_WIDTH]))
@@ -98,6 +100,17 @@ def assert_events_have_no_gaps(reader: Connection) -> None:
     ids = [row[0] for row in reader.run("event_list", after=0, until=last, limit=_EVERYTHING)]
     assert ids == sorted(set(ids))
     assert not ids or ids[-1] <= last
+
+
+def assert_events_name_the_policy_of_their_time(reader: Connection) -> None:
+    """Events are in the order of the commits, and so are versions."""
+    rows = reader.run("event_list", after=0, until=2**60, limit=_EVERYTHING)
+    versions = [Event(*row[: len(Event.__struct_fields__)]).policy_version for row in rows]
+    kept = reader.run("policy_list", version=None, before=None, limit=1)
+    newest = kept[0][0] if kept else 0
+    named = [version for version in versions if version is not None]
+    assert named == sorted(named)
+    assert all(0 <= version <= newest for version in named)
 
 
 def assert_makes_sense(task: Task) -> None:

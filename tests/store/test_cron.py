@@ -244,6 +244,7 @@ def test_a_run_that_ends_in_the_same_moment_is_not_in_the_way(crontab: Crontab) 
 def test_runs_of_a_job_wait_for_each_other_unless_they_may_overlap(
     crontab: Crontab, overlap: str, at_once: int
 ) -> None:
+    crontab.scheduler.set_policy(sessions={"maxConcurrent": 2})
     crontab.add(overlap=overlap)
     for _ in range(3):
         crontab.pass_time(MINUTE)

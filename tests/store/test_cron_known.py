@@ -535,8 +535,8 @@ def test_a_job_ends_after_its_last_run(jobs: Jobs) -> None:
 
 def test_a_job_runs_from_its_start_to_its_end(jobs: Jobs) -> None:
     start = jobs.now
-    bounds = {"startAt": moment(start + 3 * MINUTE), "endAt": moment(start + 5 * MINUTE)}
-    job = jobs.create(**bounds)
+    first, last = start + 3 * MINUTE, start + 5 * MINUTE
+    job = jobs.create(startAt=moment(first), endAt=moment(last))
     for _ in range(9):
         jobs.pass_time(MINUTE)
         jobs.work()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import pytest
 
 from fairlane.clock import ManualClock
+from fairlane.core.cron import Schedule
 from fairlane.engine import cron
 from fairlane.engine.requests import CreateJobs
+from fairlane.store.cron import save_jobs
 from tests.store.crontab import HOUR, MINUTE, Crontab, document
 from tests.store.faults import CONNECT, MOMENTS, BreakOnce, WatchedConnection, WatchedStore
 from tests.store.invariants import assert_sound
@@ -123,6 +126,24 @@ def test_what_many_jobs_have_missed_is_worked_off_in_steps(crontab: Crontab) -> 
     crontab.settle()
     missed = [run for run in crontab.runs(None) if run.status == "missed"]
     assert sorted(run.job_name for run in missed) == ["a", "b", "c"]
+
+
+def test_a_zone_that_a_node_does_not_know_stops_only_its_job(crontab: Crontab) -> None:
+    crontab.add("good")
+    job = crontab.add("odd", schedule={"kind": "cron", "expr": "* * * * *", "tz": "UTC"})
+    unknown = Schedule(kind="cron", expr="* * * * *", tz="Mars/Base")
+    job.definition = msgspec.structs.replace(job.definition, schedule=unknown)
+    engine = crontab.scheduler.engine
+    tx = engine._begin(engine._connect())
+    save_jobs(tx, [job])
+    tx.finish(engine.name, 99)
+    tx.connection.commit()
+    crontab.pass_time(MINUTE)
+    assert crontab.statuses("good") == ["queued"]
+    odd = crontab.job("odd")
+    assert (odd.definition.enabled, odd.disabled_reason, odd.next_run_at) == (False, "errors", None)
+    assert odd.last_error is not None
+    assert "Mars/Base" in odd.last_error
 
 
 class NotedConnection(WatchedConnection):

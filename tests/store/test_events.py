@@ -8,8 +8,19 @@ import pytest
 
 from fairlane.core import events
 from fairlane.core.events import Attempt
-from fairlane.engine.requests import Cancel, Complete, Fail, Release, Renew, SetPolicy, Submit
+from fairlane.engine.requests import (
+    Cancel,
+    Complete,
+    CreateJobs,
+    Fail,
+    Release,
+    Renew,
+    RunJob,
+    SetPolicy,
+    Submit,
+)
 from fairlane.engine.views import EventFilter, Views
+from tests.store.crontab import document
 from tests.store.histories import play
 from tests.store.scheduler import NODE, TTL_MS, WORK, Scheduler, lease_request, submission
 
@@ -312,4 +323,6 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.try_submit("too much")
     scheduler.cancel("b")
     scheduler.fail_next()
+    scheduler.ask(CreateJobs(["job_report"], [document("report")]))
+    scheduler.ask(RunJob("job_report"))
     assert {event.type for event in scheduler.events()} == set(events.TYPES)

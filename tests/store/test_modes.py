@@ -430,6 +430,17 @@ def test_a_change_of_the_policy_acts_at_once_where_a_session_says_nothing(
     assert scheduler.lease(10) == []
 
 
+def test_in_the_session_of_a_tab_one_runs_at_a_time_unless_it_says_otherwise_itself(
+    scheduler: Scheduler,
+) -> None:
+    scheduler.set_policy(sessions={"maxConcurrent": 3})
+    tab = Chat(scheduler, "tab:a:t1")
+    scheduler.submit("t1", "t2", "t3", session=tab.key)
+    assert scheduler.names(10) == ["t1"]
+    tab.tune(max_concurrent=2)
+    assert scheduler.names(10) == ["t2"]
+
+
 # -------------------------------------------------------------------- throttle
 
 

@@ -18,6 +18,8 @@ from tests.store.scheduler import Scheduler, submission
 from tests.store.stores import contents
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.store.base import Store
 
 ROUTES = ("handler/one", "handler/two", "action")
@@ -252,9 +254,13 @@ class History:
             scheduler.clock.advance(chance.choice([10, 400, 1000, 5000]))
 
     def end(self, task: Task) -> None:
-        how = self.chance.choice(
-            [self.scheduler.complete, self.scheduler.fail, self.scheduler.release]
-        )
+        scheduler = self.scheduler
+        ways: list[Callable[[Task], Task]] = [
+            scheduler.complete,
+            scheduler.fail,
+            scheduler.release,
+        ]
+        how = self.chance.choice(ways)
         with contextlib.suppress(LeaseLost):  # time may have taken it back
             how(task)
 

@@ -10,7 +10,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 
 from fairlane.cli import exits, parser
 from fairlane.core.errors import FairlaneError
@@ -33,11 +34,10 @@ def _run(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a letter the terminal lacks is no reason to fail
             stream.reconfigure(errors="replace")
     args = parser.parse(arguments)
-    from fairlane.cli import commands  # noqa: PLC0415 - help has no use for it
     from fairlane.cli.output import complain, tell  # noqa: PLC0415 - as above
 
     try:
-        code = commands.COMMANDS[args.command](args)
+        code = _command(args.command)(args)
         sys.stdout.flush()
         return code
     except FairlaneError as error:
@@ -54,6 +54,14 @@ def _run(arguments: Sequence[str]) -> int:
 
         traceback.print_exc()
         return exits.DEFECT
+
+
+def _command(name: str) -> Callable[[Namespace], int]:
+    if name in ("sched", "queue"):  # called for every piece of work: nothing else is loaded
+        from fairlane.cli.queue import COMMANDS  # noqa: PLC0415 - help has no use for it
+    else:
+        from fairlane.cli.commands import COMMANDS  # noqa: PLC0415 - as above
+    return COMMANDS[name]
 
 
 def _let_go() -> None:

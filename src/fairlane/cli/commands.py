@@ -103,14 +103,8 @@ def worker(args: argparse.Namespace) -> int:
     return run(args)
 
 
-def sched(args: argparse.Namespace) -> int:
-    from fairlane.cli.queue import sched as run  # noqa: PLC0415 - few commands are about it
-
-    return run(args)
-
-
-def queue(args: argparse.Namespace) -> int:
-    from fairlane.cli.queue import queue as run  # noqa: PLC0415 - few commands are about it
+def mcp(args: argparse.Namespace) -> int:
+    from fairlane.cli.mcp import run  # noqa: PLC0415 - slow to import
 
     return run(args)
 
@@ -149,9 +143,8 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "stopall": sessions.stop_all,
     "sessions": sessions.sessions,
     "lanes": sessions.lanes,
-    "sched": sched,
-    "queue": queue,
     "worker": worker,
+    "mcp": mcp,
     "stats": stats,
     "templates": templates,
     "cron": cron,

@@ -27,8 +27,6 @@ from fairlane.engine.requests import UseSecret
 from fairlane.engine.views import Views
 from fairlane.http import inside
 from fairlane.http.app import HttpApp
-from fairlane.outbound.guard import Guard
-from fairlane.outbound.webhooks import new_secret
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
@@ -62,10 +60,14 @@ class StoreTransport:
         self._closed = False
 
     def ask(self, request: Request) -> Answer:
+        return self._runner.run(self.answered(request))
+
+    async def answered(self, request: Request) -> Answer:
+        """The same for who has an event loop."""
         if request.method != "GET" and not self._writing:
             self.node.writer.start(look=False)
             self._writing = True
-        return self._runner.run(inside.ask(self._http, request))
+        return await inside.ask(self._http, request)
 
     def stream(self, request: Request) -> Streaming:
         stack = contextlib.AsyncExitStack()
@@ -107,6 +109,8 @@ def _policy(store: Store, node: Node) -> Policy:
 
 def _check_callback(url: str) -> None:
     """As the server would with the same settings; it checks again before it sends."""
+    from fairlane.outbound.guard import Guard  # noqa: PLC0415 - slow to import
+
     Guard(config.load().allow_outbound).check(url)
 
 
@@ -193,6 +197,8 @@ def webhook_secret(settings: config.Settings) -> str:
     """The one in force: the operator's own, or the store's, made now when there was none."""
     if settings.webhook_secret:
         return settings.webhook_secret
+    from fairlane.outbound.webhooks import new_secret  # noqa: PLC0415 - slow to import
+
     engine = Engine(usable_store(settings.store), SystemClock(), name=new_node_name())
     try:
         secret: str = one(engine, UseSecret(new_secret()))

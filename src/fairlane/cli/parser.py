@@ -36,6 +36,7 @@ SERVE_SETTINGS: Final = (
     "agent",
     "allow_outbound",
     "drain_seconds",
+    "mcp_writes",
     "log_level",
 )
 # Commands whose verb may be left out, and whether what is listed may be named.
@@ -64,7 +65,7 @@ Leaves = Mapping[str, Parser]
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """What was asked for. Exits, like argparse, after help and after a complaint."""
-    parser, leaves = build()
+    parser, leaves = build(arguments[0] if arguments else None)
     if not arguments:
         parser.print_help()
         parser.exit(USAGE)
@@ -93,14 +94,23 @@ def _names_verb(rest: Sequence[str]) -> bool:
     return bool(rest) and (rest[0] in ("-h", "--help") or not rest[0].startswith("-"))
 
 
-def build() -> tuple[Parser, Leaves]:
-    """The parser, and the one of each command by its name (`webhooks secret`)."""
+def build(only: str | None = None) -> tuple[Parser, Leaves]:
+    """The parser, and the one of each command by its name (`webhooks secret`).
+
+    A host calls `sched` and `queue` for every piece of work: for those, nothing else is built.
+    """
     parser = Parser(prog="fairlane", description=ABOUT, epilog=_epilog())
     parser.add_argument("--version", action="version", version=f"fairlane {__version__}")
     commands = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", required=True
     )
     leaves: dict[str, Parser] = {}
+
+    if only in ("sched", "queue"):
+        from fairlane.cli import queue_options  # noqa: PLC0415 - built on this module
+
+        queue_options.fill(commands, leaves)
+        return parser, leaves
 
     def add(name: str, summary: str, fill: Callable[[Parser], None]) -> None:
         leaves[name] = commands.add_parser(name, help=summary, description=f"{summary}.")
@@ -125,6 +135,7 @@ def build() -> tuple[Parser, Leaves]:
     session_options.fill(add, commands, leaves)
     queue_options.fill(commands, leaves)
     add("worker", "Run the handlers of a module for a server", worker_options.fill)
+    add("mcp", "Offer the verbs to an agent as tools, by the Model Context Protocol", _mcp)
     add("stats", "Show what the scheduler has done and has to do", server_or_store)
     add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
     about = "Keep instructions with parameters, and make tasks of them"
@@ -173,7 +184,26 @@ def _serve(parser: Parser) -> None:
     parser.add_argument(
         "--drain-seconds", metavar="N", help="how long running tasks may take to finish (10)"
     )
+    parser.add_argument(
+        "--mcp-writes",
+        action="store_true",
+        default=None,
+        help="agents may change things over /mcp, not only look",
+    )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error (info)")
+
+
+def _mcp(parser: Parser) -> None:
+    parser.epilog = (
+        "Speaks JSON-RPC on standard input and output, for a program that starts it; so does\n"
+        "fairlane serve over HTTP, at /mcp. Needs the extra: pip install 'fairlane[mcp]'."
+    )
+    parser.add_argument(
+        "--allow-writes",
+        action="store_true",
+        help="offer the tools that change something too, not only those that look",
+    )
+    _where(parser)
 
 
 def _submit(parser: Parser) -> None:
@@ -312,6 +342,11 @@ def wait_option(parser: Parser, summary: str = "wait until it has ended, at most
 
 
 def server_or_store(parser: Parser) -> None:
+    _where(parser)
+    _as_json(parser)
+
+
+def _where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--url", metavar="URL", help="the server (FAIRLANE_URL, or http://127.0.0.1:9867)"
@@ -319,7 +354,6 @@ def server_or_store(parser: Parser) -> None:
     where.add_argument(
         "--store", metavar="URL", help="work on the store itself, a server may run beside it"
     )
-    _as_json(parser)
 
 
 def _store_only(parser: Parser) -> None:

@@ -230,6 +230,12 @@ QUEUE: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
+COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "sched": sched,
+    "queue": queue,
+}
+
+
 @contextlib.contextmanager
 def _opened(
     args: argparse.Namespace, *, create: bool = False

@@ -20,10 +20,14 @@ from fairlane.app import ConfigWatcher, Fairlane, tune
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.http.app import HttpApp
+from fairlane.mcp import endpoint as mcp
+from fairlane.mcp.endpoint import Endpoint
 
 log = logging.getLogger("fairlane")
 
 POLICY_LOOK_SECONDS: Final = 0.5
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+HTTP_PORT: Final = 80  # the one that a request need not name
 
 
 def serve(settings: Settings) -> None:
@@ -31,7 +35,8 @@ def serve(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("uvicorn").setLevel("WARNING")
+    for library in ("uvicorn", "mcp"):
+        logging.getLogger(library).setLevel("WARNING")
     listener = _listen(settings.host, settings.port)
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
@@ -54,7 +59,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     await app.start()
     tune()
     watcher = _watch_policy(settings, app)
-    server = _Server(app, listener)
+    agents = _endpoint(settings, app, listener)
+    server = _Server(app, listener, agents)
     try:
         await server.run(_address(settings.host, listener))
     finally:
@@ -69,6 +75,18 @@ def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
     watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: policy_of(settings), app)
     watcher.start()
     return watcher
+
+
+def _endpoint(settings: Settings, app: Fairlane, listener: socket.socket) -> Endpoint | None:
+    """What answers at /mcp; nothing does when the extra is not installed."""
+    if settings.mcp_writes:
+        mcp.require()
+    if not mcp.installed():
+        return None
+    port = listener.getsockname()[1]
+    names = dict.fromkeys((*LOOPBACK, bracketed(settings.host)))
+    hosts = [f"{name}:{port}" for name in names] + (list(names) if port == HTTP_PORT else [])
+    return Endpoint(app.call, writes=settings.mcp_writes, authorities=hosts)
 
 
 def policy_of(settings: Settings) -> dict[str, Any]:
@@ -98,13 +116,14 @@ def read_policy(file: Path) -> dict[str, Any]:
 
 
 class _Server:
-    def __init__(self, app: Fairlane, listener: socket.socket) -> None:
+    def __init__(self, app: Fairlane, listener: socket.socket, agents: Endpoint | None) -> None:
         self._app = app
+        self._agents = agents
         self._listener = listener
         self._signals = 0
         self._told = asyncio.Event()
         config = uvicorn.Config(
-            HttpApp(app.node, app.guard.check),
+            HttpApp(app.node, app.guard.check, mounts={mcp.PATH: agents} if agents else None),
             lifespan="off",
             ws="none",
             proxy_headers=False,
@@ -132,6 +151,8 @@ class _Server:
         await self._app.drain()
         self._uvicorn.should_exit = True
         await listening
+        if self._agents is not None:
+            await self._agents.close()
 
     def _signalled(self) -> None:
         self._signals += 1
@@ -161,5 +182,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _address(host: str, listener: socket.socket) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"http://{bracketed(host)}:{listener.getsockname()[1]}"
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -110,7 +110,7 @@ def set_(args: argparse.Namespace) -> int:
 
 
 def _setting(name: str) -> str:
-    found = _SETTINGS.get(name.removeprefix("--").replace("-", "_"))
+    found = _SETTINGS.get(name.replace("-", "_"))
     if found is None:
         known = ", ".join(option.replace("_", "-") for option in _SETTINGS)
         raise InvalidRequest(f"--unset {name} is none of {known}")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.retries import Backoff
+from fairlane.core.sessions import OF_CRON
 from fairlane.core.slots import (
     AT,
     CRON,
@@ -137,7 +138,7 @@ class Job(msgspec.Struct):
     @property
     def session(self) -> str | None:
         """Where its tasks wait for each other, if they do."""
-        return None if self.definition.overlap == ALLOW else f"cron:{self.id}"
+        return None if self.definition.overlap == ALLOW else f"{OF_CRON}{self.id}"
 
 
 class Run(msgspec.Struct):
@@ -380,7 +381,7 @@ def ended(job: Job, status: str, error: str | None) -> str | None:
         return None
     job.last_error = error
     if status == OK:
-        alert = RECOVERED if job.alerted else None
+        alert = RECOVERED if job.alerted and definition.alert_url else None
         job.consecutive_errors, job.alerted = 0, False
         return alert
     job.consecutive_errors += 1

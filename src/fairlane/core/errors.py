@@ -5,6 +5,7 @@
     |   |-- InvalidRequest       invalid_request
     |   |-- BatchTooLarge        batch_too_large
     |   |-- PayloadTooLarge      payload_too_large
+    |   |-- Forbidden            forbidden
     |   |-- NotFound             not_found
     |   |-- Conflict             conflict
     |   |-- IdempotencyConflict  idempotency_conflict
@@ -70,6 +71,12 @@ class BatchTooLarge(CallerError):
 
 class PayloadTooLarge(CallerError):
     code = "payload_too_large"
+
+
+class Forbidden(CallerError):
+    """Understood, and not allowed to who asks."""
+
+    code = "forbidden"
 
 
 class NotFound(CallerError):

@@ -132,7 +132,8 @@ class Task(msgspec.Struct, gc=False):
 
 
 # What `copy.copy` comes to, without its detour: a row is copied for each of its changes.
-copied: Final[Callable[[Task], Task]] = Task.__copy__  # type: ignore[attr-defined]
+_copy = "__copy__"  # which msgspec's stubs leave out
+copied: Final[Callable[[Task], Task]] = getattr(Task, _copy)
 
 
 class Change(msgspec.Struct, gc=False):

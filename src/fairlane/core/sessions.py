@@ -7,7 +7,7 @@ one when the conversation has filled its context window up to the policy's share
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,11 @@ FOLLOWUP: Final = "followup"
 INTERRUPT: Final = "interrupt"
 COLLECT: Final = "collect"
 MODES: Final = (QUEUE, FOLLOWUP, INTERRUPT, COLLECT)
+
+OF_CRON: Final = "cron:"  # how the sessions of cron jobs begin
+
+# The session of a browser tab, in which actions run one at a time whatever the policy says.
+TAB_PREFIX: Final = "tab:"
 
 DROP_OLD: Final = "old"
 DROP_NEW: Final = "new"
@@ -92,7 +97,7 @@ _decoder: Final = msgspec.json.Decoder(Settings)
 
 def resolved(policy: SessionPolicy, session: Session, own: Settings | None = None) -> SessionPolicy:
     """The policy with what the session says over it, and what a message says over that."""
-    said = {}
+    said: dict[str, Any] = {"max_concurrent": _at_once(policy, session)}
     for settings in (session.own, own or Settings()):
         given = msgspec.structs.asdict(settings)
         said.update({name: value for name, value in given.items() if value is not None})
@@ -106,16 +111,18 @@ def throttled(policy: SessionPolicy, session: Session) -> bool:
 
 
 def limit(policy: SessionPolicy, session: Session) -> int:
-    """How many may have the turn at once."""
-    if throttled(policy, session):
+    """How many may have the turn at once. A cron job never overlaps itself, whatever is said."""
+    if throttled(policy, session) or session.key.startswith(OF_CRON):
         return 1
     own = session.own.max_concurrent if session.settings else None
-    return own or policy.max_concurrent
+    return own or _at_once(policy, session)
 
 
-def changed(
-    session: Session, new: Settings, unset: frozenset[str] = frozenset()
-) -> str | None:
+def _at_once(policy: SessionPolicy, session: Session) -> int:
+    return 1 if session.key.startswith(TAB_PREFIX) else policy.max_concurrent
+
+
+def changed(session: Session, new: Settings, unset: frozenset[str] = frozenset()) -> str | None:
     """The session's settings, as text, without `unset` and with `new` laid over them."""
     own = msgspec.structs.asdict(session.own)
     said = {name: value for name, value in own.items() if name not in unset}

@@ -10,7 +10,6 @@ name. The trap: `cronsim` gets wall time only; what that means in a zone is deci
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -54,6 +53,7 @@ _NAMES: Final = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH: Final = _EPOCH.replace(tzinfo=None)
 _MS: Final = timedelta(milliseconds=1)
+_CALENDAR_END: Final = 253_402_300_800_000  # the year 10000, which has no name any more
 
 
 class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -97,7 +97,8 @@ def moments_of(schedule: Schedule, after: int) -> Iterator[int]:
         assert schedule.every_ms is not None
         anchor_at = schedule.anchor_at or 0
         number = max(1, (after - anchor_at) // schedule.every_ms + 1)
-        yield from itertools.count(anchor_at + number * schedule.every_ms, schedule.every_ms)
+        first_at = anchor_at + number * schedule.every_ms
+        yield from range(first_at, _CALENDAR_END, schedule.every_ms)
     else:
         assert schedule.at is not None
         if schedule.at > after:
@@ -227,6 +228,8 @@ def _check_every(schedule: Schedule) -> None:
         raise InvalidRequest(
             f"field 'schedule.everyMs' must be from {EVERY_MS_MIN} to {EVERY_MS_MAX}"
         )
+    if next_slot(schedule, 0) is None:
+        raise InvalidRequest("field 'schedule.anchor' is so late that nothing comes after it")
 
 
 def _check_cron(schedule: Schedule, now: int) -> None:

@@ -8,8 +8,10 @@ stuck. Tasks of cron are known by their ids: no other task pays for it.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
@@ -22,6 +24,8 @@ from fairlane.engine import verbs
 from fairlane.engine.requests import CreateJobs, DeleteJob, RunJob, Submit, ToggleJob, UpdateJob
 from fairlane.store import cron as store
 from fairlane.store.transaction import Transaction
+
+log = logging.getLogger("fairlane.cron")
 
 STEP: Final = 100  # jobs in one transaction
 SLOTS_MAX: Final = 5000  # slots that are looked at in one transaction, give or take a job
@@ -185,10 +189,11 @@ def not_found(id_: str) -> NotFound:
 
 def fire(tx: Transaction, now: int) -> None:
     """Submit what is due; `tx.due_at` tells when the next is."""
-    due = store.due_jobs(tx, now, STEP)
-    if due:
-        _fire(tx, due, now)
-    tx.note_due(store.next_due_at(tx))
+    due_at = store.next_due_at(tx)
+    if due_at is not None and due_at <= now:
+        _fire(tx, store.due_jobs(tx, now, STEP), now)
+        due_at = store.next_due_at(tx)
+    tx.note_due(due_at)
 
 
 def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
@@ -226,12 +231,24 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
     decisions = []
     slots = 0
     for job in due:
-        decision = cron.decide(job, now, active.get(job.id, 0))
+        try:
+            decision = cron.decide(job, now, active.get(job.id, 0))
+        except ZoneInfoNotFoundError as error:  # made by a node that knows more zones
+            _give_up(tx, job, error)
+            continue
         decisions.append((job, decision))
         slots += decision.missed + len(decision.skipped) + len(decision.fires)
         if slots > SLOTS_MAX:
             break
     return decisions
+
+
+def _give_up(tx: Transaction, job: Job, error: ZoneInfoNotFoundError) -> None:
+    """Nobody can tell when it would fire; it must not keep the others from it."""
+    log.warning("cron job %s is disabled: %s", job.id, error.args[0])
+    job.last_status, job.last_error = cron.ERROR, f"{error.args[0]}: change 'schedule.tz'"
+    cron.disable(job, cron.BY_ERRORS)
+    store.save_jobs(tx, [job])
 
 
 def _keys(decision: Decision) -> list[str]:

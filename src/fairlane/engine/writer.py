@@ -54,12 +54,15 @@ class Writer:
         self._wake = threading.Condition(self._lock)
         self._nudged = True
         self._stopping = False
+        self._begins_asked = False  # the thread begins with the first request
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
     def start(self, *, look: bool = True) -> None:
         """Begin; without `look`, with what is asked first and not with what time has done."""
         self._nudged = look
-        self._thread.start()
+        self._begins_asked = not look
+        if look:
+            self._thread.start()
 
     def stop(self) -> None:
         """Answer everything that has been asked, then end the thread."""
@@ -123,6 +126,9 @@ class Writer:
             self._inbox.append(ticket)
             if len(self._inbox) == 1:
                 self._wake.notify()
+            if self._begins_asked:
+                self._begins_asked = False
+                self._thread.start()
 
     def _run(self) -> None:
         while (batch := self._collect()) is not None:

@@ -30,6 +30,7 @@ STATUS: Final[Mapping[str, int]] = {
     "batch_too_large": 400,
     "invalid_policy": 400,
     "target_refused": 400,
+    "forbidden": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "conflict": 409,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from fairlane.core.errors import FairlaneError, NotFound
@@ -35,6 +35,8 @@ from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
 
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 _READS: Final = ("GET", "HEAD")
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
@@ -46,15 +48,19 @@ class HttpApp:
         check_url: Callable[[str], object],
         *,
         look_seconds: float | None = None,
+        mounts: Mapping[str, Application] | None = None,
     ) -> None:
-        """`look_seconds`: how often streams look for what others wrote, when nobody tells."""
+        """`look_seconds`: how often streams look for what others wrote, when nobody tells.
+
+        `mounts` are applications of their own that answer POST at a path.
+        """
         self._node = node
+        self._mounts = mounts or {}
         tasks = Tasks(node, check_url)
         templates = Templates(node, tasks)
         batches = Batches(node)
         sessions = Sessions(node, tasks)
         lanes = Lanes(node)
-        queue = Queue(node)
         events = Events(node, look_seconds)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._about},
@@ -88,14 +94,8 @@ class HttpApp:
             "/lanes/{name}/clear": {"POST": lanes.clear},
             **Leases(node).routes(),
             **Policies(node).routes(),
-            "/leases/reclaim": {"POST": queue.reclaim},
-            "/scheduler/plan": {"GET": queue.plan},
-            "/scheduler/policy": {"GET": queue.policy, "PATCH": queue.set_policy},
+            **Queue(node).routes(),
             "/scheduler/stats": {"GET": tasks.stats},
-            "/queue": {"POST": queue.add, "GET": queue.list},
-            "/queue/drain": {"POST": queue.drain},
-            "/queue/import": {"POST": queue.import_},
-            "/queue/{id}": {"GET": queue.show},
             "/templates": {"POST": templates.create, "GET": templates.list},
             "/templates/{id}": {
                 "GET": templates.show,
@@ -116,6 +116,10 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        mounted = self._mounts.get(scope["path"])
+        if mounted is not None:
+            await mounted(scope, receive, send)
             return
         request = Request(scope, receive)
         answer = await self._answer(scope, request)
@@ -153,6 +157,7 @@ class HttpApp:
 
     async def _about(self, _: Request) -> Answer:
         routes = {path: sorted(methods) for path, methods in self.routes.items()}
+        routes |= {path: ["POST"] for path in self._mounts}
         return Answer(200, {"name": "fairlane", "version": __version__, "routes": routes})
 
     async def _live(self, _: Request) -> Answer:

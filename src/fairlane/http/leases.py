@@ -17,7 +17,7 @@ from fairlane import fields, wire
 from fairlane.bodies import KINDS
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
-from fairlane.core.policy import Policy, nearest
+from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
 from fairlane.http.answers import Answer, Handler, Request
@@ -103,7 +103,8 @@ class Leases:
 
     async def lease(self, request: Request) -> Answer:
         body = await _decoded(request, _lease_decoder)
-        wanted = _wanted(body, self._node.policy, self._node.clock.monotonic())
+        await self._check_lanes(body.lanes or ())
+        wanted = _wanted(body, self._node.clock.monotonic())
         if self._node.draining:
             raise Draining(
                 "the server is stopping; lease from another one or try again later",
@@ -166,6 +167,17 @@ class Leases:
 
     # ---------------------------------------------------------------- parts
 
+    async def _check_lanes(self, names: Sequence[str]) -> None:
+        if all(name in self._node.policy.lanes for name in names):
+            return
+        # Another node may have made a lane a moment ago: the newest policy is in the store.
+        view = await self._node.views.read(self._node.views.policy, None)
+        lanes = self._node.policy.lanes if view is None else wire.decode(view.document)["lanes"]
+        for name in names:
+            if name not in lanes:
+                hint = nearest(name, lanes)
+                raise InvalidRequest(f"field 'lanes': '{name[:64]}' is no lane of the policy{hint}")
+
     async def _granted(self, request: Request, wanted: Lease) -> Sequence[Grant]:
         """What the writer grants; nothing, and nothing kept, when the caller goes before that."""
         asking = asyncio.ensure_future(self._node.writer.ask(wanted))
@@ -208,15 +220,11 @@ async def _decoded(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
     return fields.decoded(decoder, await request.body() or b"{}", names)
 
 
-def _wanted(body: LeaseBody, policy: Policy, now: float) -> Lease:
+def _wanted(body: LeaseBody, now: float) -> Lease:
     _check_worker(body.worker)
     fields.within("limit", body.limit, 1, LIMIT_MAX)
     fields.within("waitMs", body.wait_ms, 0, WAIT_MS_MAX)
     fields.within("ttlMs", body.ttl_ms, 1, fields.DAY_MS)
-    for name in body.lanes or ():
-        if name not in policy.lanes:
-            hint = nearest(name, policy.lanes)
-            raise InvalidRequest(f"field 'lanes': '{name[:64]}' is no lane of the policy{hint}")
     routes, any_handler = _routes(body)
     return Lease(
         worker=body.worker,

@@ -14,7 +14,7 @@ import msgspec
 from fairlane import fields, wire
 from fairlane.core import differences
 from fairlane.core.differences import Difference
-from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound
+from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound, StoreMismatch
 from fairlane.core.policy import Policy, nearest, read, to_document
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
@@ -59,7 +59,7 @@ class Policies:
     async def rollback(self, request: Request) -> Answer:
         version = _version(fields.parse_object(await request.body()))
         view = await self._find(version)
-        document = {} if view is None else msgspec.json.decode(view.document)
+        document = {} if view is None else _kept(view)
         usual = f"rollback to version {version}"
         return await self._set(request, document, "rollback", REPLACE, note=usual)
 
@@ -169,15 +169,21 @@ def _about(view: PolicyView) -> dict[str, Any]:
     return {key: value for key, value in shape.items() if value is not None}
 
 
+def _kept(view: PolicyView) -> Any:
+    try:
+        return msgspec.json.decode(view.document)
+    except msgspec.DecodeError:
+        raise StoreMismatch(f"version {view.version} of the policy is not valid JSON") from None
+
+
 def _document(view: PolicyView | None) -> Any:
-    """As this version understands it; as it stands when it cannot. None is the defaults."""
+    """As this version understands it; the text when it cannot. None is the defaults."""
     if view is None:
         return to_document(Policy())
-    kept = msgspec.json.decode(view.document)
     try:
-        return to_document(read(kept)[0])
-    except InvalidPolicy:
-        return kept
+        return to_document(read(_kept(view))[0])
+    except (InvalidPolicy, StoreMismatch):
+        return view.document
 
 
 def _changes(change: PolicyChange) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from fairlane.engine.planning import Asked, Plan
 from fairlane.engine.requests import PATCH, Drain, Drained, Enqueue, SetPolicy, TakeBack, TakenBack
 from fairlane.engine.views import TaskView
 from fairlane.entries import LANE, SCHEMA_VERSION
-from fairlane.http.answers import Answer, Request, actor, whole_number
+from fairlane.http.answers import Answer, Handler, Request, actor, whole_number
 
 PLAN_LIMIT_DEFAULT: Final = 100
 _CURSOR_PARTS: Final = 2
@@ -31,6 +31,17 @@ _CURSOR_PARTS: Final = 2
 class Queue:
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/leases/reclaim": {"POST": self.reclaim},
+            "/scheduler/plan": {"GET": self.plan},
+            "/scheduler/policy": {"GET": self.policy, "PATCH": self.set_policy},
+            "/queue": {"POST": self.add, "GET": self.list},
+            "/queue/drain": {"POST": self.drain},
+            "/queue/import": {"POST": self.import_},
+            "/queue/{id}": {"GET": self.show},
+        }
 
     async def plan(self, request: Request) -> Answer:
         query = request.query("lane", "now", "limit")

@@ -242,6 +242,14 @@ def test_without_a_number_the_first_error_is_told_and_without_an_address_none() 
     assert cron.ended(job(), "error", None) is None
 
 
+def test_nothing_is_told_when_the_address_has_gone() -> None:
+    watched = job(alert_url="https://receiver.example")
+    cron.ended(watched, "error", None)
+    watched.definition = job().definition
+    assert cron.ended(watched, "ok", None) is None
+    assert not watched.alerted
+
+
 def test_a_job_stops_after_so_many_errors() -> None:
     fragile = job(disable_after=2)
     cron.ended(fragile, "error", "first")

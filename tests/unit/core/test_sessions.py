@@ -89,6 +89,10 @@ def test_the_limit_is_the_sessions_own_or_the_policys() -> None:
     assert sessions.limit(several, _session(Settings(max_concurrent=2))) == 2
 
 
+def test_the_session_of_a_cron_job_gives_the_turn_to_one_at_a_time() -> None:
+    assert sessions.limit(SessionPolicy(max_concurrent=4), Session("cron:job_1")) == 1
+
+
 # ---------------------------------------------------------------- how many may wait
 
 

@@ -164,6 +164,10 @@ def test_a_good_schedule_passes(schedule: Schedule) -> None:
         (Schedule(kind="every"), "'schedule.everyMs'"),
         (Schedule(kind="every", every_ms=999), "'schedule.everyMs' must be from 1000 to"),
         (Schedule(kind="every", every_ms=367 * 86_400_000), "'schedule.everyMs'"),
+        (
+            Schedule(kind="every", every_ms=1000, anchor_at=at("9999-12-31T23:59:59.500Z")),
+            "'schedule.anchor'",
+        ),
         (Schedule(kind="cron"), "missing required field 'schedule.expr'"),
         (cron("0 0 * *"), "'schedule.expr' must have five fields"),
         (cron("0 0 0 * * *"), "got 6"),

@@ -1,0 +1,68 @@
+"""What a tool answers: the bytes that its command prints, and whether it went wrong.
+
+A tool that writes is refused before anything is asked. What is refused, here or by a route, is an
+answer too, with the error's JSON as its text, so that a model can read it and do better.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import wire
+from fairlane.core.errors import FairlaneError, Forbidden, PayloadTooLarge
+from fairlane.mcp import schemas
+from fairlane.mcp.calls import Calls, Shape
+from fairlane.mcp.tool import Tool
+
+log = logging.getLogger("fairlane.mcp")
+
+# More than this helps no model. What a write answers is never held back: it has been done.
+ANSWER_BYTES_MAX: Final = 1_048_576
+
+
+class Answer(msgspec.Struct, frozen=True):
+    text: str
+    shape: Shape
+    failed: bool = False
+
+
+async def answer(calls: Calls, tool: Tool, given: Mapping[str, Any], *, writes: bool) -> Answer:
+    try:
+        if tool.writes and not writes:
+            raise _not_allowed(tool)
+        shape: Shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
+        return _told(tool, shape)
+    except FairlaneError as error:
+        return _failed(wire.error(error))
+    except Exception:
+        log.exception("the tool %s went wrong", tool.name)
+        return _failed(
+            {"code": "internal_error", "error": "something went wrong here; see the log"}
+        )
+
+
+def _not_allowed(tool: Tool) -> Forbidden:
+    return Forbidden(
+        f"the tool {tool.name} changes something and is not allowed here; who started this server "
+        "can allow it: fairlane mcp --allow-writes, or fairlane serve --mcp-writes",
+        details={"tool": tool.name, "scope": tool.scope},
+    )
+
+
+def _told(tool: Tool, shape: Shape) -> Answer:
+    shapes = shape[tool.lines] if tool.lines else [shape]
+    raw = b"\n".join(wire.encode(one) for one in shapes)
+    if len(raw) > ANSWER_BYTES_MAX and not tool.writes:
+        raise PayloadTooLarge(
+            f"the answer has {len(raw)} bytes, more than {ANSWER_BYTES_MAX}; "
+            "ask for less at a time (limit), or read it with the command or over HTTP"
+        )
+    return Answer(raw.decode(), shape)
+
+
+def _failed(shape: Shape) -> Answer:
+    return Answer(wire.encode(shape).decode(), shape, failed=True)

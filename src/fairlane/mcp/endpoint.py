@@ -1,0 +1,81 @@
+"""The MCP server under a path of the HTTP server: an ASGI application that takes POST.
+
+The SDK is loaded when the first request comes, because that takes longer than to start a server
+that may never be asked. Its requests run in a task that is ours, so that they end with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final
+
+from fairlane import wire
+from fairlane.core.errors import OperatorError
+from fairlane.mcp.calls import Ask
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Handle = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PATH: Final = "/mcp"
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("mcp") is not None
+
+
+def require() -> None:
+    if not installed():
+        raise OperatorError(
+            "the MCP server needs an extra that is not installed: pip install 'fairlane[mcp]'"
+        )
+
+
+class Endpoint:
+    def __init__(self, ask: Ask, *, writes: bool, authorities: Sequence[str]) -> None:
+        """`authorities` are the hosts with ports that requests may name."""
+        self._ask = ask
+        self._writes = writes
+        self._authorities = authorities
+        self._handle: asyncio.Future[Handle] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _send_not_allowed(send)
+            return
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().create_future()
+            self._running = asyncio.create_task(self._run(self._handle), name="fairlane-mcp")
+        handle = await asyncio.shield(self._handle)
+        await handle(scope, receive, send)
+
+    async def close(self) -> None:
+        self._ending.set()
+        if self._running is not None:
+            await self._running
+
+    async def _run(self, ready: asyncio.Future[Handle]) -> None:
+        try:
+            module = await asyncio.to_thread(importlib.import_module, "fairlane.mcp.server")
+            manager = module.over_http(
+                self._ask, writes=self._writes, authorities=self._authorities
+            )
+            async with manager.run():
+                ready.set_result(manager.handle_request)
+                await self._ending.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+
+async def _send_not_allowed(send: Send) -> None:
+    shape = {"code": "method_not_allowed", "error": "MCP takes POST here; it has no sessions"}
+    headers = [(b"content-type", b"application/json"), (b"allow", b"POST")]
+    await send({"type": "http.response.start", "status": 405, "headers": headers})
+    await send({"type": "http.response.body", "body": wire.encode(shape)})

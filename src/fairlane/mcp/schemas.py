@@ -1,0 +1,121 @@
+"""What a tool takes, as JSON Schema and as a check, both made from the signature of its verb.
+
+Arguments have the names that the routes use. What is null is as good as absent. The insides of a
+document are only described here: whether they are right is for the route to say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from fairlane import fields
+from fairlane.verbs import spelled
+
+Schema = dict[str, Any]
+
+_UNIONS: Final = (Union, types.UnionType)
+
+
+def arguments_type(
+    verb: Callable[..., Any],
+    names: Mapping[str, str],
+    without: frozenset[str],
+    about: Mapping[str, str],
+) -> type[msgspec.Struct]:
+    """A struct with a field for each argument that a tool takes, described by `about`."""
+    found: list[tuple[str, Any, Any]] = []
+    spellings: dict[str, str] = {}
+    for name, (kind, required) in _parameters(verb).items():
+        if name in without:
+            continue
+        word = spellings[name] = names.get(name) or spelled(name)
+        accepted: Any = Annotated[_plain(kind), Meta(description=about[word])]
+        if required:
+            found.append((name, accepted, msgspec.NODEFAULT))
+        else:
+            found.append((name, accepted | UnsetType, UNSET))
+    return msgspec.defstruct(
+        "Arguments", found, rename=spellings, forbid_unknown_fields=True, kw_only=True
+    )
+
+
+def schema_of(kind: type[msgspec.Struct]) -> Schema:
+    """JSON Schema without references, titles and nulls: the simpler, the more models get it."""
+    (schema,), components = msgspec.json.schema_components([kind], ref_template="{name}")
+    simple = _simple(schema, components)
+    assert isinstance(simple, dict)
+    return simple
+
+
+def document(kind: type[msgspec.Struct]) -> Schema:
+    """What the body of a route looks like, as a part of a tool's schema."""
+    schema = schema_of(kind)
+    del schema["type"]
+    schema.pop("description", None)
+    return schema
+
+
+def changes(kind: type[msgspec.Struct]) -> Schema:
+    """The same, when any of its fields may be left out."""
+    schema = document(kind)
+    schema.pop("required", None)
+    return schema
+
+
+def arguments(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """What to call the verb with. Raises `InvalidRequest` that names the argument."""
+    present = {name: value for name, value in given.items() if value is not None}
+    checked = fields.converted(present, kind)
+    named = {name: getattr(checked, name) for name in checked.__struct_fields__}
+    return {name: value for name, value in named.items() if value is not UNSET}
+
+
+def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
+    """Each argument with its type, and whether it has to be given."""
+    hints = get_type_hints(verb)
+    found: dict[str, tuple[Any, bool]] = {}
+    for name, parameter in list(inspect.signature(verb).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (many,) = get_args(hints[name])  # Unpack[SomeTypedDict]
+            found |= {key: (kind, False) for key, kind in get_type_hints(many).items()}
+        else:
+            found[name] = (hints[name], parameter.default is parameter.empty)
+    return found
+
+
+def _plain(kind: Any) -> Any:
+    """Without None, and without types that JSON has no word for: a moment is text."""
+    if get_origin(kind) not in _UNIONS:
+        return kind
+    kept = [one for one in get_args(kind) if one not in (types.NoneType, datetime)]
+    return Union[tuple(kept)]  # noqa: UP007 - made of a list
+
+
+def _simple(schema: Any, components: Mapping[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_simple(one, components) for one in schema if one != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _simple(components[schema["$ref"]], components)
+    kept = {
+        name: {key: _simple(one, components) for key, one in value.items()}
+        if name == "properties"
+        else _simple(value, components)
+        for name, value in schema.items()
+        if name != "title" and not (name == "required" and not value)
+    }
+    if kept.get("default", "") is None:
+        del kept["default"]
+    choices = kept.get("anyOf")
+    if choices is not None and len(choices) == 1:
+        del kept["anyOf"]
+        kept = {**choices[0], **kept}
+    return kept

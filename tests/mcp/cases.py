@@ -1,0 +1,280 @@
+"""For each tool: what is there, what the command is told, and what the tool is told.
+
+`{name}` in a command or an argument is what `prepare` has found under that name; `{file}` is a file
+with `file` in it. The two ways of asking have to mean the same: that is what a case claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlane.client import Client
+
+Names = dict[str, str]
+Prepare = Callable[[Client], Names]
+
+TEMPLATE = {
+    "name": "trip",
+    "instruction": "Go to {{city}}",
+    "parameters": [{"name": "city", "type": "string", "required": True}],
+}
+JOB = {
+    "name": "standup",
+    "schedule": {"kind": "cron", "expr": "0 9 * * 1-5", "tz": "Europe/Berlin"},
+    "task": {"handler": "nobody", "params": {"text": "Grüße"}},
+}
+LANES = {"lanes": {"main": {"maxInflight": 50}}}
+
+
+def nothing(_: Client) -> Names:
+    return {}
+
+
+def queued(client: Client) -> Names:
+    task = client.submit(handler="nobody", agent="a1", params={"text": "Grüße 🦊"})
+    return {"task": task["taskId"]}
+
+
+def cancelled(client: Client) -> Names:
+    names = queued(client)
+    client.cancel(names["task"])
+    return names
+
+
+def batched(client: Client) -> Names:
+    answer = client.submit_batch([{"handler": "nobody"}, {"handler": "nobody"}], agent="a1")
+    return {"batch": answer["batchId"]}
+
+
+def added(client: Client) -> Names:
+    client.queue_add(id="q-7", app="review", repo="/r", inputs={"pr": 7}, priority=20)
+    return {}
+
+
+def leased(client: Client) -> Names:
+    added(client)
+    (lease,) = client.lease("sched", lanes=["queue"], start=True)["leases"]
+    return {"lease": lease["leaseId"], "task": lease["taskId"]}
+
+
+def parked(client: Client) -> Names:
+    client.set_queue_policy({"maxAttempts": 1})
+    names = leased(client)
+    client.fail_lease(names["lease"], "it broke")
+    return names
+
+
+def said(client: Client) -> Names:
+    client.message("chat:7", "What is new?", agent="a1", sender="ada")
+    return {}
+
+
+def changed(client: Client) -> Names:
+    client.patch_policy(LANES, author="ada", note="more room")
+    return {}
+
+
+def template(client: Client) -> Names:
+    return {"template": client.create_template(TEMPLATE)["id"]}
+
+
+def job(client: Client) -> Names:
+    return {"job": client.create_cron_job(JOB)["id"]}
+
+
+def job_off(client: Client) -> Names:
+    return {"job": client.create_cron_job({**JOB, "enabled": False})["id"]}
+
+
+def job_ran(client: Client) -> Names:
+    names = job(client)
+    client.run_cron_job(names["job"])
+    return names
+
+
+@dataclass(frozen=True)
+class Case:
+    command: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    prepare: Prepare = nothing
+    file: Any = None
+
+
+_TASKS = {
+    "submit": Case(
+        "submit --agent a1 --handler nobody --param text=Grüße --priority 5 --session chat:7",
+        {
+            "agentId": "a1",
+            "handler": "nobody",
+            "params": {"text": "Grüße"},
+            "priority": 5,
+            "sessionKey": "chat:7",
+        },
+    ),
+    "submit_batch": Case(
+        "batch submit {file} --agent a1 --parallelism 2",
+        {"tasks": [{"handler": "nobody"}, {"handler": ""}], "agentId": "a1", "parallelism": 2},
+        file=[{"handler": "nobody"}, {"handler": ""}],
+    ),
+    "tasks": Case(
+        "tasks --agent a1 --state queued,running --limit 5",
+        {"agentId": "a1", "state": ["queued", "running"], "limit": 5},
+        queued,
+    ),
+    "show": Case("show {task}", {"taskId": "{task}"}, queued),
+    "wait": Case("wait {task}", {"taskId": "{task}"}, cancelled),
+    "events": Case("events --task {task}", {"taskId": "{task}"}, cancelled),
+    "output": Case("output {task}", {"taskId": "{task}"}, queued),
+    "cancel": Case("cancel {task}", {"taskId": "{task}"}, queued),
+    "retry": Case("retry {task}", {"taskId": "{task}"}, cancelled),
+    "reset": Case("reset {task}", {"taskId": "{task}"}, parked),
+    "cancel_many": Case("cancel --agent a1", {"agentId": "a1"}, queued),
+    "retry_many": Case(
+        "retry --state cancelled --dry-run", {"state": ["cancelled"], "dryRun": True}, cancelled
+    ),
+    "reset_many": Case("reset --lane queue", {"lane": "queue"}, parked),
+    "stats": Case("stats", {}, queued),
+    "batch": Case("batch show {batch}", {"batchId": "{batch}"}, batched),
+    "batches": Case("batch list --agent a1", {"agentId": "a1"}, batched),
+    "cancel_batch": Case("batch cancel {batch}", {"batchId": "{batch}"}, batched),
+}
+_LEASES = {
+    "plan": Case("sched plan --now 2126-01-01T00:00:00Z", {"now": "2126-01-01T00:00:00Z"}, added),
+    "lease": Case(
+        "sched lease --worker w1 --limit 3",
+        {"worker": "w1", "lanes": ["queue"], "limit": 3, "start": True},
+        added,
+    ),
+    "renew": Case("sched renew {lease} --ttl 5m", {"leaseId": "{lease}", "ttlMs": 300_000}, leased),
+    "complete": Case(
+        """sched complete {lease} --result {"ok":true}""",
+        {"leaseId": "{lease}", "result": {"ok": True}},
+        leased,
+    ),
+    "fail": Case(
+        "sched release {lease} --failed --reason broken",
+        {"leaseId": "{lease}", "error": "broken"},
+        leased,
+    ),
+    "release": Case("sched release {lease}", {"leaseId": "{lease}"}, leased),
+    "reclaim": Case("sched reclaim", {}, leased),
+    "queue_add": Case(
+        "queue add --id q-7 --app review --repo /r --input pr=7",
+        {"id": "q-7", "appId": "review", "repo": "/r", "inputs": {"pr": 7}},
+    ),
+    "queue_list": Case("queue list --status pending", {"status": "pending"}, added),
+    "queue_show": Case("queue show q-7", {"id": "q-7"}, added),
+    "queue_drain": Case("queue drain --limit 2", {"limit": 2}, added),
+    "queue_policy": Case("sched policy show"),
+    "queue_policy_set": Case(
+        "sched policy set --maxConcurrent 3", {"settings": {"maxConcurrent": 3}}
+    ),
+}
+_SESSIONS = {
+    "sessions_list": Case("sessions list", {}, said),
+    "sessions_show": Case("sessions list chat:7", {"sessionKey": "chat:7"}, said),
+    "sessions_message": Case(
+        "message chat:7 hello --sender ada --agent a1",
+        {"sessionKey": "chat:7", "message": "hello", "sender": "ada", "agentId": "a1"},
+    ),
+    "sessions_stop": Case("stop chat:7", {"sessionKey": "chat:7"}, said),
+    "sessions_stopall": Case("stopall chat:7", {"sessionKey": "chat:7"}, said),
+    "sessions_reset": Case("sessions reset chat:7", {"sessionKey": "chat:7"}, said),
+    "sessions_set": Case(
+        "sessions set chat:7 --mode interrupt --cap 3",
+        {"sessionKey": "chat:7", "mode": "interrupt", "cap": 3},
+        said,
+    ),
+    "sessions_usage": Case(
+        "sessions usage chat:7 700 1000",
+        {"sessionKey": "chat:7", "tokens": 700, "contextWindow": 1000},
+        said,
+    ),
+}
+_RULES = {
+    "lanes": Case("lanes list", {}, queued),
+    "lanes_pause": Case("lanes pause main", {"lane": "main"}, queued),
+    "lanes_resume": Case("lanes resume main", {"lane": "main"}, queued),
+    "lanes_clear": Case("lanes clear main", {"lane": "main"}, queued),
+    "policy_show": Case("policy show --version 1", {"version": 1}, changed),
+    "policy_check": Case("policy check {file}", {"document": LANES}, file=LANES),
+    "policy_versions": Case("policy versions --limit 5", {"limit": 5}, changed),
+    "policy_diff": Case("policy diff 0 1", {"from": 0, "to": 1}, changed),
+    "policy_set": Case(
+        "policy set --file {file} --author ada", {"document": LANES, "author": "ada"}, file=LANES
+    ),
+    "policy_patch": Case(
+        "policy set lanes.main.maxInflight=50 --author ada", {"document": LANES, "author": "ada"}
+    ),
+    "policy_rollback": Case(
+        "policy rollback 0 --author ada", {"version": 0, "author": "ada"}, changed
+    ),
+}
+_TEMPLATES = {
+    "templates_list": Case("templates list", {}, template),
+    "templates_show": Case("templates show {template}", {"templateId": "{template}"}, template),
+    "templates_create": Case(
+        "templates create --file {file}", {"document": TEMPLATE}, file=TEMPLATE
+    ),
+    "templates_update": Case(
+        "templates update {template} --description far",
+        {"templateId": "{template}", "document": {"description": "far"}},
+        template,
+    ),
+    "templates_delete": Case("templates delete {template}", {"templateId": "{template}"}, template),
+    "templates_use": Case(
+        "templates use {template} --set city=Rome --agent a1 --submit",
+        {
+            "templateId": "{template}",
+            "params": {"city": "Rome"},
+            "overrides": {"agentId": "a1"},
+            "submit": True,
+        },
+        template,
+    ),
+}
+_CRON = {
+    "cron_list": Case("cron list", {}, job),
+    "cron_show": Case("cron show {job}", {"job": "{job}"}, job),
+    "cron_create": Case("cron add --file {file}", {"document": JOB}, file=JOB),
+    "cron_update": Case(
+        "cron edit {job} --overlap queue", {"job": "{job}", "document": {"overlap": "queue"}}, job
+    ),
+    "cron_delete": Case("cron delete {job}", {"job": "{job}"}, job),
+    "cron_toggle": Case("cron on {job}", {"job": "{job}", "enabled": True}, job_off),
+    "cron_run": Case("cron run {job}", {"job": "{job}"}, job),
+    "cron_runs": Case("cron runs {job}", {"job": "{job}"}, job_ran),
+    "cron_preview": Case("cron preview @yearly -n 3", {"expr": "@yearly", "n": 3}),
+}
+CASES: Mapping[str, Case] = {
+    **_TASKS,
+    **_LEASES,
+    **_SESSIONS,
+    **_RULES,
+    **_TEMPLATES,
+    **_CRON,
+}
+
+# What is refused has to be told in the same words too.
+REFUSED: Mapping[str, tuple[str, Case]] = {
+    "unknown": ("show", Case("show tsk_none", {"taskId": "tsk_none"})),
+    "over": ("cancel", Case("cancel {task}", {"taskId": "{task}"}, cancelled)),
+    "lost": ("complete", Case("sched complete lse_7_7", {"leaseId": "lse_7_7"})),
+    "invalid": (
+        "submit",
+        Case("submit --handler x --agent a/b", {"handler": "x", "agentId": "a/b"}),
+    ),
+    "taken": (
+        "queue_add",
+        Case("queue add --id q-7 --repo /r", {"id": "q-7", "repo": "/r"}, added),
+    ),
+    "policy": (
+        "policy_patch",
+        Case(
+            "policy set lanes.main.maxInflight=-1 --author ada",
+            {"document": {"lanes": {"main": {"maxInflight": -1}}}, "author": "ada"},
+        ),
+    ),
+}
