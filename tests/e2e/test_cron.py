@@ -215,7 +215,7 @@ async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the
     await server.start()
     async with Asker(server) as asker:
         schedule = {"kind": "every", "everyMs": 1000}
-        shape = {"schedule": schedule, "task": {"handler": "echo"}, "misfireGraceMs": 500}
+        shape = {"schedule": schedule, "task": {"handler": "echo"}, "misfireGraceMs": 1500}
         jobs = {
             misfire: await _create(asker, name=f"miss-{misfire}", misfire=misfire, **shape)
             for misfire in ("skip", "once", "all")
@@ -224,7 +224,7 @@ async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the
             await _until_fired(asker, job, 1)
         server.kill()
         down_at = time.time()
-        await until(lambda: time.time() > down_at + 5, 10, lambda: "time stands still")
+        await until(lambda: time.time() > down_at + 6, 10, lambda: "time stands still")
         await server.start()
         missed = {name: await _until_run(asker, job, status="missed")
                   for name, job in jobs.items() if name != "all"}  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.core.errors import InvalidRequest, LeaseLost
+from fairlane.core.errors import Draining, InvalidRequest, LeaseLost
 from fairlane.testing import MemoryFairlane
 
 if TYPE_CHECKING:
@@ -80,6 +80,15 @@ async def test_an_expired_lease_is_taken_back(app: MemoryFairlane) -> None:
     assert (shown["state"], shown["gate"], shown["attempts"]) == ("queued", "delay", 1)
     with pytest.raises(LeaseLost):
         await app.complete_lease(lease["leaseId"])
+
+
+async def test_a_node_that_drains_gives_no_more_leases(app: MemoryFairlane) -> None:
+    waiting = asyncio.create_task(app.lease("w1", wait_ms=10_000))
+    await app.settle()
+    await app.drain()
+    assert (await waiting)["leases"] == []
+    with pytest.raises(Draining):
+        await app.lease("w1")
 
 
 async def test_what_is_wrong_is_raised(app: MemoryFairlane) -> None:

@@ -21,8 +21,8 @@ from tests.http.work import QUEUE, Work, ms_between
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LANE = "team"
-STALE = ("start", "renew", "complete", "fail", "release")
-REPORTS: dict[str, dict[str, Any]] = {"fail": {"error": "broken"}}
+STALE = ("start", "renew", "output", "complete", "fail", "release")
+REPORTS: dict[str, dict[str, Any]] = {"fail": {"error": "broken"}, "output": {"output": "x"}}
 _names = itertools.count(1)
 
 

@@ -237,10 +237,10 @@ class CronWorld:
         """Count those that were reported, in the order of the verbs; the rest ended by time."""
         by_seq = {one.seq: one.task for one in ended}
         states = {one.task: one.state for one in ended}
-        for kind in (Complete, Fail):
+        for kind, state in ((Complete, "done"), (Fail, "failed")):
             for request in batch:
                 task = by_seq.get(request.seq, "") if isinstance(request, kind) else ""
-                if task in states:
+                if states.get(task) == state:  # or it was a late report about an older lease
                     self._end(task, states.pop(task))
         for request in batch:
             if isinstance(request, Cancel) and request.id in states:

@@ -148,10 +148,16 @@ def test_output_from_outside_is_cut_off_at_the_limit(scheduler: Scheduler) -> No
     assert sum(map(len, parts(scheduler, task))) == OUTPUT_CHARACTERS_MAX
 
 
-def test_output_of_a_lease_that_is_over_is_dropped(scheduler: Scheduler) -> None:
+def test_output_of_a_lease_that_is_over_is_refused(scheduler: Scheduler) -> None:
     scheduler.submit("first")
     task = scheduler.lease_one(worker="ext")
     scheduler.release(task)
     again = scheduler.lease_one(worker="ext")
-    scheduler.ask(Output(task.seq, task.token, None, "late", trusted=False))
+    for token in (task.token, 0, 999):
+        late = scheduler.refused(Output(task.seq, token, None, "late", trusted=False))
+        assert isinstance(late, LeaseLost)
+    assert isinstance(scheduler.refused(Output(999, again.token, 0, "x", trusted=False)), LeaseLost)
+    scheduler.complete(again)
+    over = scheduler.refused(Output(again.seq, again.token, None, "late", trusted=False))
+    assert isinstance(over, LeaseLost)
     assert parts(scheduler, again) == []

@@ -136,6 +136,11 @@ def park(task: Task, reason: str, now: int) -> Change:
     return Change(task, _ended(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
 
 
+def lost(task: Task | None, token: int) -> LeaseLost | None:
+    """What to answer to who speaks under a lease that is over; None while it is not."""
+    return _lost(task) if task is None or _stale(task, token) else None
+
+
 def may_retry(task: Task | None) -> bool:
     """Whether a failure now could lead to another attempt."""
     return task is not None and task.attempts < task.max_attempts

@@ -119,8 +119,8 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 class Output(msgspec.Struct, frozen=True, gc=False):
     """Answer: None. The next piece of text that a run has produced; ignored when it is over.
 
-    `part` None comes behind what there is. What is not `trusted` to stay within the limit of an
-    attempt's output is cut off there.
+    `part` None comes behind what there is. Who is not `trusted` is cut off at the limit of an
+    attempt's output, and told when the lease is over.
     """
 
     seq: int

@@ -396,16 +396,18 @@ def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None
 
 
 def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:
-    """What comes from a run that is over, or was never ours, is dropped."""
+    """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
+    answers = [None if r.trusted else leases.lost(tasks.get(r.seq), r.token) for r in requests]
+    kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
     rows = [
         (request.seq, request.token, request.part, task.attempts, request.text)
-        for request in _within_limits(tx, requests)
+        for request in _within_limits(tx, kept)
         if (task := tasks.get(request.seq)) and task.token == request.token > 0
     ]
     tx.connection.run_rows("output_insert", rows)
     tx.wrote_output = tx.wrote_output or bool(rows)
-    return iter([None] * len(requests))
+    return iter(answers)
 
 
 def _within_limits(tx: Transaction, requests: Sequence[Output]) -> Iterator[Output]:

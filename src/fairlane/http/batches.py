@@ -7,12 +7,19 @@ from typing import Any
 from fairlane import wire
 from fairlane.core.errors import NotFound
 from fairlane.engine.node import Node
-from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.answers import Answer, Handler, Request, whole_number
 
 
 class Batches:
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/batches": {"GET": self.list},
+            "/batches/{id}": {"GET": self.show},
+            "/batches/{id}/cancel": {"POST": self.cancel},
+        }
 
     async def list(self, request: Request) -> Answer:
         query = request.query("agentId", "limit", "cursor")

@@ -16,7 +16,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.views import EventFilter, EventView, Piece
-from fairlane.http.answers import Answer, Request, Stream, whole_number
+from fairlane.http.answers import Answer, Handler, Request, Stream, whole_number
 
 HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
@@ -33,6 +33,13 @@ class Events:
         """`look_seconds` is how often to look for what nobody tells this node; None for never."""
         self._node = node
         self._look_seconds = LOOK_AGAIN_SECONDS if node.store.shared else look_seconds
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/events": {"GET": self.read},
+            "/tasks/{id}/events": {"GET": self.of_task},
+            "/tasks/{id}/output": {"GET": self.output},
+        }
 
     async def read(self, request: Request) -> Answer | Stream:
         query = request.query(*_FILTERS, "type", "after", "limit")

@@ -12,7 +12,7 @@ from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Cancel, SetPolicy
 from fairlane.engine.views import Filter
-from fairlane.http.answers import Answer, Request, actor
+from fairlane.http.answers import Answer, Handler, Request, actor
 
 LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
@@ -20,6 +20,14 @@ LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 class Lanes:
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/lanes": {"GET": self.list},
+            "/lanes/{name}/pause": {"POST": self.pause},
+            "/lanes/{name}/resume": {"POST": self.resume},
+            "/lanes/{name}/clear": {"POST": self.clear},
+        }
 
     async def list(self, request: Request) -> Answer:
         request.query()

@@ -11,7 +11,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
 from fairlane.engine.sessions import not_found
 from fairlane.engine.views import SessionView
-from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.answers import Answer, Handler, Request, whole_number
 from fairlane.http.tasks import Tasks, idempotency_key
 
 
@@ -19,6 +19,17 @@ class Sessions:
     def __init__(self, node: Node, tasks: Tasks) -> None:
         self._node = node
         self._tasks = tasks
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/sessions": {"GET": self.list},
+            "/sessions/{key}": {"GET": self.show, "PATCH": self.change},
+            "/sessions/{key}/messages": {"POST": self.message},
+            "/sessions/{key}/stop": {"POST": self.stop},
+            "/sessions/{key}/stopall": {"POST": self.stop_all},
+            "/sessions/{key}/reset": {"POST": self.reset},
+            "/sessions/{key}/usage": {"PUT": self.usage},
+        }
 
     async def message(self, request: Request) -> Answer:
         raw = await request.body()

@@ -14,7 +14,7 @@ from fairlane.core.model import Submission, Task
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
 from fairlane.engine.views import Filter, TaskView
-from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.answers import Answer, Handler, Request, whole_number
 
 WAIT_MS_DEFAULT: Final = 30_000
 WAIT_MS_MAX: Final = 60_000
@@ -32,6 +32,22 @@ class Tasks:
         """`check_url` raises when a callback may not be sent to an address."""
         self._node = node
         self._check_url = check_url
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/tasks": {"POST": self.submit, "GET": self.list},
+            "/tasks/batch": {"POST": self.submit_batch},
+            "/tasks/cancel": {"POST": self.cancel_many},
+            "/tasks/retry": {"POST": self.retry_many},
+            "/tasks/reset": {"POST": self.reset_many},
+            "/tasks/prune": {"POST": self.prune},
+            "/tasks/{id}": {"GET": self.show, "DELETE": self.delete},
+            "/tasks/{id}/cancel": {"POST": self.cancel},
+            "/tasks/{id}/retry": {"POST": self.retry},
+            "/tasks/{id}/reset": {"POST": self.reset},
+            "/tasks/{id}/wait": {"GET": self.wait},
+            "/scheduler/stats": {"GET": self.stats},
+        }
 
     async def submit(self, request: Request) -> Answer:
         raw = await request.body()

@@ -25,7 +25,7 @@ from fairlane.engine.requests import (
     UseTemplate,
 )
 from fairlane.engine.templates import not_found
-from fairlane.http.answers import Answer, Request, whole_number
+from fairlane.http.answers import Answer, Handler, Request, whole_number
 from fairlane.http.tasks import Tasks, idempotency_key
 
 
@@ -33,6 +33,18 @@ class Templates:
     def __init__(self, node: Node, tasks: Tasks) -> None:
         self._node = node
         self._tasks = tasks
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        return {
+            "/templates": {"POST": self.create, "GET": self.list},
+            "/templates/{id}": {
+                "GET": self.show,
+                "PUT": self.update,
+                "PATCH": self.update,
+                "DELETE": self.delete,
+            },
+            "/templates/{id}/instantiate": {"POST": self.instantiate},
+        }
 
     async def create(self, request: Request) -> Answer:
         document = fields.parse_object(await request.body())
