@@ -65,6 +65,7 @@ async def test_who_waits_is_answered_when_the_server_stops(tmp_path: Path) -> No
             await told(client, "show", taskId=task["taskId"])
             server.signal()
             assert (await waiting)["state"] == "queued"
+            assert await server.exit_code() == 0
 
 
 async def test_a_long_answer_is_not_given_to_an_agent(api: Api, url: str) -> None:

@@ -20,11 +20,11 @@ SEEDS = range(1, 21)
 DAYS = 500
 # What has to happen in each history, and how often at least.
 LEAST = {
-    "clock jumps": 8,
-    "outages of all": 3,
-    "lost connections": 30,
-    "restarts": 10,
-    "run schedule": 200,
+    "clock jumps": 5,
+    "outages of all": 1,
+    "lost connections": 10,
+    "restarts": 5,
+    "run schedule": 150,
     "run misfire": 5,
     "run manual": 1,
     "missed": 1,

@@ -130,9 +130,10 @@ def _admit_all(
     now: int,
 ) -> list[Task | FairlaneError]:
     """All of one request, parents before their children; the answers in the order of asking."""
-    first = ordered[0]
-    if len(ordered) == 1 and request.batch is None and not first.depends_on and not first.message:
-        return [_admit(tx, first, now)]  # nearly every request
+    if len(ordered) == 1 and request.batch is None:
+        (only,) = ordered
+        if not only.depends_on and only.message is None:
+            return [_admit(tx, only, now)]  # nearly every request
     batch = None if request.batch is None else _new_batch(tx, request.batch, now)
     if batch is not None:
         tx.add_batch(batch)

@@ -1,0 +1,172 @@
+"""Rules about the table of tools: nothing is forgotten, nothing is offered twice or in silence."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from jsonschema import Draft202012Validator
+from mcp import Client
+
+from fairlane.cli import parser
+from fairlane.mcp.calls import Calls
+from fairlane.mcp.parameters import ABOUT
+from fairlane.mcp.server import INSTRUCTIONS, build
+from fairlane.mcp.table import TOOLS
+from fairlane.mcp.tool import STRANGERS, Scope, Tool
+from fairlane.verbs import Verbs
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "mcp.md").read_text("utf-8")
+
+LEFT_OUT = {
+    "call": "is no verb, but how verbs are asked",
+    "submit_body": "the body of submit and of submit_batch",
+    "delete": "the same as cancel, by another route",
+    "prune": "is for operators, and happens by itself",
+    "withdraw_leases": "no lease waits here",
+    "output_lease": "renew takes output too",
+    "queue_import": "is for a person who moves in",
+    "create_cron_jobs": "cron_create does it one by one",
+}
+
+each = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+
+
+async def _ask(*_: Any, **__: Any) -> dict[str, Any]:
+    raise AssertionError("nobody is asked here")
+
+
+def test_every_verb_is_a_tool_or_left_out_for_a_reason() -> None:
+    verbs = {
+        name
+        for name, _ in inspect.getmembers(Verbs, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    offered = {tool.verb.__name__ for tool in TOOLS.values()}
+    assert verbs - offered == set(LEFT_OUT)
+
+
+def test_no_two_tools_call_one_verb() -> None:
+    assert len({tool.verb for tool in TOOLS.values()}) == len(TOOLS)
+
+
+@each
+def test_a_tool_has_a_command_or_a_reason_to_have_none(tool: Tool) -> None:
+    assert bool(tool.command) != bool(tool.alone)
+    assert not tool.command or tool.command in parser.build()[1]
+
+
+@each
+def test_a_tool_says_what_it_does(tool: Tool) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", tool.name)
+    assert tool.about.endswith(".")
+    assert tool.scope in get_args(Scope)
+    assert (tool.scope == "read") == (not tool.writes)
+    assert not (tool.destructive and not tool.writes)
+
+
+@each
+def test_the_schema_of_a_tool_is_one_that_any_client_understands(tool: Tool) -> None:
+    Draft202012Validator.check_schema(tool.schema)
+    assert tool.schema["type"] == "object"
+    assert tool.schema["additionalProperties"] is False
+    assert "$ref" not in str(tool.schema)
+    assert all(shape["description"] for shape in tool.schema["properties"].values())
+
+
+@each
+def test_a_tool_is_documented(tool: Tool) -> None:
+    row = next((line for line in DOCS.splitlines() if line.startswith(f"| `{tool.name}` |")), "")
+    assert f"| {tool.scope} |" in row
+    assert (f"`fairlane {tool.command}`" if tool.command else tool.alone) in row
+
+
+def test_what_is_said_about_arguments_is_used() -> None:
+    used = {name for tool in TOOLS.values() for name in tool.schema["properties"]}
+    assert set(ABOUT) == used
+
+
+def test_tools_that_tell_what_tasks_contain_say_that_it_is_data() -> None:
+    told = {"tasks", "show", "wait", "events", "output", "lease", "queue_list", "queue_show"}
+    assert all(STRANGERS in TOOLS[name].description for name in told)
+    assert STRANGERS in INSTRUCTIONS
+
+
+async def test_annotations_say_what_a_tool_may_do() -> None:
+    async with Client(build(_ask, writes=True)) as client:
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(listed) == set(TOOLS)
+    cancel, show = listed["cancel"].annotations, listed["show"].annotations
+    assert cancel
+    assert show
+    assert (cancel.read_only_hint, cancel.destructive_hint) == (False, True)
+    assert (show.read_only_hint, show.open_world_hint) == (True, False)
+    assert listed["cancel"].meta == {"fairlane/scope": "cancel"}
+
+
+async def test_a_defect_is_told_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client(build(_ask, writes=True)) as client:
+        result = await client.call_tool("stats", {})
+    assert result.is_error
+    assert result.structured_content["code"] == "internal_error"
+    assert "nobody is asked" not in str(result)
+    assert "nobody is asked here" in caplog.text
+
+
+async def test_what_is_null_is_as_good_as_absent() -> None:
+    asked: list[Any] = []
+
+    async def ask(*path: str, **more: Any) -> dict[str, Any]:
+        asked.append((path, more["query"]))
+        return {"tasks": []}
+
+    async with Client(build(ask, writes=False)) as client:
+        await client.call_tool("tasks", {"limit": None, "agentId": "a1", "state": None})
+    assert asked == [(("GET", "/tasks"), {"agentId": "a1"})]
+
+
+# -------------------------------------------------------------------- the extra
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_server_does_not_load_the_sdk_before_it_is_asked() -> None:
+    code = "import sys, fairlane.cli.serve; print({'mcp', 'pydantic'} & set(sys.modules))"
+    assert _python(code).stdout == "set()\n"
+
+
+WITHOUT = """
+import importlib.machinery, sys
+found = importlib.machinery.PathFinder.find_spec
+class Without(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == "mcp" else found(name, path, target)
+sys.meta_path = [Without if one is importlib.machinery.PathFinder else one for one in sys.meta_path]
+from fairlane.cli import main
+sys.exit(main(sys.argv[1:] or {arguments!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["mcp"], ["serve", "--mcp-writes", "--store", "sqlite://:memory:", "--port", "0"]]
+)
+def test_without_the_extra_it_says_what_to_install(arguments: list[str]) -> None:
+    ran = _python(WITHOUT.format(arguments=arguments))
+    assert ran.returncode == 6
+    assert "pip install 'fairlane[mcp]'" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_the_table_calls_verbs_of_its_own_class() -> None:
+    assert all(getattr(Calls, tool.verb.__name__) is tool.verb for tool in TOOLS.values())
