@@ -1,7 +1,7 @@
 """The client for programs with an event loop: the same verbs and answers, to be awaited.
 
 It belongs to the event loop that it is first used in. A call that is cancelled hangs up, and a
-server that was asked to wait takes that as an answer. The trap is that of `transport.py`: what
+server that was asked to wait takes that as an answer. The trap is that of `connection.py`: what
 was asked and not answered may have been done.
 """
 

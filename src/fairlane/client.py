@@ -15,7 +15,7 @@ from fairlane import sse, transport, wire
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError
-from fairlane.transport import DEFAULT_URL, HttpTransport, Streaming, Transport
+from fairlane.transport import DEFAULT_URL, Streaming, Transport
 from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -45,7 +45,7 @@ class Client(Verbs[Shape]):
         reconnect_seconds: float = RECONNECT_SECONDS,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or HttpTransport(url)
+        self._transport = transport or _connected(url)
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
         self._clock = SystemClock()
@@ -212,3 +212,9 @@ def _until_end(stream: Generator[sse.Event, None, None]) -> Shapes:
             if event.name == "end":
                 return
             yield wire.decode(event.data)
+
+
+def _connected(url: str) -> Transport:
+    from fairlane.connection import HttpTransport  # noqa: PLC0415 - slow to import, and not for all
+
+    return HttpTransport(url)

@@ -30,7 +30,7 @@ from tests.store.faults import (
 from tests.store.histories import play
 from tests.store.invariants import assert_sound
 from tests.store.proxy import CommitCutter
-from tests.store.scheduler import Scheduler
+from tests.store.scheduler import NODE, Scheduler
 from tests.store.stores import SQLITE, contents
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def watch(store: Store) -> Iterator[Callable[..., Scheduler]]:
     """Open schedulers whose write connections are watched."""
     opened: list[Scheduler] = []
 
-    def open_one(at: Callable[[str, WatchedConnection], None], name: str = "node") -> Scheduler:
+    def open_one(at: Callable[[str, WatchedConnection], None], name: str = NODE) -> Scheduler:
         opened.append(Scheduler(WatchedStore(store, at), PatientClock(), name))
         return opened[-1]
 

@@ -1,4 +1,4 @@
-"""Settings: the agent that runs instructions, and the ceilings of lanes."""
+"""Settings: the agent that runs instructions, the ceilings of lanes, what agents may do."""
 
 from __future__ import annotations
 
@@ -186,3 +186,27 @@ def test_ceilings_do_not_hide_what_is_wrong_with_the_file(folder: Path, text: st
     document = policy_of(Settings(policy=policy_file(folder, text), lanes={"browser": 3}))
     with pytest.raises(InvalidPolicy, match="must be an object"):
         merge(Policy(), document)
+
+
+# --- what agents may do --------------------------------------------------------------------------
+
+
+def test_agents_may_only_look_unless_told(folder: Path) -> None:
+    assert settings(folder).mcp_writes is False
+    assert settings(folder, FAIRLANE_MCP_WRITES="true").mcp_writes is True
+    assert settings(folder, FAIRLANE_MCP_WRITES="0").mcp_writes is False
+    (folder / "fairlane.toml").write_text("mcp-writes = true\n")
+    assert settings(folder).mcp_writes is True
+    assert settings(folder, FAIRLANE_MCP_WRITES="false").mcp_writes is False
+
+
+def test_a_flag_lets_agents_write(folder: Path) -> None:
+    flags = vars(parser.parse(["serve", "--mcp-writes"]))
+    assert settings(folder, {"mcp_writes": flags["mcp_writes"]}).mcp_writes is True
+    assert parser.parse(["serve"]).mcp_writes is None
+
+
+def test_what_is_neither_true_nor_false_is_refused(folder: Path) -> None:
+    assert problems(folder, FAIRLANE_MCP_WRITES="perhaps") == [
+        "mcp_writes must be true or false, not 'perhaps'"
+    ]
