@@ -115,6 +115,7 @@ async def mistakes(client: Client) -> None:
         "field 'limit': expected `int`, got `str`": await refused(client, "tasks", limit="many"),
         "field 'state[0]': expected `str`, got `int`": await refused(client, "tasks", state=[1]),
         "'asleep' is not a state": await refused(client, "tasks", state=["asleep"]),
+        "field 'waitMs' must be": await refused(client, "wait", taskId="tsk_1", waitMs=60_001),
         "task not found": await refused(client, "show", taskId="tsk_1"),
         "there is nothing at": await refused(client, "show", taskId="tsk_1/../../x"),
     }

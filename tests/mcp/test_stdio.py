@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # the SDK takes a while to load
+
 WAIT_SECONDS = 20.0
 HELLO = {
     "method": "initialize",
@@ -33,8 +35,10 @@ def store(tmp_path: Path) -> str:
 
 
 @either_way
-async def test_an_agent_hands_in_work_and_does_work(tmp_path: Path, store: str, mode: str) -> None:
-    flags = ("--store", store, "--allow-writes")
+async def test_an_agent_hands_in_work_and_does_work(
+    tmp_path: Path, store_url: str, mode: str
+) -> None:
+    flags = ("--store", store_url, "--allow-writes")
     async with over_stdio(*flags, folder=tmp_path, mode=mode) as client:
         await work(client)
 
@@ -176,6 +180,12 @@ def test_what_is_no_message_does_not_disturb_it(process: Process) -> None:
     process.write(b"x" * (5 * 1024 * 1024) + b'"}}\n')  # too long for anybody
     process.send("ping")
     assert process.answer() == {"jsonrpc": "2.0", "id": 2, "result": {}}
+
+
+def test_all_messages_that_come_at_once_are_answered(process: Process) -> None:
+    ping = b'{"jsonrpc":"2.0","id":%d,"method":"ping"}\n'
+    process.write(b"".join(ping % number for number in range(100, 200)))
+    assert sorted(process.answer()["id"] for _ in range(100)) == list(range(100, 200))
 
 
 async def test_calls_do_not_wait_for_each_other(tmp_path: Path, store: str) -> None:

@@ -45,12 +45,15 @@ def _lived(changes: list[Change]) -> dict[int, list[Attempt]]:
             log[-1].ended_at = number
             log[-1].outcome = OUTCOMES[change.verb]
             log[-1].error = change.error
+        elif change.verb in ("retry", "park"):  # leased, spent, and never said to have begun
+            outcome = OUTCOMES[change.verb]
+            log.append(Attempt(after.attempts, number, None, number, outcome, change.error))
     return found
 
 
 @BOUNDED
 @given(histories)
-def test_the_attempts_read_from_events_are_the_runs_that_there_were(history: History) -> None:
+def test_the_attempts_read_from_events_are_those_that_were_spent_or_run(history: History) -> None:
     written = _written(history.changes)
     for seq, lived in _lived(history.changes).items():
         assert events.attempts(written.get(seq, [])) == lived

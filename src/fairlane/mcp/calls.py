@@ -10,12 +10,15 @@ from typing import Any, Final, Protocol, Unpack
 
 from fairlane.client import AT_REST, WAIT_SLICE_SECONDS
 from fairlane.clock import SystemClock
+from fairlane.fields import within
 from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
 
 Shape = dict[str, Any]
 Call = Coroutine[Any, Any, Shape]
 
+# What the route allows, too.
 WAIT_MS: Final = 30_000
+WAIT_MS_MAX: Final = 60_000
 
 
 class Ask(Protocol):
@@ -64,6 +67,7 @@ class Calls(Verbs[Call]):
         In short turns, because nobody tells this side what another process does to its store. A
         turn that is over too soon means that who was asked is stopping.
         """
+        within("waitMs", wait_ms, 0, WAIT_MS_MAX)
         begun = self._clock.monotonic()
         end = begun + wait_ms / 1000
         while True:

@@ -49,7 +49,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "preemptible": "makes room for critical work",
     "callbackUrl": "is told when it has ended",
     "idempotencyKey": "asking again with the same key and arguments changes nothing",
-    "waitMs": "how long to wait at most (30000)",
+    "waitMs": "how long to wait at most (30000; up to 60000)",
     "dryRun": "only tell how many would be changed",
     # leases
     "worker": "who takes the work: a name of your own",

@@ -9,11 +9,13 @@ behind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any, Final, Self, cast
 
 from mcp.server.stdio import stdio_server
@@ -25,6 +27,7 @@ log = logging.getLogger("fairlane.mcp")
 
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHUNK_BYTES: Final = 65_536
+_LINES_AHEAD: Final = 16
 
 
 async def serve(ask: Ask, *, writes: bool) -> None:
@@ -45,47 +48,45 @@ class Lines:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(1)
-        self._ended = asyncio.Event()
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_LINES_AHEAD)  # who sends fast does not fill the memory
 
     def begin(self) -> None:
         source = io.FileIO(os.dup(0))
         threading.Thread(target=self._read, args=(source,), name="stdin", daemon=True).start()
 
     def end(self) -> None:
-        self._ended.set()
+        self._lines.put_nowait(None)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
-        getting = asyncio.ensure_future(self._lines.get())
-        ended = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait({getting, ended}, return_when=asyncio.FIRST_COMPLETED)
-            line = getting.result() if getting.done() else None
-        finally:
-            getting.cancel()
-            ended.cancel()
+        line = await self._lines.get()
         if line is None:
             raise StopAsyncIteration
+        self._room.release()
         return line
 
     def _read(self, source: io.FileIO) -> None:
-        rest, skipping = b"", False
-        while chunk := source.read(_CHUNK_BYTES):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                if not skipping:
-                    self._put(line.decode("utf-8", "replace"))
-                skipping = False
-            if len(rest) > LINE_BYTES_MAX:
-                log.warning("a message of more than %d bytes is skipped", LINE_BYTES_MAX)
-                rest, skipping = b"", True
-        if rest and not skipping:
-            self._put(rest.decode("utf-8", "replace"))
-        self._put(None)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            for line in _lines(source):
+                self._room.acquire()
+                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            self._loop.call_soon_threadsafe(self.end)
 
-    def _put(self, line: str | None) -> None:
-        """Waits until it is taken, so that who sends fast does not fill the memory."""
-        asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop).result()
+
+def _lines(source: io.FileIO) -> Iterator[str]:
+    """Whole lines, and what stands behind the last one; not those that are too long."""
+    rest, skipping = b"", False
+    while chunk := source.read(_CHUNK_BYTES):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if not skipping:
+                yield line.decode("utf-8", "replace")
+            skipping = False
+        if len(rest) > LINE_BYTES_MAX:
+            log.warning("a message of more than %d bytes is skipped", LINE_BYTES_MAX)
+            rest, skipping = b"", True
+    if rest and not skipping:
+        yield rest.decode("utf-8", "replace")
