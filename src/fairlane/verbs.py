@@ -202,6 +202,10 @@ class Verbs(QueueVerbs[A], ABC, Generic[A]):
     def show(self, task_id: str) -> A:
         return self.call("GET", task_path(task_id))
 
+    def why(self, task_id: str) -> A:
+        """Why it does not run yet: the gate or the full ceiling, in one sentence and in fields."""
+        return self.call("GET", task_path(task_id, "/why"))
+
     def task_events(self, task_id: str) -> A:
         """What has happened to a task, oldest first."""
         return self.call("GET", task_path(task_id, "/events"))

@@ -24,6 +24,7 @@ from fairlane.core.sessions import Session
 
 if TYPE_CHECKING:
     from fairlane.core.cron import Run  # time zones are slow to load, and few commands show runs
+    from fairlane.core.explain import Why
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_DEFAULT: Final = 100
@@ -338,6 +339,22 @@ def session(
     if one.cutoff_at is not None:
         shape["cutoff"] = moment(one.cutoff_at)
     return shape
+
+
+def why(one: Task, found: Why) -> dict[str, Any]:
+    """Why a task does not run yet. `ceiling` and `position` are null where they do not apply."""
+    ceiling = found.ceiling
+    return {
+        "taskId": one.id,
+        "state": one.state,
+        "ready": found.ready,
+        "gate": found.gate,
+        "reason": found.reason,
+        "waitingFor": list(found.waiting_for),
+        "ceiling": ceiling
+        and {"scope": ceiling.scope, "limit": ceiling.limit, "inUse": ceiling.in_use},
+        "position": found.position,
+    }
 
 
 def _in_session(row: Task) -> dict[str, Any]:

@@ -51,6 +51,16 @@ def _state(run: Run, side: list[str], task_id: str) -> Any:
     return run("show", task_id, "--json", *side).json["state"]
 
 
+def test_a_task_says_why_it_waits(run: Run, side: list[str], agent: str) -> None:
+    task_id = _queued(run, side, agent, "--delay", "60000")
+    ran = run("why", task_id, "--json", *side)
+    assert (ran.code, ran.json["gate"], ran.json["ready"]) == (0, "delay", False)
+    shown = run("why", task_id, *side)
+    assert ran.json["reason"] in " ".join(shown.out.split())
+    assert run("why", "tsk_nobody", *side).code == 3
+
+
+
 def _file(tmp_path: Path, content: Any) -> str:
     path = tmp_path / "batch.json"
     path.write_text(json.dumps(content))

@@ -124,6 +124,7 @@ _TASKS = {
         queued,
     ),
     "show": Case("show {task}", {"taskId": "{task}"}, queued),
+    "why": Case("why {task}", {"taskId": "{task}"}, queued),
     "wait": Case("wait {task}", {"taskId": "{task}"}, cancelled),
     "events": Case("events --task {task}", {"taskId": "{task}"}, cancelled),
     "output": Case("output {task}", {"taskId": "{task}"}, queued),

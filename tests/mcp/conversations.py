@@ -81,6 +81,9 @@ def _shape(result: CallToolResult) -> dict[str, Any]:
 async def work(client: Client) -> None:
     """Hand in a task, take it, do it, and look what became of it."""
     task = await told(client, "submit", handler="summarise", agentId="a1", params={"n": 1})
+    why = await told(client, "why", taskId=task["taskId"])
+    assert (why["ready"], why["gate"], why["position"]) == (True, None, 1)
+    assert "the next worker that asks for handler/summarise" in why["reason"]
     plan = await told(client, "plan", lane="main")
     assert [one["id"] for one in plan["leases"]] == [task["taskId"]]
     (lease,) = (await told(client, "lease", worker="agent", lanes=["main"]))["leases"]

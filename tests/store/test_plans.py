@@ -138,6 +138,11 @@ INTENDED = {
     "session_find": {"session_pkey"},
     "session_next": {"task_session"},
     "session_ready": {"task_session"},
+    "why_parents": {"dependency_pkey", "task_id_key"},
+    "why_ahead": {"task_ready"},
+    "why_session_ahead": {"task_session"},
+    "why_holders": {"task_lease"},
+    "why_batch_holders": {"task_batch"},
     "batch_find": {"batch_pkey"},
     "batch_next": {"task_batch"},
     "batch_tasks": {"task_batch"},
@@ -181,7 +186,7 @@ SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
-    *("seq", "after", "until", "token", "part", "look", "rank"),
+    *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
 }
 
 TEXTS = {"session_list": {"after"}}  # where such a name stands for a text

@@ -68,6 +68,12 @@ def show(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def why(args: argparse.Namespace) -> int:
+    with opened(args) as (side, out):
+        out.why(side.client.why(args.id))
+    return exits.OK
+
+
 def wait(args: argparse.Namespace) -> int:
     with opened(args) as (side, out):
         return wait_for(side, out, args.ids, args.timeout)
@@ -130,6 +136,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "submit": submit,
     "tasks": tasks,
     "show": show,
+    "why": why,
     "wait": wait,
     "cancel": bulk.run,
     "retry": bulk.run,

@@ -72,6 +72,11 @@ class HumanOutput:
             self._line("")
             self._print(self._attempt_table(task["attemptLog"]))
 
+    def why(self, answer: Shape) -> None:
+        self._line(f"{answer['taskId']}  ", drawing.state(answer["state"]), f"  {answer['reason']}")
+        if len(answer["waitingFor"]) > 1:
+            self._line(f"waits for {', '.join(answer['waitingFor'])}")
+
     def ended(self, tasks: Sequence[Shape]) -> None:
         if len(tasks) == 1:
             self.task(tasks[0], ())

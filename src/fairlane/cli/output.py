@@ -30,6 +30,8 @@ class Output(Protocol):
 
     def task(self, task: Shape, deliveries: Deliveries) -> None: ...
 
+    def why(self, answer: Shape) -> None: ...
+
     def ended(self, tasks: Sequence[Shape]) -> None: ...
 
     def cancelled(self, answer: Shape) -> None: ...
@@ -77,6 +79,9 @@ class JsonOutput:
 
     def task(self, task: Shape, deliveries: Deliveries) -> None:  # noqa: ARG002 - not in the route
         print_json(task)
+
+    def why(self, answer: Shape) -> None:
+        print_json(answer)
 
     def ended(self, tasks: Sequence[Shape]) -> None:
         for task in tasks:

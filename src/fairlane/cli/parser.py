@@ -120,6 +120,7 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
     add("submit", "Hand in a task, or a file of tasks", _submit)
     add("tasks", "List tasks, newest first", _tasks)
     add("show", "Show a task", _show)
+    add("why", "Say why a task does not run yet", _show)
     add("wait", "Wait until tasks have ended", _wait)
     from fairlane.cli import (  # noqa: PLC0415 - built on this module
         cron_options,

@@ -23,6 +23,7 @@ from fairlane.core.model import NODE_PREFIX, Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
 from fairlane.engine.engine import Engine, Key, Outcome
+from fairlane.engine.explaining import Explained
 from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
@@ -165,6 +166,12 @@ class Node:
         if view is None:
             raise NotFound("task not found")
         return view
+
+    async def why(self, task_id: str) -> Explained:
+        found = await self.views.read(self.views.why, task_id)
+        if found is None:
+            raise NotFound("task not found")
+        return found
 
     async def wait(self, task_id: str, seconds: float | None) -> TaskView:
         """The task when it has ended or parked, or as it is when time is up or the node stops."""

@@ -113,15 +113,12 @@ def _draft(connection: Connection, now: int) -> Draft:
     names = ("last_seq", "last_token", "policy_version", "last_line", "last_event")
     row = connection.run("scheduler_view")[0]
     values = dict(zip((*names, "open_edges", "unsettled"), row, strict=True))
-    return Draft(
-        connection, now=now, policy=_policy(connection, values["policy_version"]), **values
-    )
+    return Draft(connection, now=now, policy=policy_in_force(connection), **values)
 
 
-def _policy(connection: Connection, version: int) -> Policy:
-    if not version:
-        return Policy()
-    return _kept(version, connection.run("policy_newest")[0][1])
+def policy_in_force(connection: Connection) -> Policy:
+    rows = connection.run("policy_newest")
+    return _kept(*rows[0]) if rows else Policy()
 
 
 @lru_cache(maxsize=8)

@@ -23,7 +23,7 @@ from fairlane.core.gates import holds_turn
 from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
-from fairlane.engine import planning, templates
+from fairlane.engine import explaining, planning, templates
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
 from fairlane.store.cron import job_from_row, run_from_row
 
@@ -133,6 +133,10 @@ class Views:
     def task(self, task_id: str) -> TaskView | None:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
         return found[0] if found else None
+
+    def why(self, task_id: str) -> explaining.Explained | None:
+        """Why it does not run yet."""
+        return self._ask(lambda connection: explaining.read(connection, task_id))
 
     def _views(self, find: Callable[[Connection], list[Row]]) -> list[TaskView]:
         """Tasks with the logs of their attempts, all of one moment."""

@@ -46,6 +46,7 @@ class Tasks:
             "/tasks/{id}/retry": {"POST": self.retry},
             "/tasks/{id}/reset": {"POST": self.reset},
             "/tasks/{id}/wait": {"GET": self.wait},
+            "/tasks/{id}/why": {"GET": self.why},
             "/scheduler/stats": {"GET": self.stats},
         }
 
@@ -96,6 +97,10 @@ class Tasks:
 
     async def show(self, request: Request) -> Answer:
         return Answer(200, _shape(await self._node.show(request.path["id"])))
+
+    async def why(self, request: Request) -> Answer:
+        found = await self._node.why(request.path["id"])
+        return Answer(200, wire.why(found.task, found.why))
 
     async def wait(self, request: Request) -> Answer:
         query = request.query("timeoutMs")

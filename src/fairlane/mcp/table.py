@@ -49,6 +49,13 @@ _TASKS: Final = (
     ),
     read("show", Calls.show, "show", "Show a task with its attempts.", strangers=True),
     read(
+        "why",
+        Calls.why,
+        "why",
+        "Why a task does not run yet: what it waits for, and its place in line.",
+        strangers=True,
+    ),
+    read(
         "wait",
         Calls.wait,
         "wait",

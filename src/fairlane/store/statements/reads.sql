@@ -109,3 +109,33 @@ FROM scheduler WHERE id = 1
 SELECT task.id, task.unmet,
   (SELECT count(*) FROM dependency AS d WHERE d.child = task.seq AND d.state = 0)
 FROM task WHERE state = 'waiting_dependency'
+
+-- ------------------------------------------------------------------ why a task waits
+
+-- name: why_parents
+SELECT d.parent, task.state FROM dependency AS d LEFT JOIN task ON task.id = d.parent
+WHERE d.child = :seq AND d.state = 0 ORDER BY d.parent LIMIT :limit
+
+-- name: why_ahead
+SELECT count(*) FROM (
+  SELECT seq FROM task
+  WHERE line = :line AND state = 'queued' AND gate IS NULL AND (rank, seq) < (:rank, :seq)
+  LIMIT :limit) AS found
+
+-- name: why_session_ahead
+SELECT count(*) FROM (
+  SELECT seq FROM task
+  WHERE session = :session AND state = 'queued' AND gate = 'session'
+    AND (priority, seq) < (:priority, :seq)
+  LIMIT :limit) AS found
+
+-- name: why_holders
+SELECT id FROM task WHERE lease_expires_at IS NOT NULL
+--? lane: AND lane = :lane
+--? agent: AND agent = :agent
+ORDER BY lease_expires_at, seq LIMIT :limit
+
+-- name: why_batch_holders
+SELECT id FROM task
+WHERE batch = :batch AND (lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL))
+ORDER BY seq LIMIT :limit

@@ -1,0 +1,209 @@
+"""Why a task does not run yet: the gate that holds it, or the ceiling that is full, in a sentence.
+
+It is read from the same facts that decide. A queued task is held by one gate at a time, the first
+that it meets; a ready one by the first ceiling that is full, from the widest to its own agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.batches import Batch
+from fairlane.core.model import (
+    BATCH_GATE,
+    CRITICAL,
+    DEBOUNCE_GATE,
+    DELAY_GATE,
+    DEPENDENCY_GATE,
+    SESSION_GATE,
+    Task,
+)
+from fairlane.core.policy import Policy
+from fairlane.core.sessions import Session
+from fairlane.core.slots import moment_text
+
+PAUSED: Final = "paused"
+GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, BATCH_GATE, SESSION_GATE, PAUSED)
+LANE: Final = "lane"
+AGENT: Final = "agent"
+GLOBAL: Final = "global"
+SCOPES: Final = (LANE, AGENT, GLOBAL)
+AHEAD_MAX: Final = 10_000
+NAMED_MAX: Final = 20
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """`scope` is `lane`, `agent` (in this lane) or `global` (over all lanes)."""
+
+    scope: str
+    limit: int
+    in_use: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of a task and its surroundings at one moment.
+
+    `parents` are those that it still waits for, with their states where there is such a task;
+    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line.
+    """
+
+    task: Task
+    policy: Policy
+    error: str | None = None
+    parents: Sequence[tuple[str, str | None]] = ()
+    session: Session | None = None
+    batch: Batch | None = None
+    holders: Sequence[str] = ()
+    ahead: int = 0
+    lane_slots: int = 0
+    agent_slots: int = 0
+    all_slots: int = 0
+
+
+class Why(msgspec.Struct, frozen=True):
+    """`ready` says that only a slot is missing, or somebody to take it."""
+
+    reason: str
+    ready: bool = False
+    gate: str | None = None
+    waiting_for: Sequence[str] = ()
+    ceiling: Ceiling | None = None
+    position: int | None = None
+
+
+def why(facts: Facts) -> Why:
+    task = facts.task
+    if task.state == lifecycle.WAITING:
+        return _depends(facts)
+    if task.state != lifecycle.QUEUED:
+        return Why(_not_waiting(facts))
+    if task.gate == DELAY_GATE:
+        return _delayed(facts)
+    if task.gate == DEBOUNCE_GATE:
+        until = moment_text(task.eligible_at or 0)
+        text = f"more of it may come until {until}, which then becomes part of it"
+        return Why(text, gate=DEBOUNCE_GATE, waiting_for=[until])
+    if task.gate == SESSION_GATE:
+        return _in_session(facts)
+    if task.gate == BATCH_GATE:
+        return _in_batch(facts)
+    return _ready(facts)
+
+
+def _not_waiting(facts: Facts) -> str:
+    task = facts.task
+    because = f": {facts.error}" if facts.error else ""
+    if task.state == lifecycle.RUNNING:
+        return f"it runs on {task.worker}, in attempt {task.attempts} of {task.max_attempts}"
+    if task.state == lifecycle.ASSIGNED:
+        return f"{task.worker} has taken it and has not begun yet"
+    if task.state == lifecycle.PARKED:
+        return f"it is parked after {_attempts(task)}{because}; reset it to try again"
+    if task.leased:
+        return f"it is {task.state}, but its run on {task.worker} has not stopped yet"
+    return f"it has ended: {task.state}{because}"
+
+
+def _attempts(task: Task) -> str:
+    return "1 attempt" if task.attempts == 1 else f"{task.attempts} attempts"
+
+
+def _depends(facts: Facts) -> Why:
+    names = [f"{id_} ({state or 'not known yet'})" for id_, state in facts.parents[:3]]
+    count = facts.task.unmet or len(facts.parents)
+    more = ", …" if count > len(names) else ""
+    tasks = "a task that is" if count == 1 else f"{count} tasks that are"
+    return Why(
+        f"it depends on {tasks} not done: {', '.join(names)}{more}",
+        gate=DEPENDENCY_GATE,
+        waiting_for=[id_ for id_, _ in facts.parents],
+    )
+
+
+def _delayed(facts: Facts) -> Why:
+    task = facts.task
+    until = moment_text(task.eligible_at or 0)
+    text = f"it is not to start before {until}"
+    if task.attempts:
+        because = f": {facts.error}" if facts.error else ""
+        tried = f"attempt {task.attempts} of {task.max_attempts} failed{because}"
+        text = f"{tried}; the next may start at {until}"
+    return Why(text, gate=DELAY_GATE, waiting_for=[until])
+
+
+def _in_session(facts: Facts) -> Why:
+    session = facts.session
+    key = facts.task.session or ""
+    at_once = (
+        "one at a time" if session is None or session.limit == 1 else f"{session.limit} at once"
+    )
+    text = f"session {key} runs {at_once}, and others have the turn"
+    if session is not None and session.interrupted:
+        text = f"runs of session {key} that were interrupted have not ended yet"
+    return Why(
+        f"{text}; {_before(facts.ahead)} in it",
+        gate=SESSION_GATE,
+        waiting_for=facts.holders or [key],
+        position=facts.ahead + 1,
+    )
+
+
+def _in_batch(facts: Facts) -> Why:
+    batch = facts.batch
+    limit = batch.parallelism if batch is not None else None
+    return Why(
+        f"batch {facts.task.batch} runs {limit} at once, and so many are under way",
+        gate=BATCH_GATE,
+        waiting_for=facts.holders,
+    )
+
+
+def _ready(facts: Facts) -> Why:
+    task, settings = facts.task, facts.policy.lanes.get(facts.task.lane)
+    position = facts.ahead + 1
+    if settings is None:
+        return Why(f"lane {task.lane} is not in the policy any more", gate=PAUSED)
+    if settings.paused:
+        text = f"lane {task.lane} is paused; resume it to let its tasks start"
+        return Why(text, gate=PAUSED, position=position)
+    ceiling, text = _full(facts)
+    if ceiling is None:
+        text = f"a slot is free: it goes to the next worker that asks for {task.route}"
+        return Why(f"{text}; {_before(facts.ahead)}", ready=True, position=position)
+    return Why(
+        f"{text}; {_before(facts.ahead)}",
+        ready=True,
+        waiting_for=facts.holders,
+        ceiling=ceiling,
+        position=position,
+    )
+
+
+def _full(facts: Facts) -> tuple[Ceiling | None, str]:
+    """The first ceiling that is in the way, and how to say so."""
+    task, policy = facts.task, facts.policy
+    settings = policy.lanes[task.lane]
+    if policy.max_inflight is not None and facts.all_slots >= policy.max_inflight:
+        ceiling = Ceiling(GLOBAL, policy.max_inflight, facts.all_slots)
+        return ceiling, f"all {ceiling.limit} slots of all lanes together are taken"
+    kept = 0 if task.priority <= CRITICAL else settings.reserved.critical
+    if facts.lane_slots >= settings.max_inflight - kept:
+        ceiling = Ceiling(LANE, settings.max_inflight - kept, facts.lane_slots)
+        besides = f" ({kept} more are kept for critical work)" if kept else ""
+        return ceiling, f"all {ceiling.limit} slots of lane {task.lane} are taken{besides}"
+    limit = policy.agent_ceiling(task.lane, task.agent)
+    if limit is not None and facts.agent_slots >= limit:
+        text = f"agent {task.agent} has all {limit} slots that it may have in lane {task.lane}"
+        return Ceiling(AGENT, limit, facts.agent_slots), text
+    return None, ""
+
+
+def _before(ahead: int) -> str:
+    if not ahead:
+        return "nothing goes before it"
+    count = f"{ahead} or more" if ahead >= AHEAD_MAX else str(ahead)
+    return f"{count} {'goes' if ahead == 1 else 'go'} before it"

@@ -1,0 +1,94 @@
+"""Gathers, from one snapshot, what has to be known to say why a task waits (`core/explain.py`).
+
+Each look-up follows an index and is bounded, so the answer costs the same for a million tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fairlane.core import explain, lifecycle, sessions
+from fairlane.core.batches import Batch
+from fairlane.core.counts import Line
+from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Why
+from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
+from fairlane.core.policy import Policy
+from fairlane.core.sessions import Session
+from fairlane.engine import planning
+from fairlane.store.base import Connection
+
+_TASK_WIDTH = len(Task.__struct_fields__)
+
+
+class Explained(NamedTuple):
+    task: Task
+    why: Why
+
+
+def read(connection: Connection, task_id: str) -> Explained | None:
+    with connection.snapshot():
+        rows = connection.run("task_view", id=task_id)
+        if not rows:
+            return None
+        task, error = Task(*rows[0][:_TASK_WIDTH]), rows[0][-1]
+        policy = planning.policy_in_force(connection)
+        known = _surroundings(connection, task, policy)
+    return Explained(task, explain.why(Facts(task, policy, error, **known)))
+
+
+def _surroundings(connection: Connection, task: Task, policy: Policy) -> dict[str, Any]:
+    if task.state == lifecycle.WAITING:
+        parents = connection.run("why_parents", seq=task.seq, limit=NAMED_MAX)
+        return {"parents": [(row[0], row[1]) for row in parents]}
+    if task.state != lifecycle.QUEUED:
+        return {}
+    if task.gate == SESSION_GATE:
+        return _of_session(connection, task, policy)
+    if task.gate == BATCH_GATE:
+        holders = connection.run("why_batch_holders", batch=task.batch, limit=NAMED_MAX)
+        found = connection.run_rows("batch_find", [(task.batch,)])
+        batch = Batch(*found[0]) if found else None
+        return {"batch": batch, "holders": [row[0] for row in holders]}
+    return {} if task.gate else _of_lane(connection, task, policy)
+
+
+def _of_session(connection: Connection, task: Task, policy: Policy) -> dict[str, Any]:
+    rows = connection.run("session_view", key=task.session)
+    session = Session(*rows[0]) if rows else None
+    if session is not None:
+        session.limit = sessions.limit(policy.sessions, session)
+    turns = connection.run("session_turns", session=task.session)
+    held = connection.run("session_held", session=task.session)
+    ahead = connection.run(
+        "why_session_ahead",
+        session=task.session,
+        priority=task.priority,
+        seq=task.seq,
+        limit=AHEAD_MAX,
+    )
+    holders = [Task(*row).id for row in (*turns, *held)][:NAMED_MAX]
+    return {"session": session, "holders": holders, "ahead": ahead[0][0]}
+
+
+def _of_lane(connection: Connection, task: Task, policy: Policy) -> dict[str, Any]:
+    slots = {row[0]: row[1 + _SLOTS] for row in connection.run("lane_view")}
+    lines = [Line(*row) for row in connection.run_rows("line_find", [(task.lane, task.agent)])]
+    ahead = connection.run(
+        "why_ahead", line=task.line, rank=task.rank, seq=task.seq, limit=AHEAD_MAX
+    )
+    known = {
+        "ahead": ahead[0][0],
+        "lane_slots": slots.get(task.lane, 0),
+        "agent_slots": sum(line.slots for line in lines),
+        "all_slots": sum(slots.values()),
+    }
+    ceiling = explain.why(Facts(task, policy, **known)).ceiling
+    if ceiling is not None:
+        in_lane = None if ceiling.scope == explain.GLOBAL else task.lane
+        of_agent = task.agent if ceiling.scope == explain.AGENT else None
+        rows = connection.run("why_holders", lane=in_lane, agent=of_agent, limit=NAMED_MAX)
+        known["holders"] = [row[0] for row in rows]
+    return known
+
+
+_SLOTS = Line.__struct_fields__.index("slots")

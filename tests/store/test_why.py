@@ -1,0 +1,198 @@
+"""Why a task waits: for every gate and every full ceiling the sentence, and what it stands for."""
+
+from __future__ import annotations
+
+import random
+
+from fairlane.core.explain import GATES, SCOPES, Why
+from fairlane.core.model import Message
+from fairlane.engine import explaining, planning
+from fairlane.engine.planning import Asked
+from tests.store.scheduler import Scheduler, submission
+
+
+def why(scheduler: Scheduler, name: str) -> Why:
+    found = explaining.read(scheduler.reader, name)
+    assert found is not None
+    assert found.task.id == name
+    return found.why
+
+
+def test_a_task_that_nobody_knows_has_no_reason(scheduler: Scheduler) -> None:
+    assert explaining.read(scheduler.reader, "nobody") is None
+
+
+def test_a_child_waits_for_its_parents(scheduler: Scheduler) -> None:
+    scheduler.submit("done", "running", "queued", lane="team")
+    for _ in range(2):
+        task = scheduler.lease_one(lanes=("team",))
+        scheduler.start(task)
+        if task.id == "done":
+            scheduler.complete(task)
+    scheduler.submit("child", depends_on=("done", "running", "queued", "unknown"))
+    found = why(scheduler, "child")
+    assert (found.ready, found.gate, found.position) == (False, "dependency", None)
+    assert found.waiting_for == ["queued", "running", "unknown"]
+    assert found.reason == (
+        "it depends on 3 tasks that are not done: "
+        "queued (queued), running (running), unknown (not known yet)"
+    )
+
+
+def test_a_child_of_one_says_so(scheduler: Scheduler) -> None:
+    scheduler.submit("child", depends_on=("unknown",))
+    text = "it depends on a task that is not done: unknown (not known yet)"
+    assert why(scheduler, "child").reason == text
+
+
+def test_a_task_for_later_tells_when(scheduler: Scheduler) -> None:
+    scheduler.submit("later", delay_ms=90_000)
+    found = why(scheduler, "later")
+    assert (found.ready, found.gate) == (False, "delay")
+    assert found.waiting_for == ["2023-11-14T22:14:50.000Z"]
+    assert found.reason == "it is not to start before 2023-11-14T22:14:50.000Z"
+
+
+def test_a_retry_tells_what_went_wrong_and_when_it_starts(scheduler: Scheduler) -> None:
+    scheduler.submit("again")
+    scheduler.fail(scheduler.lease_one(), "no luck")
+    found = why(scheduler, "again")
+    assert found.gate == "delay"
+    assert found.reason == (
+        "attempt 1 of 3 failed: no luck; the next may start at 2023-11-14T22:13:21.000Z"
+    )
+
+
+def test_a_message_may_still_grow(scheduler: Scheduler) -> None:
+    scheduler.submit("said", session="chat", message=Message("hello", "ann", debounce_ms=800))
+    found = why(scheduler, "said")
+    assert (found.gate, found.waiting_for) == ("debounce", ["2023-11-14T22:13:20.800Z"])
+    assert "more of it may come until 2023-11-14T22:13:20.800Z" in found.reason
+
+
+def test_a_session_names_who_has_the_turn_and_the_place_in_it(scheduler: Scheduler) -> None:
+    scheduler.submit("first", "second", "third", session="chat")
+    found = why(scheduler, "third")
+    assert (found.gate, found.waiting_for, found.position) == ("session", ["first"], 2)
+    assert found.reason == (
+        "session chat runs one at a time, and others have the turn; 1 goes before it in it"
+    )
+    scheduler.start(scheduler.lease_one())
+    assert why(scheduler, "second").waiting_for == ["first"]
+    assert why(scheduler, "second").position == 1
+
+
+def test_a_batch_tells_how_many_it_runs_at_once(scheduler: Scheduler) -> None:
+    scheduler.batch(submission("one"), submission("two"), submission("three"), parallelism=2)
+    found = why(scheduler, "three")
+    assert (found.gate, found.waiting_for) == ("batch", ["one", "two"])
+    assert found.reason == "batch batch runs 2 at once, and so many are under way"
+
+
+def test_a_paused_lane_is_a_gate(scheduler: Scheduler) -> None:
+    scheduler.set_lane(paused=True)
+    scheduler.submit("one", "two")
+    found = why(scheduler, "two")
+    assert (found.ready, found.gate, found.ceiling, found.position) == (False, "paused", None, 2)
+    assert found.reason == "lane main is paused; resume it to let its tasks start"
+
+
+def test_a_full_lane_names_who_has_its_slots(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxInflight=2)
+    scheduler.submit("one", "two", "three", "four", agent="b")
+    scheduler.lease(4)
+    found = why(scheduler, "four")
+    assert (found.ready, found.gate, found.position) == (True, None, 2)
+    assert found.ceiling is not None
+    assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("lane", 2, 2)
+    assert found.waiting_for == ["one", "two"]
+    assert found.reason == "all 2 slots of lane main are taken; 1 goes before it"
+
+
+def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxInflight=3, reserved={"critical": 1})
+    scheduler.submit("one", "two", "three")
+    scheduler.lease(3)
+    found = why(scheduler, "three")
+    assert found.ceiling is not None
+    assert (found.ceiling.limit, found.ceiling.in_use) == (2, 2)
+    assert "(1 more are kept for critical work)" in found.reason
+    scheduler.submit("urgent", priority=-20)
+    assert why(scheduler, "urgent").ceiling is None
+
+
+def test_an_agent_at_its_own_limit_is_told(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxInflight=5, maxPerAgentInflight=1)
+    scheduler.submit("mine", "next", agent="a")
+    scheduler.submit("other", agent="b")
+    scheduler.lease(5)
+    found = why(scheduler, "next")
+    assert found.ceiling is not None
+    assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("agent", 1, 1)
+    assert found.waiting_for == ["mine"]
+    assert found.reason.startswith("agent a has all 1 slots that it may have in lane main")
+
+
+def test_the_ceiling_over_all_lanes_comes_first(scheduler: Scheduler) -> None:
+    scheduler.set_policy(maxInflight=1, lanes={"main": {"maxInflight": 1}})
+    scheduler.submit("there", lane="queue")
+    scheduler.submit("here")
+    scheduler.lease(1, lanes=("queue",))
+    found = why(scheduler, "here")
+    assert found.ceiling is not None
+    assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("global", 1, 1)
+    assert found.waiting_for == ["there"]
+
+
+def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None:
+    scheduler.submit("one", "two")
+    found = why(scheduler, "two")
+    assert (found.ready, found.ceiling, found.position) == (True, None, 2)
+    assert found.reason == (
+        "a slot is free: it goes to the next worker that asks for handler/work; 1 goes before it"
+    )
+
+
+def test_what_runs_or_has_ended_does_not_wait(scheduler: Scheduler) -> None:
+    scheduler.submit("one")
+    task = scheduler.lease_one()
+    assert why(scheduler, "one").reason == "node_1 has taken it and has not begun yet"
+    scheduler.start(task)
+    assert why(scheduler, "one").reason == "it runs on node_1, in attempt 1 of 3"
+    scheduler.cancel("one")
+    text = "it is cancelled, but its run on node_1 has not stopped yet"
+    assert why(scheduler, "one").reason == text
+    scheduler.complete(task)
+    assert why(scheduler, "one").reason == "it has ended: cancelled"
+    scheduler.submit("two", max_attempts=1)
+    scheduler.fail(scheduler.lease_one(), "no luck")
+    assert why(scheduler, "two").reason == (
+        "it is parked after 1 attempt: no luck; reset it to try again"
+    )
+
+
+def test_what_is_ready_and_can_start_is_what_a_plan_would_lease(scheduler: Scheduler) -> None:
+    """The two are made from different look-ups, and must not contradict each other."""
+    chance = random.Random(7)
+    scheduler.set_lane(maxInflight=4, maxPerAgentInflight=2)
+    for number in range(60):
+        agent = chance.choice("abc")
+        session = chance.choice([None, None, "s1", "s2"])
+        scheduler.submit(f"t{number}", agent=agent, session=session)
+        if chance.random() < 0.5:
+            for grant in scheduler.lease(chance.randint(1, 3)):
+                if chance.random() < 0.6:
+                    scheduler.complete(grant.task)
+        plan = planning.read(
+            scheduler.reader, Asked("main", None, 100), lambda _: scheduler.clock.now()
+        )
+        for task in plan.leases:
+            found = why(scheduler, task.id)
+            assert (found.ready, found.ceiling) == (True, None)
+        held = [task for task, reason in plan.skipped if reason in GATES]
+        assert all(why(scheduler, task.id).gate == task.gate for task in held)
+
+
+def test_there_are_no_other_gates_and_scopes() -> None:
+    assert set(GATES) == {"dependency", "delay", "debounce", "batch", "session", "paused"}
+    assert set(SCOPES) == {"lane", "agent", "global"}
