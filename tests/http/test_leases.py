@@ -323,8 +323,9 @@ async def test_the_ceiling_of_a_lane_holds_for_workers_too(work: Work) -> None:
     assert len(found) == 2
     assert await ext.leases(limit=10) == []
     await ext.well(found[0], "complete")
-    assert len(await ext.leases(limit=10)) == 1
-    for lease in found[1:]:
+    third = await ext.leases(limit=10)
+    assert len(third) == 1
+    for lease in (*found[1:], *third):
         await ext.well(lease, "release")
 
 
