@@ -1,0 +1,164 @@
+"""Why a task waits, from facts alone; with a store around them: tests/store/test_why.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane.core import explain
+from fairlane.core.batches import Batch
+from fairlane.core.explain import AHEAD_MAX, Ceiling, Facts
+from fairlane.core.model import Task
+from fairlane.core.policy import LanePolicy, Policy, ReservedPolicy
+from fairlane.core.sessions import Session
+from tests.unit.core import rows
+
+MOMENT = 1_700_000_000_000
+SHOWN = "2023-11-14T22:13:20.000Z"
+
+
+def why(task: Task, policy: Policy | None = None, **known: Any) -> explain.Why:
+    return explain.why(Facts(task, policy or Policy(), **known))
+
+
+def ready(**fields: Any) -> Task:
+    return rows.queued(lane="main", agent="ada", route="handler/count", **fields)
+
+
+def narrow(**settings: Any) -> Policy:
+    lanes = {**Policy().lanes, "main": LanePolicy(**{"max_inflight": 2, **settings})}
+    return Policy(lanes=lanes)
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "reason"),
+    [
+        (
+            rows.running(worker="w", attempts=1, max_attempts=3),
+            None,
+            "it runs on w, in attempt 1 of 3",
+        ),
+        (rows.assigned(worker="w"), None, "w has taken it and has not begun yet"),
+        (
+            rows.running(state="parked", lease_expires_at=None, attempts=3),
+            "boom",
+            "it is parked after 3 attempts: boom; reset it to try again",
+        ),
+        (
+            rows.running(state="parked", lease_expires_at=None, attempts=1),
+            None,
+            "it is parked after 1 attempt; reset it to try again",
+        ),
+        (
+            rows.running(state="cancelled", worker="w"),
+            None,
+            "it is cancelled, but its run on w has not stopped yet",
+        ),
+        (
+            rows.running(state="failed", lease_expires_at=None),
+            "boom",
+            "it has ended: failed: boom",
+        ),
+    ],
+)
+def test_what_does_not_wait_says_what_it_does(task: Task, error: str | None, reason: str) -> None:
+    found = why(task, error=error)
+    assert found.reason == reason
+    assert (found.ready, found.gate, found.ceiling, found.position) == (False, None, None, None)
+
+
+def test_few_parents_are_all_named_and_many_are_not() -> None:
+    task = rows.queued(state="waiting_dependency", unmet=5)
+    parents = [("a", "queued"), ("b", None), ("c", "parked"), ("d", "queued"), ("e", "queued")]
+    found = why(task, parents=parents)
+    assert found.waiting_for == ["a", "b", "c", "d", "e"]
+    assert found.reason == (
+        "it depends on 5 tasks that are not done: a (queued), b (not known yet), c (parked), …"
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error", "reason"),
+    [
+        (0, None, f"it is not to start before {SHOWN}"),
+        (1, "boom", f"attempt 1 of 3 failed: boom; the next may start at {SHOWN}"),
+        (2, None, f"attempt 2 of 3 failed; the next may start at {SHOWN}"),
+    ],
+)
+def test_a_delay_tells_its_end(attempts: int, error: str | None, reason: str) -> None:
+    task = rows.queued(gate="delay", eligible_at=MOMENT, attempts=attempts, max_attempts=3)
+    found = why(task, error=error)
+    assert (found.gate, found.waiting_for, found.reason) == ("delay", [SHOWN], reason)
+
+
+def test_a_message_that_may_grow_tells_until_when() -> None:
+    found = why(rows.queued(gate="debounce", eligible_at=MOMENT))
+    assert (found.gate, found.waiting_for) == ("debounce", [SHOWN])
+
+
+@pytest.mark.parametrize(
+    ("session", "words"),
+    [
+        (None, "session chat runs one at a time, and others have the turn"),
+        (Session("chat", limit=1), "session chat runs one at a time, and others have the turn"),
+        (Session("chat", limit=3), "session chat runs 3 at once, and others have the turn"),
+        (
+            Session("chat", limit=3, interrupted=1),
+            "runs of session chat that were interrupted have not ended yet",
+        ),
+    ],
+)
+def test_a_session_says_why_there_is_no_turn(session: Session | None, words: str) -> None:
+    task = rows.queued(gate="session", session="chat")
+    found = why(task, session=session, ahead=2)
+    assert found.reason == f"{words}; 2 go before it in it"
+    assert (found.gate, found.waiting_for, found.position) == ("session", ["chat"], 3)
+    assert why(task, session=session, holders=["t"]).waiting_for == ["t"]
+
+
+def test_a_batch_says_how_many_it_runs() -> None:
+    task = rows.queued(gate="batch", batch="b")
+    batch = Batch("b", 1, "ada", 2, 0, 0, None)
+    assert why(task, batch=batch).reason == "batch b runs 2 at once, and so many are under way"
+    assert why(task, holders=["t"]).waiting_for == ["t"]
+
+
+def test_a_lane_that_is_paused_or_gone_is_a_gate() -> None:
+    assert why(ready(), narrow(paused=True)).gate == "paused"
+    found = why(rows.queued(lane="gone"))
+    assert (found.gate, found.reason) == ("paused", "lane gone is not in the policy any more")
+
+
+def test_ceilings_are_told_from_the_widest_to_the_narrowest() -> None:
+    policy = narrow(max_per_agent_inflight=1)
+    overall = Policy(max_inflight=2, lanes=policy.lanes)
+    everything = {"all_slots": 2, "lane_slots": 2, "agent_slots": 1}
+    assert why(ready(), overall, **everything).ceiling == Ceiling("global", 2, 2)
+    assert why(ready(), policy, **everything).ceiling == Ceiling("lane", 2, 2)
+    assert why(ready(), policy, agent_slots=1).ceiling == Ceiling("agent", 1, 1)
+    free = why(ready(), policy)
+    assert (free.ready, free.ceiling, free.position) == (True, None, 1)
+    assert free.reason == (
+        "a slot is free: it goes to the next worker that asks for handler/count; "
+        "nothing goes before it"
+    )
+
+
+def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
+    policy = narrow(reserved=ReservedPolicy(critical=1))
+    assert why(ready(), policy, lane_slots=1).ceiling == Ceiling("lane", 1, 1)
+    assert why(ready(priority=-20), policy, lane_slots=1).ceiling is None
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        (0, "nothing goes before it"),
+        (1, "1 goes before it"),
+        (7, "7 go before it"),
+        (AHEAD_MAX, "10000 or more go before it"),
+    ],
+)
+def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
+    assert why(ready(), narrow(), lane_slots=2, ahead=ahead).reason.endswith(f"; {words}")
