@@ -60,7 +60,6 @@ def test_a_task_says_why_it_waits(run: Run, side: list[str], agent: str) -> None
     assert run("why", "tsk_nobody", *side).code == 3
 
 
-
 def _file(tmp_path: Path, content: Any) -> str:
     path = tmp_path / "batch.json"
     path.write_text(json.dumps(content))

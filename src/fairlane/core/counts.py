@@ -129,7 +129,7 @@ def _add_totals(tally: Tally, change: Change) -> None:
         tally.failed += 1
         if verb == lifecycle.EXPIRE and change.before and change.before.state != lifecycle.RUNNING:
             tally.expired += 1
-    elif verb == lifecycle.REVIVE:
+    else:
         _take_back(tally, change.before)
 
 

@@ -540,3 +540,16 @@ def test_a_run_of_cron_fails_where_other_tasks_park() -> None:
         decision = _fail(rows.running(id=task_id, **spent))
         assert decision.change is not None
         assert decision.change.after.state == state
+
+
+def test_a_task_is_parked_with_a_reason_whatever_attempts_are_left() -> None:
+    change = leases.park(rows.running(attempts=1), "not now", LATER)
+    assert (change.after.state, change.error, change.verb) == ("parked", "not now", "park")
+    assert change.after.lease_expires_at is None
+
+
+def test_who_speaks_under_a_lease_that_is_over_is_told() -> None:
+    task = rows.running()
+    assert leases.lost(task, task.token) is None
+    assert isinstance(leases.lost(task, task.token + 1), LeaseLost)
+    assert isinstance(leases.lost(None, 1), LeaseLost)

@@ -82,3 +82,9 @@ def test_a_lease_id_holds_numbers_of_any_size_that_a_store_counts_to() -> None:
 )
 def test_what_is_no_lease_id_is_none(text: str) -> None:
     assert model.parse_lease_id(text) is None
+
+
+def test_a_handler_is_for_any_worker_unless_it_is_a_process_own() -> None:
+    assert model.is_open("handler/work")
+    assert not model.is_open("handler/(function)@node_1")
+    assert not model.is_open("action")

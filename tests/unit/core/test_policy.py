@@ -11,6 +11,7 @@ from fairlane.core.policy import (
     KindPolicy,
     LanePolicy,
     Policy,
+    flat,
     from_document,
     merge,
     nearest,
@@ -542,3 +543,17 @@ def test_all_problems_are_told_at_once() -> None:
 def test_a_word_near_to_nothing_gets_no_hint() -> None:
     assert nearest("zebra", ["lanes", "kinds"]) == ""
     assert nearest("lane", ["lanes", "kinds"]) == "; did you mean lanes?"
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(2.0, 2), (1.5, 1.5)])
+def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float) -> None:
+    policy = from_document({"lanes": {"queue": {"maxInflight": 4, "backoffMultiplier": factor}}})
+    assert flat(policy) == {
+        "maxConcurrent": 4,
+        "maxAttempts": 3,
+        "leaseTtlMs": 300_000,
+        "backoffBaseMs": 1000,
+        "backoffFactor": shown,
+        "backoffCapMs": 60_000,
+    }
+    assert isinstance(flat(policy)["backoffFactor"], type(shown))
