@@ -115,6 +115,12 @@ def mcp(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def completion(args: argparse.Namespace) -> int:
+    from fairlane.cli.completion import run  # noqa: PLC0415 - builds the parser again
+
+    return run(args)
+
+
 def doctor(args: argparse.Namespace) -> int:
     from fairlane.cli.direct import examine  # noqa: PLC0415 - slow to import
 
@@ -156,6 +162,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "templates": templates,
     "cron": cron,
     "policy": policy,
+    "completion": completion,
     "doctor": doctor,
     "webhooks": webhooks,
 }

@@ -39,6 +39,7 @@ SERVE_SETTINGS: Final = (
     "mcp_writes",
     "log_level",
 )
+SHELLS: Final = ("bash", "zsh", "fish")
 # Commands whose verb may be left out, and whether what is listed may be named.
 LISTED: Final = {"cron": False, "lanes": False, "sessions": True}
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
@@ -139,6 +140,7 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
     add("mcp", "Offer the verbs to an agent as tools, by the Model Context Protocol", _mcp)
     add("stats", "Show what the scheduler has done and has to do", server_or_store)
     add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
+    add("completion", "Print a script that completes commands in a shell", _completion)
     about = "Keep instructions with parameters, and make tasks of them"
     template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
     about = "Submit tasks at moments: once, every so often, or by the rules of cron"
@@ -154,6 +156,11 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
 
 
 # -------------------------------------------------------------------- the commands
+
+
+def _completion(parser: Parser) -> None:
+    parser.epilog = 'For bash, in ~/.bashrc: eval "$(fairlane completion bash)"'
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
 def _serve(parser: Parser) -> None:
