@@ -183,10 +183,8 @@ class Transaction(Counters):
         self.changed = True
         self.count(change)
         fact = events.of(change)
-        if fact is not None:  # `_record`, spelled out: three for each task
-            self.last_event += 1
-            row = (self.last_event, seq, self.now, fact[0], after.attempts, fact[1], None)
-            self._events.append((*row, self.policy_version))
+        if fact is not None:
+            self._record(seq, fact[0], after.attempts, fact[1], None)
         if change.verb not in _QUIET:
             self._conclude(change)
         self._note_due(after)
