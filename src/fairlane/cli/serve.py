@@ -26,6 +26,9 @@ from fairlane.mcp.endpoint import Endpoint
 log = logging.getLogger("fairlane")
 
 POLICY_LOOK_SECONDS: Final = 0.5
+# Longer than clients keep a connection that they do not use, so that theirs is the end: what they
+# send at the moment when a server hangs up is lost.
+IDLE_SECONDS: Final = 75
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 HTTP_PORT: Final = 80  # the one that a request need not name
 
@@ -132,6 +135,7 @@ class _Server:
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=5,
+            timeout_keep_alive=IDLE_SECONDS,
             h11_max_incomplete_event_size=64 * 1024,
         )
         self._uvicorn = uvicorn.Server(config)
