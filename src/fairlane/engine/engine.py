@@ -31,6 +31,7 @@ from fairlane.engine import (
 )
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
+from fairlane.store.counters import Kept
 from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
@@ -107,9 +108,7 @@ class Engine:
         self._commit_id = 0
         self._prune_at = 0
         self._others_wrote = False
-        # The open leases as the last commit left them: what they become is decided without reading
-        # them again. Only while nobody else writes, which is asked under the lock.
-        self._leased: dict[int, Task] = {}
+        self._kept = Kept()  # whether nobody else has written is asked under the lock
         self._connection: Connection | None = None
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
@@ -233,7 +232,7 @@ class Engine:
         if version != self._policy_version:
             self._load_policy(connection)
         if self.others_wrote():
-            self._leased.clear()
+            self._kept.clear()
         now = self.clock.now() if moment is None or self.clock.judges else moment
         return Transaction(
             connection,
@@ -246,7 +245,7 @@ class Engine:
             unsettled=unsettled,
             policy_version=version,
             policy=self.policy,
-            leased=self._leased,
+            kept=self._kept,
         )
 
     def _load_policy(self, connection: Connection) -> None:
@@ -265,7 +264,7 @@ class Engine:
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
         if not self.store.shared:
-            tx.leased_after(self._leased)
+            tx.keep()
 
     def _committed(self, connection: Connection) -> bool:
         rows = connection.run("writer_commit", name=self.name)
@@ -274,7 +273,7 @@ class Engine:
     def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = self.store.writer()
-            self._leased.clear()
+            self._kept.clear()
             self.due_at = 0  # whatever was written meanwhile: look at everything
         return self._connection
 

@@ -7,6 +7,7 @@ only one that uses them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import astuple
@@ -20,13 +21,30 @@ from fairlane.core.sessions import Session
 from fairlane.store.base import Connection, Row
 
 
+class Kept:
+    """Tasks with open leases, and their sessions, as the last commit left them: what becomes of
+    them is decided without reading them again. Right only while nobody else writes.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, Task] = {}
+        self.sessions: dict[str, Session] = {}
+
+    def clear(self) -> None:
+        self.tasks.clear()
+        self.sessions.clear()
+
+
 class Counters:
-    def __init__(self, connection: Connection, *, now: int, last_line: int, policy: Policy) -> None:
+    def __init__(
+        self, connection: Connection, *, now: int, last_line: int, policy: Policy, kept: Kept
+    ) -> None:
         self.connection = connection
         self.now = now
         self.policy = policy
         self.last_line = last_line
         self.changed = False
+        self._kept = kept
         self.open_sessions: set[str] = set()
         self.tight_sessions: set[str] = set()
         self.open_batches: set[str] = set()
@@ -86,7 +104,11 @@ class Counters:
 
     def load_sessions(self, keys: Iterable[str]) -> None:
         missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
-        rows = [(key,) for key in missing]
+        for key in missing:
+            if key in self._kept.sessions:
+                self._sessions[key] = copy.copy(self._kept.sessions[key])
+                self._known_sessions.add(key)
+        rows = [(key,) for key in missing if key not in self._sessions]
         for row in self.connection.run_rows("session_find", rows) if rows else ():
             self._sessions[row[0]] = Session(*row)
             self._known_sessions.add(row[0])
@@ -96,6 +118,14 @@ class Counters:
 
     def session(self, key: str) -> Session:
         return self._sessions[key]
+
+    def keep_sessions(self) -> None:
+        """Those in which something runs are worth remembering: its end is to come."""
+        for key, session in self._sessions.items():
+            if session.holders and key in self._known_sessions:
+                self._kept.sessions[key] = session
+            else:
+                self._kept.sessions.pop(key, None)
 
     def session_of(self, task: Task) -> Session | None:
         if not task.session:

@@ -17,7 +17,7 @@ from fairlane.core.cron import Run
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
 from fairlane.store.base import Connection, Row
-from fairlane.store.counters import Counters
+from fairlane.store.counters import Counters, Kept
 
 _TASK_WIDTH = len(Task.__struct_fields__)
 
@@ -38,10 +38,10 @@ class Transaction(Counters):
         unsettled: int,
         policy_version: int,
         policy: Policy,
-        leased: dict[int, Task] | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        """`leased` are tasks as they stand in the store, so that they need not be read from it."""
-        super().__init__(connection, now=now, last_line=last_line, policy=policy)
+        kept = Kept() if kept is None else kept
+        super().__init__(connection, now=now, last_line=last_line, policy=policy, kept=kept)
         self.policy_version = policy_version
         self.last_seq = last_seq
         self.last_token = last_token
@@ -57,7 +57,6 @@ class Transaction(Counters):
         self.settling: dict[str, tuple[int, int, str]] = {}
         # The last change of tasks that cron has submitted, of those that ended or began again.
         self.run_changes: dict[str, Change] = {}
-        self._leased = {} if leased is None else leased
         self._tasks: dict[int, Task] = {}
         self._inserts: dict[int, Task] = {}
         self._bodies: dict[int, str] = {}
@@ -87,12 +86,12 @@ class Transaction(Counters):
         return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
 
     def tasks_by_seq(self, seqs: Iterable[int]) -> dict[int, Task]:
-        tasks, leased = self._tasks, self._leased
+        tasks, kept = self._tasks, self._kept.tasks
         missing: dict[int, None] = {}
         for seq in seqs:
             if seq not in tasks:
-                if seq in leased:
-                    tasks[seq] = leased[seq]
+                if seq in kept:
+                    tasks[seq] = kept[seq]
                 else:
                     missing[seq] = None
         if missing:
@@ -100,13 +99,14 @@ class Transaction(Counters):
                 tasks[row[0]] = Task(*row)
         return tasks
 
-    def leased_after(self, leased: dict[int, Task]) -> None:
-        """Bring `leased`, the open leases before this transaction, up to what it has left."""
+    def keep(self) -> None:
+        """After the commit: remember what it has left of open leases."""
         for seq, task in self._tasks.items():
             if task.lease_expires_at is not None:
-                leased[seq] = task
+                self._kept.tasks[seq] = task
             else:
-                leased.pop(seq, None)
+                self._kept.tasks.pop(seq, None)
+        self.keep_sessions()
 
     def task(self, seq: int) -> Task:
         """A task as this transaction has left it."""
@@ -244,7 +244,7 @@ class Transaction(Counters):
         """Put all tasks of a lane into other lines: those with open leases too, so read them."""
         self.write()
         self.connection.run("task_reline", lane=lane, by_agent=int(by_agent), aging_ms=aging_ms)
-        self._leased.clear()
+        self._kept.clear()
 
     def place(self, tasks: Iterable[Task]) -> None:
         """Put tasks that come back from their end into the lines where they belong now."""
