@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -125,7 +126,14 @@ class SqliteConnection:
         # No blanks: apsw keeps no prepared statement for texts of more than 16 KiB.
         table = ",".join([f"({first})"] + [row] * (count - 1))
         values = f"SELECT * FROM (VALUES {table}) WHERE column1 IS NOT NULL"  # noqa: S608 - own text
-        return f"WITH rows ({columns}) AS ({values}) {text}", names
+        return f"WITH rows ({columns}) AS ({values}) {_or_rollback(text)}", names
+
+
+def _or_rollback(text: str) -> str:
+    """A statement that breaks a constraint ends its transaction, which is given up anyway. Ready to
+    undo only the statement, SQLite would copy each page that it changes.
+    """
+    return re.sub(r"^(UPDATE|INSERT) ", r"\1 OR ROLLBACK ", text)
 
 
 class SqliteStore:
@@ -250,6 +258,7 @@ class SqliteStore:
         if self.path != MEMORY:
             connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
+        connection.pragma("temp_store", "memory")
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         connection.pragma("cache_size", -_READER_CACHE_KIB if readonly else -_WRITER_CACHE_KIB)
         # Pages that many commits rewrite reach the file once per so many pages of the log.
