@@ -38,7 +38,10 @@ def sqlite_file() -> Iterator[str]:
 
 def sessions(store: str, count: int, each: int) -> Row:
     """The same with `count` sessions of `each` tasks: no two of one session run at once."""
-    return run_in_loop(_lifecycle(store, count * each, 250, sessions=count))
+    rounds = [
+        run_in_loop(_lifecycle(store, count * each, 250, sessions=count)) for _ in range(ROUNDS)
+    ]
+    return max(rounds, key=lambda row: row["lifecycle_per_s"])
 
 
 def lifecycle(store: str, tasks: int, callers: int) -> Row:
