@@ -96,6 +96,7 @@ async def test_a_moment_comes(app: Fairlane) -> None:
     await made(app, "ring", schedule={"kind": "at", "at": at})
     async with asyncio.timeout(10):
         await heard.wait()
+    assert datetime.now(UTC) >= at
 
 
 async def test_a_preview_takes_moments_of_python(app: Fairlane) -> None:

@@ -24,10 +24,10 @@ SEEDS = range(1, 21)
 STEPS = 5000
 # What has to happen in each history, and how often at least.
 LEAST = {
-    "restarts": 5,
-    "clock jumps": 1,
-    "lost connections": 10,
-    "neighbours": 1,
+    "restarts": 9,
+    "clock jumps": 6,
+    "lost connections": 21,
+    "neighbours": 4,
     "task.retrying": 10,
     "task.released": 10,
     "task.requeued": 10,
@@ -38,9 +38,9 @@ LEAST = {
     "interruptions": 3,
     "stopalls": 1,
     "stops of sessions": 1,
+    "SessionQueueFull": 10,
 }
-# A full session drops its oldest or refuses the newest, as the seed has it.
-FULL = ("dropped", "SessionQueueFull")
+NEVER_DROP = (14,)  # histories in which every full session refuses the newest
 HUNT_SEEDS = range(1, 13)
 HUNT_STEPS = 2000
 
@@ -58,11 +58,11 @@ def _quiet() -> Iterator[None]:
 def test_every_rule_holds_under_faults(seed: int) -> None:
     report = run(seed, STEPS)
     # A world in which nothing happens would hold too.
-    assert report.granted > 300
-    assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 20
+    assert report.granted > 500
+    assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 50
     scarce = {what for what, least in LEAST.items() if report.happened.get(what, 0) < least}
     assert not scarce
-    assert sum(report.happened.get(what, 0) for what in FULL) >= 4
+    assert (report.happened.get("dropped", 0) >= 3) is (seed not in NEVER_DROP)
 
 
 @pytest.mark.slow

@@ -94,7 +94,8 @@ def test_every_statement_is_used() -> None:
         for name in queries.load(dialect)
         if f'"{name}"' not in source
     }
-    assert unused <= deleted_in_a_loop
+    by_name_too = {"delivery_delete"}  # runs of cron jobs owe webhooks as well
+    assert unused == deleted_in_a_loop - by_name_too
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])

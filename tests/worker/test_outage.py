@@ -123,6 +123,7 @@ async def test_a_second_stop_does_not_cut_off_the_report_of_the_first(scene: Sce
     await asyncio.sleep(0)  # lets the second stop arrive
     scene.away = False
     await eventually(lambda: not scene.leased() and worker.active == 0)
+    assert forever.begun == 1
     await worker.drain(1)
     running.cancel()
 
