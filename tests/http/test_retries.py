@@ -152,7 +152,8 @@ async def test_each_attempt_has_its_time_and_running_out_of_it_is_retried(work: 
     assert (task["state"], task["attempts"]) == ("failed", 2)
     assert "60" in task["error"]
     for one in task["attemptLog"]:
-        assert 40 <= ms_between(one["startedAt"], one["endedAt"]) < 1_500
+        # The clock on the wall may be set while the other one runs, so a little less than 60.
+        assert 55 <= ms_between(one["startedAt"], one["endedAt"]) < 10_000
     assert (await work.run(lane=ONE))["state"] == "done"
     assert [entry.outcome for entry in work.actions()] == ["gone", "gone", "answered"]
 

@@ -51,8 +51,8 @@ class Scene:
             self.tries += 1
             raise ConnectionLost("away")
 
-    def submit(self) -> None:
-        task = Submission(id="one", kind="action", agent="a", route="action", body="{}")
+    def submit(self, body: str = "{}") -> None:
+        task = Submission(id="one", kind="action", agent="a", route="action", body=body)
         self.writer.ask_and_wait(Submit([task]))
 
     def state(self) -> tuple[str, int]:
@@ -192,5 +192,46 @@ async def test_an_outage_before_the_start_does_not_fail_the_task(scene: Scene) -
     scene.away = False
     await eventually(lambda: scene.state() == ("done", 1))
     assert once.done == 1
+    await worker.drain(1)
+    running.cancel()
+
+
+class SlowToRecord(EngineSource):
+    """Needs longer for the record of a start than the task has for its work."""
+
+    async def start(self, assignment: Assignment) -> None:
+        await asyncio.sleep(0.1)  # longer than the time limit
+        await super().start(assignment)
+
+
+async def test_the_wait_for_the_record_of_the_start_is_not_taken_from_the_time_for_the_work(
+    scene: Scene,
+) -> None:
+    scene.submit('{"timeoutMs": 50}')
+    once = Once()
+    once.go_on.set()
+    source = SlowToRecord(scene.writer, "node_a", Policy)
+    worker = Loop(source, lambda: {"action": once}, lambda: 1)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: scene.state()[0] in {"done", "failed"})
+    assert (scene.state(), once.done) == (("done", 1), 1)
+    await worker.drain(1)
+    running.cancel()
+
+
+class Late(Once):
+    """Starts, and then never ends by itself."""
+
+    async def execute(self, run: Run) -> Any:
+        await run.start()
+        await asyncio.Event().wait()
+
+
+async def test_the_time_for_the_work_ends_also_after_a_slow_start(scene: Scene) -> None:
+    scene.submit('{"timeoutMs": 50}')
+    source = SlowToRecord(scene.writer, "node_a", Policy)
+    worker = Loop(source, lambda: {"action": Late()}, lambda: 1)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: scene.state() == ("failed", 1))
     await worker.drain(1)
     running.cancel()

@@ -49,14 +49,22 @@ class _Run:
         self.task: asyncio.Task[None] | None = None
         self.began = False
         self.working = False
+        self.limit: asyncio.Timeout | None = None
         self._source = source
         self._output: _Output | None = None
         self._progress: _Progress | None = None
 
     async def start(self) -> None:
         if not self.started:
+            self._count_time(None)  # the wait for the record is not work
             await _repeated(lambda: self._source.start(self.assignment), tries=START_TRIES)
             self.started = True
+            self._count_time(self.work.timeout_ms)
+
+    def _count_time(self, timeout_ms: int | None) -> None:
+        if self.limit is not None:
+            now = asyncio.get_running_loop().time()
+            self.limit.reschedule(None if timeout_ms is None else now + timeout_ms / 1000)
 
     def output(self, text: str) -> None:
         if self._output is None:
@@ -326,7 +334,8 @@ class Loop:
                 await run.finish_reports()
 
     async def _timed(self, run: _Run, executor: Executor, timeout_ms: int) -> Any:
-        limit = asyncio.timeout(timeout_ms / 1000)
+        """An attempt's time counts from its recorded start. Finding the target has as much."""
+        run.limit = limit = asyncio.timeout(timeout_ms / 1000)
         try:
             async with limit:
                 return await executor.execute(run)
