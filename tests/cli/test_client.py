@@ -273,3 +273,44 @@ def test_a_server_may_stand_under_a_path() -> None:
         with Client(listener.url + "/fairlane/") as client:
             client.show("a/b")
         assert listener.requests[0].startswith(b"GET /fairlane/tasks/a%2Fb HTTP/1.1\r\n")
+
+
+# -------------------------------------------------------------------- forms of an answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"n"\r\n4\r\n: 2}\r\n0\r\n\r\n',
+        b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"n": 2}',
+        b'HTTP/1.0 200 OK\r\n\r\n{"n": 2}',
+        b'HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": 2}',
+    ],
+    ids=["in chunks", "until the end", "of an old server", "after another one"],
+)
+def test_an_answer_is_understood_in_any_form(answer: bytes) -> None:
+    with _listening((answer, True)) as (_, client):
+        assert client.stats() == {"n": 2}
+
+
+def test_a_connection_that_will_be_closed_is_not_used_again() -> None:
+    last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    with _listening((last, True), _answer({})) as (listener, client):
+        client.stats()
+        client.cancel("x")
+        assert listener.connections == 2
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 20", b"Transfer-Encoding: chunked"])
+def test_an_answer_that_breaks_off_is_no_answer(length: bytes) -> None:
+    broken = b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n"
+    complaint = pytest.raises(errors.Unreachable, match="hung up before it had answered")
+    with _listening((broken, True)) as (_, client), complaint:
+        client.stats()
+
+
+def test_headers_without_an_end_are_not_read_for_ever() -> None:
+    endless = b"HTTP/1.1 200 OK\r\n" + b"X-More: x\r\n" * 20_000
+    complaint = pytest.raises(errors.Unreachable, match="does not speak HTTP")
+    with _listening((endless, True)) as (_, client), complaint:
+        client.stats()

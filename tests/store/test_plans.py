@@ -130,6 +130,8 @@ INTENDED = {
     "line_find": {"line_name"},
     "line_order": {"line_order"},
     "line_urgent": {"line_urgent"},
+    "line_order_agents": {"line_order"},
+    "line_urgent_agents": {"line_urgent"},
     "task_next": {"task_ready", "request_pkey"},
     "task_head": {"task_ready", "request_pkey"},
     "task_place": {"task_pkey"},

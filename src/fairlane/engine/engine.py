@@ -108,7 +108,8 @@ class Engine:
         self._commit_id = 0
         self._prune_at = 0
         self._others_wrote = False
-        self._kept = Kept()  # whether nobody else has written is asked under the lock
+        # Whether nobody else has written is asked under the lock.
+        self._kept = Kept(alone=not store.shared)
         self._connection: Connection | None = None
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
@@ -123,6 +124,7 @@ class Engine:
                 if unknown is not None and self._committed(connection):
                     connection.rollback()
                     self._remember(unknown[0])
+                    self._kept.clear()  # others may have written since
                     return unknown[1]
                 unknown = None
                 outcome = self._run(transaction, batch, waiting)
@@ -231,7 +233,7 @@ class Engine:
         ) = connection.begin()
         if version != self._policy_version:
             self._load_policy(connection)
-        if self.others_wrote():
+        if self.others_wrote() or not self._kept.alone:
             self._kept.clear()
         now = self.clock.now() if moment is None or self.clock.judges else moment
         return Transaction(
@@ -263,7 +265,7 @@ class Engine:
         left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
-        if not self.store.shared:
+        if self._kept.alone:
             tx.keep()
 
     def _committed(self, connection: Connection) -> bool:
@@ -278,6 +280,7 @@ class Engine:
         return self._connection
 
     def _rollback(self) -> None:
+        self._kept.clear()
         if self._connection is not None:
             self._connection.rollback()
 

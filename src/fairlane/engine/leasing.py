@@ -11,7 +11,7 @@ is served from the database (`_agents`, `_heads`). Both order by the same `fairn
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -263,30 +263,35 @@ def _heads(tx: Transaction, lane: str, routes: Routes, order: Sequence[str]) -> 
     turns = Counter(order)
     by_depth: dict[int, list[int]] = {}
     for agent, count in turns.items():
-        lines = tx.lines(lane, agent)
         depth = 1 << (count - 1).bit_length()  # few different limits, few statements
-        by_depth.setdefault(depth, []).extend(
-            line.id for route, line in lines.items() if line.ready and route in routes
-        )
-    found: dict[str, list[Ready]] = {agent: [] for agent in turns}
-    for depth, rows in by_depth.items():
-        for ready in tx.next_tasks(rows, depth):
-            found[ready[0].agent].append(ready)
+        numbers = by_depth.setdefault(depth, [])
+        for route, line in tx.lines(lane, agent).items():
+            if line.ready and route in routes:
+                numbers.append(line.id)
+    found: dict[str, list[Ready]] = {}
+    for depth, numbers in by_depth.items():
+        for ready in tx.next_tasks(numbers, depth):
+            found.setdefault(ready[0].agent, []).append(ready)
     return _in_turn(found, order)
 
 
-def _in_turn(found: Mapping[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
-    heads = {
-        agent: iter(_first(ready, len(ready)) if len(ready) > 1 else ready)
-        for agent, ready in found.items()
-    }
-    return [next(heads[agent]) for agent in order]
+def _in_turn(found: dict[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
+    """Takes from what each agent has, the first last in its list, as often as it comes up."""
+    for ready in found.values():
+        if len(ready) > 1:
+            ready.sort(key=_rank, reverse=True)
+    return [found[agent].pop() for agent in order]
+
+
+def _rank(ready: Ready) -> tuple[int, int]:
+    task = ready[0]
+    return task.rank, task.seq
 
 
 def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> list[Ready]:
     if critical:
         ready = [pair for pair in ready if pair[0].priority <= CRITICAL]
-    return sorted(ready, key=lambda pair: (pair[0].rank, pair[0].seq))[:limit]
+    return sorted(ready, key=_rank)[:limit]
 
 
 # -------------------------------------------------------------------- making room

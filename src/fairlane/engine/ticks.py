@@ -113,7 +113,7 @@ def prune(tx: Transaction, now: int) -> int:
     tx.connection.run_rows("batch_forget", batches)
     tx.connection.run_rows("event_forget", batches)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
-    tx.connection.run_rows("line_forget", list(dict.fromkeys(row[2:] for row in rows)))
+    tx.forget_lines(row[2:] for row in rows)
     tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
     idle = tx.connection.run("session_old", before=before, limit=STEP)
     tx.connection.run_rows("session_forget", idle)

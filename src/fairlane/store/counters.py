@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import astuple
 
@@ -20,19 +21,27 @@ from fairlane.core.policy import Policy
 from fairlane.core.sessions import Session
 from fairlane.store.base import Connection, Row
 
+_LINES_MAX: Final = 20_000  # about 10 MB
+
 
 class Kept:
-    """Tasks with open leases, and their sessions, as the last commit left them: what becomes of
-    them is decided without reading them again. Right only while nobody else writes.
+    """What the last commit left of tasks with open leases, of their sessions and of lines: what
+    becomes of them is decided without reading them again.
+
+    Right only while nobody else writes; `alone` says that this can be so. Lines are not copied:
+    a transaction counts in them, so one that is not committed has to `clear` everything here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
         self.tasks: dict[int, Task] = {}
         self.sessions: dict[str, Session] = {}
+        self.lines: dict[tuple[str, str], dict[str, Line]] = {}  # by lane and agent, then by route
 
     def clear(self) -> None:
         self.tasks.clear()
         self.sessions.clear()
+        self.lines.clear()
 
 
 class Counters:
@@ -50,7 +59,7 @@ class Counters:
         self.open_batches: set[str] = set()
         self._lanes: dict[str, Tally] | None = None
         self._dirty_lanes: set[str] = set()
-        self._lines: dict[tuple[str, str], dict[str, Line]] = {}
+        self._lines = kept.lines
         self._dirty_lines: set[tuple[str, str]] = set()
         self._new_lines: set[int] = set()
         self._sessions: dict[str, Session] = {}
@@ -75,11 +84,19 @@ class Counters:
     def load_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Load all lines of the given (lane, agent) pairs that are not here yet."""
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
-        for pair in missing:
-            self._lines[pair] = {}
-        for row in self.connection.run_rows("line_find", missing) if missing else ():
-            line = Line(*row)
-            self._lines[line.lane, line.agent][line.route] = line
+        if missing:
+            self.take_lines(Line(*row) for row in self.connection.run_rows("line_find", missing))
+            for pair in missing:
+                self._lines.setdefault(pair, {})
+
+    def take_lines(self, lines: Iterable[Line]) -> None:
+        """All lines of some agents, as the database has them; those at hand are newer."""
+        new: dict[tuple[str, str], dict[str, Line]] = {}
+        for line in lines:
+            pair = (line.lane, line.agent)
+            if pair not in self._lines:
+                new.setdefault(pair, {})[line.route] = line
+        self._lines.update(new)
 
     def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
         return self._lines[lane, agent]
@@ -119,8 +136,17 @@ class Counters:
     def session(self, key: str) -> Session:
         return self._sessions[key]
 
-    def keep_sessions(self) -> None:
-        """Those in which something runs are worth remembering: its end is to come."""
+    def forget_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Delete the lines of agents that have none of their tasks left."""
+        pairs = list(dict.fromkeys(pairs))
+        self.connection.run_rows("line_forget", pairs)
+        for pair in pairs:
+            self._lines.pop(pair, None)
+
+    def keep_counters(self) -> None:
+        """Of sessions, those in which something runs are worth remembering: its end is to come."""
+        if len(self._lines) > _LINES_MAX:
+            self._lines.clear()
         for key, session in self._sessions.items():
             if session.holders and key in self._known_sessions:
                 self._kept.sessions[key] = session

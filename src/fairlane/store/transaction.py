@@ -20,6 +20,7 @@ from fairlane.store.base import Connection, Row
 from fairlane.store.counters import Counters, Kept
 
 _TASK_WIDTH = len(Task.__struct_fields__)
+_NAMES_OF = {"line_order": "line_order_agents", "line_urgent": "line_urgent_agents"}
 
 
 class Transaction(Counters):
@@ -106,7 +107,7 @@ class Transaction(Counters):
                 self._kept.tasks[seq] = task
             else:
                 self._kept.tasks.pop(seq, None)
-        self.keep_sessions()
+        self.keep_counters()
 
     def task(self, seq: int) -> Task:
         """A task as this transaction has left it."""
@@ -148,16 +149,16 @@ class Transaction(Counters):
     def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
         """All lines of the agents that come first by the statement `name`, for each of `rows`."""
         self.write()
-        found = [Line(*row) for row in self.connection.run_rows(name, rows, limit=limit)]
-        known = self._lines
-        pairs = {(line.lane, line.agent) for line in found} - known.keys()
-        known.update({pair: {} for pair in pairs})
-        for line in found:
-            pair = (line.lane, line.agent)
-            if pair in pairs:
-                known[pair][line.route] = line
-        agents = dict.fromkeys((line.lane, line.agent) for line in found)
-        return [line for pair in agents for line in known[pair].values()]
+        if self._kept.alone:  # most are at hand, and a second statement costs little
+            run, names = self.connection.run, _NAMES_OF[name]
+            found = [run(names, lane=lane, route=route, limit=limit) for lane, route in rows]
+            pairs = dict.fromkeys(pair for agents in found for pair in agents)
+            self.load_lines(pairs)
+        else:
+            lines = [Line(*row) for row in self.connection.run_rows(name, rows, limit=limit)]
+            pairs = dict.fromkeys((line.lane, line.agent) for line in lines)
+            self.take_lines(lines)
+        return [line for pair in pairs for line in self._lines[pair].values()]
 
     def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
         self.write()

@@ -174,6 +174,14 @@ CROSS JOIN LATERAL (
   ORDER BY l.share, l.served, l.agent LIMIT :limit) AS first
 JOIN line ON line.lane = rows.lane AND line.agent = first.agent
 
+-- name: line_urgent_agents
+SELECT lane, agent FROM line WHERE lane = :lane AND route = :route AND urgent > 0
+ORDER BY share, served, agent LIMIT :limit
+
+-- name: line_order_agents
+SELECT lane, agent FROM line WHERE lane = :lane AND route = :route AND ready > 0
+ORDER BY share, served, agent LIMIT :limit
+
 -- name: line_ready_routes
 WITH RECURSIVE found (route) AS (
   SELECT min(route) FROM line WHERE lane = :lane AND ready > 0
