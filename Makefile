@@ -10,9 +10,11 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 SEED ?= 1
 STEPS ?= 10000
+# Most tests wait for other processes much of the time, so more run at once than there are processors.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 export PYTHON
 
-.PHONY: help run test check fmt bench simulate lock clean
+.PHONY: help run demo test check audit sbom fmt bench simulate lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,23 +22,40 @@ help: ## print this list
 run: $(VENV)/.run ## start the server (ARGS="--port 8000 ..." for its flags)
 	$(BIN)/fairlane serve $(ARGS)
 
+demo: $(VENV)/.run ## show fairness in the terminal and on a dashboard; nothing is kept (ARGS="--seconds 30")
+	$(BIN)/fairlane demo $(ARGS)
+
 # The core decides what runs, so every branch of it has a test. Asked for only when the whole suite
 # ran and passed: a failing test is then the last thing on the screen, and so is an untested branch.
+# SIMULATION=full plays all histories of the simulation instead of some.
 test: $(VENV)/.dev ## run the tests (ARGS="-k lease ..." for pytest; then without the coverage rule)
 ifeq ($(strip $(ARGS)),)
+	@scripts/find-chromium --install >/dev/null # for tests/browser; says what to do when it cannot
 	$(BIN)/python -m pytest -n auto tests/unit tests/property --cov --cov-report=
 	@echo "Coverage of fairlane.core, which must be complete:"
 	@$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest -n auto --ignore=tests/unit --ignore=tests/property
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/unit --ignore=tests/property
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
-check: $(VENV)/.dev ## format, lint, types, layers
+check: $(VENV)/.dev ## format, lint, types, layers, known holes in dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-logo
+	@$(MAKE) --no-print-directory audit
+
+# Without a network nobody can be asked: then it says so, and only the floors are checked.
+audit: $(VENV)/.dev ## look for known holes in what the locks pin
+	@test -x $(AUDIT) || { $(MAKE) --no-print-directory $(VENV)-audit/bin/python && \
+		$(VENV)-audit/bin/python $(PIP_INSTALL) --retries 1 --timeout 10 pip-audit; } || true
+	$(BIN)/python scripts/dependencies.py audit $(AUDIT)
+
+AUDIT := $(VENV)-audit/bin/pip-audit
+
+sbom: $(VENV)/.dev ## write what a release is made of to dist/sbom.json (CycloneDX)
+	$(BIN)/python scripts/dependencies.py sbom dist/sbom.json
 
 fmt: $(VENV)/.dev ## format the code and repair what the linter can
 	$(BIN)/ruff format .
@@ -59,7 +78,7 @@ LOCK = $(VENV)-lock/bin/uv pip compile --quiet --no-config --universal --python-
 	--custom-compile-command "make lock" $(ARGS)
 
 clean: ## remove everything that was made here
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-lock dist build .coverage .coverage.* \
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lock $(VENV)-audit dist build .coverage .coverage.* \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

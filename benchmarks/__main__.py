@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks import families, ours, queue
+from benchmarks import dashboard, families, ours, queue, tokens
 from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
@@ -50,6 +50,11 @@ def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
         ("http, run by the built-in worker", lambda s: ours.http_echo(s, n(20_000)), ""),
         ("http, executed through an HTTP stub", lambda s: ours.http_actions(s, n(20_000)),
          "> 3,100/s"),
+        ("dashboard open, http, run by the built-in worker",
+         lambda s: dashboard.cost(s, n(20_000)), "falls by < 5 %"),
+        ("dashboard, next page of 100,000", lambda s: dashboard.listing(s, n(100_000)), ""),
+        ("tokens on, http, one POST per task", lambda s: tokens.cost(s, n(40_000)),
+         "falls by < 10 %"),
         ("fairness under a flood", ours.fairness, "99 tasks of 10 ms on 10 slots: 100 ms at best"),
         ("idle server", ours.idle, "< 1 % CPU"),
         ("idle, 10,000 enabled cron jobs", lambda s: ours.idle_jobs(s, 10_000), "< 1 % CPU"),

@@ -64,8 +64,9 @@ class Tally:
             self.done.set()
 
 
-def post(path: str, body: str, host: str) -> bytes:
+def post(path: str, body: str, host: str, token: str) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {token}\r\n" if token else ""
     return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
@@ -87,7 +88,7 @@ def bodies(kind: str, count: int, agents: int, tabs: int) -> Iterator[tuple[str,
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
     host = f"127.0.0.1:{arguments.port}"
     made = bodies(arguments.kind, arguments.requests, arguments.agents, arguments.tabs)
-    requests = iter([post(path, body, host) for path, body in made])
+    requests = iter([post(path, body, host, arguments.token) for path, body in made])
     tally = Tally(arguments.requests)
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--tabs", type=int, default=1000)
+    parser.add_argument("--token", default="")
     import uvloop
 
     print(json.dumps(uvloop.run(run(parser.parse_args()))))

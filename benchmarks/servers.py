@@ -65,7 +65,7 @@ class Server:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def load(self, kind: str, requests: int, **options: int) -> dict[str, Any]:
+    def load(self, kind: str, requests: int, **options: int | str) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.load", "--port", str(self.port)]
         command += ["--kind", kind, "--requests", str(requests)]
         for name, value in options.items():

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options are known in the topmost conftest only, whoever uses them."""
-    parser.addoption("--kills", type=int, default=30, help="how often e2e kills a server")
-    parser.addoption("--kill-tasks", type=int, default=5000, help="how many tasks meanwhile")
+    parser.addoption("--kills", type=int, default=20, help="how often e2e kills a server")
+    parser.addoption("--kill-tasks", type=int, default=3000, help="how many tasks meanwhile")
+    parser.addoption("--cron-seconds", type=int, default=20, help="how long e2e fires jobs")
     parser.addoption("--kill-seed", type=int, help="of an earlier run, to repeat it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs keep for their user is kept for these tests only."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture(scope="session")

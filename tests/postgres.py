@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RELEASE = "pginstall18"
-START_SECONDS_MAX = 30
-STOP_SECONDS_MAX = 30
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 60
 
 KEEPER = """
 "$@" &

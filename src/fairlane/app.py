@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import hashlib
 import logging
@@ -17,10 +18,11 @@ from typing import Any, Final, Literal, Self, Unpack, overload
 
 import msgspec
 
-from fairlane import bodies, sse, transport, wire
+from fairlane import bodies, config, sse, transport, wire
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
+from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import (
     BusyError,
     FairlaneError,
@@ -33,15 +35,20 @@ from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import IdempotencyKey, SetPolicy, Submit, UseSecret
+from fairlane.engine.watching import watch
+from fairlane.engine.webhooks import new_secret
 from fairlane.http import inside
 from fairlane.http.app import HttpApp
 from fairlane.listeners import Listener, Listeners
-from fairlane.outbound.guard import Guard, Sender, parse_target
-from fairlane.outbound.webhooks import Deliverer, new_secret
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Sender
+from fairlane.outbound.targets import parse_target
+from fairlane.outbound.webhooks import Deliverer
 from fairlane.outbox import Outbox
 from fairlane.scheduling import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
+from fairlane.tracing import Tracer
 from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
@@ -88,17 +95,29 @@ class Fairlane(Verbs[Call]):
         instances: Sequence[InstanceSetting] = (),
         agent: InstanceSetting | None = None,
         allow_outbound: Sequence[str] = (),
+        deny_outbound: Sequence[str] = (),
         webhook_secret: str | None = None,
+        secret_key: str | None = None,
+        allow_secrets: Sequence[str] = (),
+        secrets_folder: str | None = None,
         drain_seconds: float = 10.0,
         token_estimate: TokenEstimate | None = None,
         clock: Clock | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.node = Node(open_store(store), self.clock)
-        self.guard = Guard(allow_outbound)
+        self._task_secrets = config.task_secrets(allow_secrets, secrets_folder)
+        references = self._task_secrets.references
+        self.node = Node(
+            open_store(store, secret_key=secret_key, references=references), self.clock
+        )
+        self.node.tracer = tracer
+        self.guard = Guard(allow_outbound, deny=deny_outbound, on_blocked=self._blocked)
         # Only executors may reach these servers: a webhook is an agent's own wish.
         trusted = [*_authorities("instance", instances), *_authorities("agent", [agent])]
-        self._executor_guard = Guard([*allow_outbound, *trusted])
+        self._executor_guard = Guard(
+            [*allow_outbound, *trusted], deny=deny_outbound, on_blocked=self._blocked
+        )
         self._policy = policy
         self._instances = [Instance(i.url, i.token) for i in instances]
         self._agent = Instance(agent.url, agent.token) if agent else None
@@ -141,9 +160,17 @@ class Fairlane(Verbs[Call]):
         self._http = HttpApp(self.node, self.guard.check)
         self._listeners.begin(self.events)
         if self._policy:
-            await self.node.set_policy(SetPolicy({**self._policy}, "start"))
+            await self.lay_policy(self._policy, "start")
         self._start_worker()
         await self._start_deliverer()
+        self._tasks.append(asyncio.create_task(watch(self.node), name="fairlane-watch"))
+
+    async def lay_policy(self, document: Mapping[str, Any], source: str) -> None:
+        """Lay what the settings or a file say over the policy, and tell the audit log."""
+        change = await self.node.set_policy(SetPolicy({**document}, source))
+        if change.after != change.before:
+            detail = f"version {change.version}"
+            await self.node.audit.note("settings", "policy", source, detail=detail)
 
     async def drain(self) -> None:
         """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
@@ -168,14 +195,25 @@ class Fairlane(Verbs[Call]):
             await self._sender.close()
         await asyncio.to_thread(self.node.stop)
 
+    def listens_on(self, port: int) -> None:
+        """A port of this process: nothing that leaves may come back to it."""
+        self.guard.own_ports.add(port)
+        self._executor_guard.own_ports.add(port)
+
+    def _blocked(self, host: str, reason: str) -> None:
+        """Into the audit log, which counts what comes in floods."""
+        self.node.audit.blocked("outbound", host, reason=reason)
+
     def _start_worker(self) -> None:
         node = self.node
         self._sender = Sender(self._executor_guard)
         self._action_executor = ActionExecutor(self._instances, self._sender)
         if self._agent is not None:
-            self._instruction_executor = InstructionExecutor(self._agent, self._sender)
+            self._instruction_executor = InstructionExecutor(
+                self._agent, self._sender, self._task_secrets.resolved
+            )
         source = EngineSource(node.writer, node.name, lambda: node.policy)
-        worker = Loop(source, self._executors, lambda: node.policy.worker_count)
+        worker = Loop(source, self._executors, lambda: node.policy.worker_count, tracer=node.tracer)
         node.on_stopped.append(worker.stop_runs)
         node.on_policy.append(self._policy_changed)
         self._worker_count = node.policy.worker_count
@@ -205,9 +243,13 @@ class Fairlane(Verbs[Call]):
         return routes
 
     async def _start_deliverer(self) -> None:
-        secret = self._webhook_secret or await self.node.writer.ask(UseSecret(new_secret()))
+        # Asked for in any case: so a node with the wrong key does not even start.
+        kept = await self.node.writer.ask(UseSecret(new_secret()))
+        secret = self._webhook_secret or kept
         source = Outbox(self.node)
-        deliverer = Deliverer(source, self.guard, lambda _: secret, self.clock.now)
+        deliverer = Deliverer(
+            source, self.guard, lambda _: secret, self.clock.now, tracer=self.node.tracer
+        )
         self._tasks.append(asyncio.create_task(deliverer.run(), name="fairlane-webhooks"))
 
     # ---------------------------------------------------------------- use
@@ -314,8 +356,33 @@ class Fairlane(Verbs[Call]):
             return self.call("GET", path)
         return _decoded(inside.follow(self._routes, path, {}), until="end")
 
+    def call_as(self, caller: Caller) -> Callable[..., Coroutine[Any, Any, Shape]]:
+        """`call`, for somebody who may see and do less than this process."""
+        return functools.partial(self._call, caller)
+
     async def call(
         self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+        wait_ms: int = 0,
+    ) -> Shape:
+        return await self._call(
+            TRUSTED,
+            method,
+            path,
+            query=query,
+            body=body,
+            idempotency_key=idempotency_key,
+            wait_ms=wait_ms,
+        )
+
+    async def _call(
+        self,
+        caller: Caller,
         method: str,
         path: str,
         *,
@@ -332,7 +399,7 @@ class Fairlane(Verbs[Call]):
             idempotency_key=idempotency_key,
             timeout_seconds=0,
         )
-        return transport.understood(await inside.ask(self._routes, request), "this process")
+        return transport.understood(await inside.ask(self._routes, request, caller), "this process")
 
     @property
     def _routes(self) -> HttpApp:
@@ -412,7 +479,7 @@ class ConfigWatcher:
         if document == self._seen:
             return
         try:
-            await self._app.node.set_policy(SetPolicy({**document}, "config"))
+            await self._app.lay_policy(document, "config")
         except BusyError:
             raise  # the store was away: the same document is worth another try
         except FairlaneError:

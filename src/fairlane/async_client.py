@@ -43,9 +43,12 @@ class AsyncClient(Verbs[Call]):
         self,
         url: str = DEFAULT_URL,
         *,
+        token: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         reconnect_seconds: float = RECONNECT_SECONDS,
     ) -> None:
+        """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
+        self._bearer = transport.bearer(token)
         self._where = transport.parsed(url)[0]
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
@@ -155,7 +158,7 @@ class AsyncClient(Verbs[Call]):
             request.method,
             self._where + request.target,
             data=None if request.body is None else io.BytesIO(request.body),
-            headers=request.headers,
+            headers={**request.headers, **self._bearer},
             allow_redirects=False,
             timeout=timeout,
         )

@@ -108,8 +108,10 @@ _FIELDS: Final = frozenset(TaskBody.__struct_encode_fields__)
 _BATCH_FIELDS: Final = frozenset(BatchBody.__struct_encode_fields__)
 
 
-def parse_task(raw: bytes, *, task_id: str) -> Submission:
+def parse_task(raw: bytes, *, task_id: str, agent: str | None = None) -> Submission:
+    """`agent` is whose it is when it does not say so."""
     body = decoded(_task_decoder, raw, _FIELDS)
+    body.agent_id = body.agent_id or agent
     try:
         return submission(body, task_id=task_id)
     except InvalidRequest as error:
@@ -125,13 +127,7 @@ def submission(body: TaskBody, *, task_id: str, batch: str | None = None) -> Sub
     matches("agentId", agent, IDENTIFIER)
     if kind == model.ACTION and not body.action:
         raise InvalidRequest("missing required field 'action'")
-    if body.lane is not None:
-        matches("lane", body.lane, WORD)
-    if body.tab_id:
-        matches("tabId", body.tab_id, TAB_ID)
-    if body.ref or body.selector:
-        short("ref", body.ref, TEXT_CHARACTERS_MAX)
-        short("selector", body.selector, TEXT_CHARACTERS_MAX)
+    _check_names(body)
     if body.params:
         shallow("params", body.params)
     if body.metadata:
@@ -172,9 +168,12 @@ class BatchRequest(msgspec.Struct):
     items: list[Submission | InvalidRequest]
 
 
-def parse_batch(raw: bytes, *, ids: Sequence[str], batch: str) -> BatchRequest:
+def parse_batch(
+    raw: bytes, *, ids: Sequence[str], batch: str, agent: str | None = None
+) -> BatchRequest:
     """The items in order, each checked on its own; errors of the batch itself are raised."""
-    body: BatchBody = decoded(_batch_decoder, raw, _BATCH_FIELDS, has_items=True)
+    body: BatchBody = decoded(_batch_decoder, raw, _BATCH_FIELDS, later="tasks")
+    body.agent_id = body.agent_id or agent
     parsed = [_item(raw_item) for raw_item in body.tasks or []]
     _check_batch(body, parsed)
     callback_url = _callback(body)
@@ -317,6 +316,18 @@ def _refuse_foreign(body: TaskBody, kind: str) -> None:
         raise InvalidRequest(f"'llmConfig' goes with '{model.INSTRUCTION}', not with '{kind}'")
 
 
+def _check_names(body: TaskBody) -> None:
+    if body.lane is not None:
+        matches("lane", body.lane, WORD)
+    if body.key is not None:
+        matches("key", body.key, IDENTIFIER)
+    if body.tab_id:
+        matches("tabId", body.tab_id, TAB_ID)
+    if body.ref or body.selector:
+        short("ref", body.ref, TEXT_CHARACTERS_MAX)
+        short("selector", body.selector, TEXT_CHARACTERS_MAX)
+
+
 def _check_times(body: TaskBody, kind: str) -> None:
     if body.timeout is not None:
         if body.timeout_ms not in (None, body.timeout):
@@ -399,7 +410,7 @@ def _callback(body: TaskBody | BatchBody) -> str | None:
     if body.callback_url and body.webhook_url and body.callback_url != body.webhook_url:
         raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
     url = (body.callback_url or body.webhook_url or "").strip()
-    short("callbackUrl", url, URL_CHARACTERS_MAX)
+    short("callbackUrl" if body.callback_url else "webhookUrl", url, URL_CHARACTERS_MAX)
     return url or None
 
 

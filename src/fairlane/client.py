@@ -41,11 +41,13 @@ class Client(Verbs[Shape]):
         self,
         url: str = DEFAULT_URL,
         *,
+        token: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         reconnect_seconds: float = RECONNECT_SECONDS,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or _connected(url)
+        """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
+        self._transport = transport or _connected(url, token)
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
         self._clock = SystemClock()
@@ -214,7 +216,7 @@ def _until_end(stream: Generator[sse.Event, None, None]) -> Shapes:
             yield wire.decode(event.data)
 
 
-def _connected(url: str) -> Transport:
+def _connected(url: str, token: str | None) -> Transport:
     from fairlane.connection import HttpTransport  # noqa: PLC0415 - slow to import, and not for all
 
-    return HttpTransport(url)
+    return HttpTransport(url, token)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
+from fairlane.core.secrets import is_reference
+from fairlane.secret_sources import TaskSecrets, entry_problem, secret_at
 
 CONFIG_FILE: Final = "fairlane.toml"
 DEFAULT_PORT: Final = 9867
@@ -34,23 +37,38 @@ class InstanceSetting(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    allowed_hosts: tuple[str, ...] = ()
     store: str = ""
     policy: str | None = None
     instance: tuple[InstanceSetting, ...] = ()
     agent: InstanceSetting | None = None
     allow_outbound: tuple[str, ...] = ()
+    deny_outbound: tuple[str, ...] = ()
     drain_seconds: float = 10.0
     webhook_secret: str | None = None
     lanes: dict[str, int] = {}
     mcp_writes: bool = False
     log_level: str = "info"
+    log_format: str = "text"
+    secret_key: str | None = None
+    secrets_folder: str | None = None
+    allow_secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Settings hold secrets, so they say no more than where things are."""
+        return f"Settings({self.host!r}, {self.port!r})"
 
 
 _KNOWN: Final = Settings.__struct_fields__
-_LISTS: Final = frozenset({"instance", "allow_outbound", "lanes"})
+_LISTS: Final = frozenset(
+    {"allowed_hosts", "instance", "allow_outbound", "deny_outbound", "allow_secrets", "lanes"}
+)
 # Not settings, but understood: where the settings file is, and what the CLI reads for itself.
-_OTHER_VARIABLES: Final = frozenset({"FAIRLANE_CONFIG", "FAIRLANE_URL"})
+_OTHER_VARIABLES: Final = frozenset(
+    {"FAIRLANE_CONFIG", "FAIRLANE_URL", "FAIRLANE_TOKEN", "FAIRLANE_TOKEN_FILE"}
+)
 _LEVELS: Final = ("debug", "info", "warning", "error")
+_FORMATS: Final = ("text", "json")
 # The ceiling of one lane: FAIRLANE_LANE_BROWSER=5. A name in capitals means the one in small ones.
 _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
 # What BrowserOS calls the ceiling of the lane for instructions.
@@ -81,6 +99,42 @@ def load(
 def variable(name: str) -> str | None:
     """One variable of the environment, for edges that may not read it themselves."""
     return os.environ.get(name)
+
+
+def secrets_of(settings: Settings) -> list[str]:
+    """What must not be in any log."""
+    servers = [*settings.instance, *([settings.agent] if settings.agent else [])]
+    found = [settings.webhook_secret, settings.secret_key, *(one.token for one in servers)]
+    password = urlsplit(settings.store).password if "@" in settings.store else None
+    return [secret for secret in (*found, password) if secret]
+
+
+def token(file: str | None = None) -> str | None:
+    """What proves to a server who asks: the content of a file, or what the environment says.
+
+    Never an argument of a command, which every user of a machine can see.
+    """
+    if file is None:
+        said = os.environ.get("FAIRLANE_TOKEN")
+        if said:
+            return said.strip()
+        file = os.environ.get("FAIRLANE_TOKEN_FILE") or None
+    if file is None:
+        return None
+    try:
+        return secret_at(f"file:{file}", os.environ)
+    except ValueError as error:
+        raise InvalidSettings([f"token: {error}"]) from None
+
+
+def task_secrets(allowed: Iterable[str] = (), folder: str | None = None) -> TaskSecrets:
+    """The secrets that tasks may refer to, of this process."""
+    return TaskSecrets(allowed, folder=folder, environment=os.environ)
+
+
+def key_file() -> Path:
+    """The key that seals secrets, where nobody says otherwise and there is no file to be beside."""
+    return data_folder(os.environ) / "secret.key"
 
 
 def default_store() -> str:
@@ -141,9 +195,16 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
     level = str(values.get("log_level", "info")).lower()
     if level not in _LEVELS:
         problems.append(f"log_level must be one of {', '.join(_LEVELS)}")
+    log_format = str(values.get("log_format", "text")).lower()
+    if log_format not in _FORMATS:
+        problems.append(f"log_format must be one of {', '.join(_FORMATS)}")
+    folder = str(values["secrets_folder"]) if values.get("secrets_folder") else None
+    allowed = _list(values, "allow_secrets", problems)
+    problems += [one for one in (entry_problem(entry, folder) for entry in allowed) if one]
     return Settings(
         host=str(values.get("host", Settings().host)),
         port=int(_number(values, "port", DEFAULT_PORT, (0, 65_535), problems)),
+        allowed_hosts=_hosts(values, problems),
         store=str(values.get("store") or f"sqlite:///{data_folder(env) / 'fairlane.db'}"),
         policy=values.get("policy") or None,
         instance=tuple(
@@ -154,11 +215,16 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
         if values.get("agent")
         else None,
         allow_outbound=tuple(_list(values, "allow_outbound", problems)),
+        deny_outbound=tuple(_list(values, "deny_outbound", problems)),
         drain_seconds=_number(values, "drain_seconds", 10.0, (0, 3600), problems),
-        webhook_secret=values.get("webhook_secret") or None,
+        webhook_secret=_secret(values, "webhook_secret", env, problems),
         lanes=_lanes(values.get("lanes", {}), env, problems),
         mcp_writes=_switch(values, "mcp_writes", problems),
         log_level=level,
+        log_format=log_format,
+        secret_key=_secret_key(values, env, problems),
+        secrets_folder=folder,
+        allow_secrets=tuple(allowed),
     )
 
 
@@ -199,6 +265,19 @@ def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]
     return list(value)
 
 
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
+
+
+def _hosts(values: Mapping[str, Any], problems: list[str]) -> tuple[str, ...]:
+    hosts = _list(values, "allowed_hosts", problems)
+    problems += [
+        f"allowed_hosts: {host[:80]!r} must be NAME or NAME:PORT, as requests name it in Host"
+        for host in hosts
+        if not _HOST.fullmatch(host)
+    ]
+    return tuple(host.lower() for host in hosts)
+
+
 _INSTANCE: Final = re.compile(r"([^#]+)(?:#token=(env|file):(.+))?")
 
 
@@ -208,23 +287,38 @@ def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) 
     if not found or not found[1].startswith(("http://", "https://")):
         problems.append(f"{key} {text.partition('#')[0]!r} must be http(s)://… or …#token=env:NAME")
         return InstanceSetting(text)
-    url, where, name = found[1].rstrip("/"), found[2], found[3]
-    if where == "env":
-        token = env.get(name)
-        if not token:
-            problems.append(f"{key} {url}: the variable {name} for its token is not set")
-        return InstanceSetting(url, token)
-    if where == "file":
-        return InstanceSetting(url, _secret_file(f"{key} {url}", name, problems))
-    return InstanceSetting(url)
-
-
-def _secret_file(whose: str, path: str, problems: list[str]) -> str | None:
+    url, where = found[1].rstrip("/"), found[2]
+    if where is None:
+        return InstanceSetting(url)
     try:
-        return Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{whose}: its token file cannot be read: {error}")
+        return InstanceSetting(url, secret_at(f"{where}:{found[3]}", env))
+    except ValueError as error:
+        problems.append(f"{key} {url}: its token: {error}")
+        return InstanceSetting(url)
+
+
+def _secret(
+    values: Mapping[str, Any], key: str, env: Mapping[str, str], problems: list[str]
+) -> str | None:
+    """The secret itself, or `env:NAME` or `file:PATH` for where it is."""
+    given = values.get(key)
+    if not given or not is_reference(given):
+        return given or None
+    try:
+        return secret_at(given, env)
+    except ValueError as error:
+        problems.append(f"{key}: {error}")
         return None
+
+
+def _secret_key(
+    values: Mapping[str, Any], env: Mapping[str, str], problems: list[str]
+) -> str | None:
+    """Only by reference: a key that stands in a file of settings is soon in a backup of it."""
+    if values.get("secret_key") and not is_reference(values["secret_key"]):
+        problems.append("secret_key must be env:NAME or file:PATH, not the key itself")
+        return None
+    return _secret(values, "secret_key", env, problems)
 
 
 def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from fairlane.core.errors import Unreachable
-from fairlane.transport import Answer, Request, Streaming, parsed
+from fairlane.transport import Answer, Request, Streaming, bearer, parsed
 
 if TYPE_CHECKING:
     import ssl
@@ -27,7 +27,8 @@ _INTERIM: Final = range(100, 200)
 
 
 class HttpTransport:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._bearer = bearer(token)
         self.where, self._host, self._port, self._prefix = parsed(url)
         self._tls = _tls() if url.startswith("https:") else None
         self._idle: deque[_Connection] = deque()
@@ -85,7 +86,8 @@ class HttpTransport:
         name = f"[{self._host}]" if ":" in self._host else self._host
         host = name if self._port == (443 if self._tls else 80) else f"{name}:{self._port}"
         lines = [f"{request.method} {self._prefix}{request.target} HTTP/1.1", f"Host: {host}"]
-        lines += (f"{name}: {value}" for name, value in request.headers.items())
+        headers = {**request.headers, **self._bearer}
+        lines += (f"{name}: {value}" for name, value in headers.items())
         if request.body is not None or request.method != "GET":
             lines.append(f"Content-Length: {len(request.body or b'')}")
         for line in lines:

@@ -99,8 +99,10 @@ _drain_decoder = msgspec.json.Decoder(DrainBody)
 _FIELDS: Final = frozenset(EntryBody.__struct_encode_fields__)
 
 
-def parse_entry(raw: bytes, *, entry_id: str) -> Entry:
+def parse_entry(raw: bytes, *, entry_id: str, agent: str | None = None) -> Entry:
+    """`agent` is whose it is when it does not say so."""
     body: EntryBody = decoded(_entry_decoder, raw, _FIELDS)
+    body.agent_id = body.agent_id or agent
     fields = msgspec.to_builtins(body)
     params = {name: fields[name] for name in (*_ORDER, "inputs", "note")}
     for name in _TEXTS:
@@ -154,7 +156,7 @@ def _submission(
 
 def parse_file(raw: bytes) -> list[Entry]:
     """The entries of a `queue.json`, in the order in which they came in."""
-    document = parse_object(raw)
+    document = parse_object(raw, items_max=IMPORT_MAX)
     if document.get("schemaVersion") != SCHEMA_VERSION or document["schemaVersion"] is True:
         raise InvalidRequest(
             "field 'schemaVersion' must be 1: a file of another version is not understood here"

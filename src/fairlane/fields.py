@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from fairlane import strict
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
@@ -71,8 +72,6 @@ def shallow(field: str, value: Any) -> None:
         raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")
 
 
-# An escaped U+0000: behind an even number of backslashes, or it is only text that looks like one.
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _AT: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?([^`]*)`)?")
@@ -83,12 +82,13 @@ def decoded(
     raw: bytes,
     fields: frozenset[str],
     *,
-    has_items: bool = False,
+    later: str | None = None,
     inner: Mapping[str, frozenset[str]] | None = None,
+    items_max: int = strict.ITEMS_MAX,
 ) -> Any:
     """Decode, or raise `InvalidRequest` in words that a caller can act on.
 
-    `has_items` says that parts of it are decoded later, each for itself; `inner` are the fields of
+    `later` is the field whose items are decoded later, each for itself; `inner` are the fields of
     the objects inside it, by the name of the field that they are.
     """
     try:
@@ -98,9 +98,11 @@ def decoded(
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if not has_items and b"\\u0000" in raw and _NUL.search(raw):
-        raise InvalidRequest("the character U+0000 is not allowed in any text")
+        raise strict.malformed(raw, error) from None
+    if later is None:
+        strict.check(raw, body if isinstance(body, dict) else None, items_max=items_max)
+    else:
+        strict.check_without(raw, later)
     return body
 
 
@@ -116,9 +118,9 @@ def converted(value: Mapping[str, Any], kind: type[T]) -> T:
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
+def parse_object(raw: bytes, *, items_max: int = strict.ITEMS_MAX) -> dict[str, Any]:
     """Any JSON object, for bodies whose fields are checked elsewhere."""
-    body: dict[str, Any] = decoded(_object_decoder, raw, frozenset())
+    body: dict[str, Any] = decoded(_object_decoder, raw, frozenset(), items_max=items_max)
     if too_deep(body):
         raise InvalidRequest(f"the body must not be nested deeper than {DEPTH_MAX} levels")
     return body

@@ -20,7 +20,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Submission
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
-from fairlane.core.secrets import MASK, SECRETS, masked
+from fairlane.core.secrets import check_given, masked, unmasked
 from fairlane.fields import DAY_MS, IDENTIFIER, decoded, matches, parse_deadline, short, within
 from fairlane.wire import encode, moment
 
@@ -46,7 +46,7 @@ _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
 # Said on the job, although a caller may say it in the task.
 _LIFTED: Final = ("timeoutMs", "retryPolicy")
 _SPAN_MS_MAX: Final = 366 * DAY_MS
-_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "misfireGraceMs": (0, _SPAN_MS_MAX),
     "misfireCap": (1, 1000),
     "misfireSpreadMs": (0, DAY_MS),
@@ -386,7 +386,7 @@ def _check_words(body: JobBody, problems: list[str]) -> None:
 
 def _check_numbers(body: JobBody, problems: list[str]) -> None:
     values = msgspec.to_builtins(body)
-    for field, (low, high) in _BOUNDS.items():
+    for field, (low, high) in BOUNDS.items():
         if values[field] is not None and not low <= values[field] <= high:
             problems.append(f"field '{field}' must be from {low} to {high}")
 
@@ -395,11 +395,7 @@ def _check_task(body: JobBody, problems: list[str]) -> None:
     for name, instead in _NOT_IN_A_TASK.items():
         if body.task.get(name) is not None:
             problems.append(f"'task.{name}' is not for jobs: {instead}")
-    config = body.task.get("llmConfig")
-    for name in sorted(SECRETS):
-        if isinstance(config, dict) and config.get(name) == MASK:
-            where = f"task.llmConfig.{name}"
-            problems.append(f"field '{where}' is masked and none is kept: give the secret")
+    check_given("task.llmConfig", body.task.get("llmConfig"), problems)
 
 
 def _check_future(definition: Definition, now: int) -> None:
@@ -449,13 +445,9 @@ def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
 def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
     """A masked secret stands for the one that is kept."""
     task, kept = given.get("task"), current["task"].get("llmConfig")
-    if not isinstance(task, dict) or not isinstance(task.get("llmConfig"), dict) or not kept:
+    if not isinstance(task, dict) or "llmConfig" not in task or not kept:
         return given
-    config = {
-        name: kept.get(name, value) if name in SECRETS and value == MASK else value
-        for name, value in task["llmConfig"].items()
-    }
-    return {**given, "task": {**task, "llmConfig": config}}
+    return {**given, "task": {**task, "llmConfig": unmasked(task["llmConfig"], kept)}}
 
 
 def _without_implied(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,10 +53,16 @@ _settings_decoder = msgspec.json.Decoder(Settings)
 _usage_decoder = msgspec.json.Decoder(UsageBody)
 
 
-def parse_message(raw: bytes, *, key: str, task_id: str) -> Submission | str:
-    """A submission, or the command that the text is: `stop` or `stopall`."""
+def parse_message(
+    raw: bytes, *, key: str, task_id: str, agent: str | None = None
+) -> Submission | str:
+    """A submission, or the command that the text is: `stop` or `stopall`.
+
+    `agent` is whose it is when it does not say so.
+    """
     fields = frozenset(MessageBody.__struct_encode_fields__)
     body: MessageBody = decoded(_message_decoder, raw, fields)
+    body.agent_id = body.agent_id or agent
     session_key(key)
     text = body.message or ""
     if text.strip() in COMMANDS:
@@ -72,7 +78,7 @@ def message_submission(body: MessageBody, *, key: str, task_id: str) -> Submissi
     check_settings(Settings(body.mode, body.cap, body.drop, body.debounce_ms))
     within("maxConcurrent", body.max_concurrent, 1, 1000)
     sender = body.sender or body.agent_id or DEFAULT_AGENT
-    short("sender", sender, 256)
+    short("sender", body.sender, 256)
     shallow("media", body.media)
     text = body.message or ""
     extra = {"sender": sender, "media": body.media, "noMerge": body.no_merge or bool(body.media)}

@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from fairlane import wire
+from fairlane import config, wire
 from fairlane.config import DEFAULT_PORT
 from fairlane.core import errors
 from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
@@ -142,6 +142,16 @@ def parsed(url: str) -> tuple[str, str, int | None, str]:
         raise InvalidSettings([f"url must look like {DEFAULT_URL}, not {shown!r}"])
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}", host, port, path
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that proves who asks; none where there is no token, here or in the environment."""
+    found = config.token() if token is None else token
+    if not found:
+        return {}
+    if not (found.isascii() and found.isprintable() and " " not in found):
+        raise InvalidSettings(["the token has characters that no token has"])
+    return {"Authorization": f"Bearer {found}"}
 
 
 def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:

@@ -14,8 +14,11 @@ from datetime import datetime
 from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
+from fairlane.access_verbs import AccessVerbs
 from fairlane.core.policy import nearest
 from fairlane.queue_verbs import QueueVerbs
+from fairlane.watch_verbs import WatchVerbs
+from fairlane.webhook_verbs import WebhookVerbs
 
 A = TypeVar("A")
 
@@ -150,7 +153,7 @@ def job_path(job: str, verb: str = "") -> str:
     return f"/cron/jobs/{quote(job, safe='')}{verb}"
 
 
-class Verbs(QueueVerbs[A], ABC, Generic[A]):
+class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, Generic[A]):
     @abstractmethod
     def call(
         self,

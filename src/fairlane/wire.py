@@ -139,6 +139,23 @@ def task(
     return shape
 
 
+BRIEF_CHARACTERS_MAX: Final = 200
+BRIEF_BYTES_MAX: Final = 1000
+
+
+def brief(row: Task, body: str, error: str | None) -> dict[str, Any]:
+    """A task for a list that only names it: nothing in it is long, and nothing of it is secret."""
+    shape = task(row, body, None, error if error is None else error[:BRIEF_CHARACTERS_MAX])
+    shape.pop("llmConfig", None)
+    if "instruction" in shape:
+        shape["instruction"] = decode(shape["instruction"], type=str)[:BRIEF_CHARACTERS_MAX]
+    return {
+        name: value
+        for name, value in shape.items()
+        if not isinstance(value, msgspec.Raw) or len(memoryview(value)) <= BRIEF_BYTES_MAX
+    }
+
+
 # What `task` says about a task besides the request that it was made from.
 _SCHEDULING: Final = frozenset(
     (
@@ -342,7 +359,7 @@ def session(
 
 
 def why(one: Task, found: Why) -> dict[str, Any]:
-    """Why a task does not run yet. `ceiling` and `position` are null where they do not apply."""
+    """Why a task does not run yet. What does not apply, or is not known, is null."""
     ceiling = found.ceiling
     return {
         "taskId": one.id,
@@ -354,6 +371,7 @@ def why(one: Task, found: Why) -> dict[str, Any]:
         "ceiling": ceiling
         and {"scope": ceiling.scope, "limit": ceiling.limit, "inUse": ceiling.in_use},
         "position": found.position,
+        "estimateMs": found.estimate_ms,
     }
 
 
@@ -376,6 +394,9 @@ def lane(
         "waiting": tally.queued,
         "ready": tally.ready,
         "oldestWaitMs": 0 if oldest_at is None else max(0, now - oldest_at),
+        "parked": tally.parked,
+        "completed": tally.completed,
+        "failed": tally.failed,
         "paused": settings.paused,
         "strategy": settings.strategy,
         "reserved": {"critical": settings.reserved.critical},

@@ -30,7 +30,7 @@ class Server:
 
     def get(self, path: str) -> str:
         """The very text that a route answers with."""
-        with urlopen(self.url + path, timeout=10) as answer:
+        with urlopen(self.url + path, timeout=60) as answer:
             text: bytes = answer.read()
         return text.decode()
 

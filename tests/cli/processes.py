@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -15,11 +16,12 @@ import termios
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.fakes.waiting import WAIT_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-WAIT_SECONDS = 20.0
 FAIRLANE = [sys.executable, "-m", "fairlane"]
 
 
@@ -101,9 +103,10 @@ def run_on_terminal(
     )
     os.close(theirs)
     terminal = Terminal(_process=process, _keys=ours)
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a part may end within a character
     try:
         for part in _read(ours):
-            terminal.text += part.decode()
+            terminal.text += decoder.decode(part)
             on_text(terminal)
         terminal.code = process.wait(WAIT_SECONDS)
     finally:

@@ -96,7 +96,7 @@ async def test_output_is_followed_to_its_end(client: AsyncClient, agent: str) ->
     await client.output_lease(lease["leaseId"], "one ")
     await client.output_lease(lease["leaseId"], "two")
     await client.complete_lease(lease["leaseId"])
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, 60)
     assert "".join(pieces) == "one two"
     assert (await client.output(made["taskId"]))["text"] == "one two"
 

@@ -60,7 +60,7 @@ def nobody() -> Iterator[str]:
         ("tasks --url http://x/?q", "url must look like"),
         ("serve --port x", "port must be a"),
         ("serve --log-level loud", "log_level must be one of debug, info, warning, error"),
-        ("webhooks", "the following arguments are required: WHAT"),
+        ("webhooks add", "the following arguments are required: URL"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_one_line(run: Run, line: str, complaint: str) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.cli.queues import Queue, entry
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fairlane.client import Client
@@ -46,13 +48,27 @@ def light(run: Run, tmp_path: Path) -> Queue:
     return queue
 
 
-LOOKS_MAX = 500
-SOON = ("--ttl", "1500")  # longer than the command that takes the lease needs to end
+def looks() -> Iterator[None]:
+    """Look again and again, and not for ever."""
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < give_up_at:
+        yield
+
+
+def lease_for_a_while(queue: Queue) -> tuple[str, str]:
+    """The name of an entry, and a lease of it that runs out soon, and not before it is told."""
+    for ttl_ms in (1500, 15_000):
+        name = f"job-{ttl_ms}"
+        queue.add(name)
+        (lease,) = queue.lease("--ttl", str(ttl_ms))
+        if queue.entry(name)["status"] == "leased":
+            return name, lease
+    raise AssertionError("no lease lasts")
 
 
 def reclaimed(queue: Queue, name: str) -> list[str]:
     """Take back what has run out, as soon as something has."""
-    for _ in range(LOOKS_MAX):
+    for _ in looks():
         found: list[str] = queue("sched", "reclaim")["reclaimed"]
         if found or queue.entry(name)["status"] != "leased":
             return found
@@ -160,7 +176,7 @@ def test_an_entry_is_leased_failed_tried_again_and_parked(queue: Queue) -> None:
     expected = {"schemaVersion": 1, "released": first, "failed": True}
     assert {name: answer[name] for name in expected} == expected
     assert queue.entry("job")["error"] == "tests red"
-    again = next(filter(None, (queue.lease() for _ in range(LOOKS_MAX))))
+    again = next(filter(None, (queue.lease() for _ in looks())))
     assert again != [first]
     queue("sched", "release", again[0], "--failed")
     parked = queue.entry("job")
@@ -309,14 +325,13 @@ def test_all_that_was_leased_is_told(light: Queue) -> None:
 @pytest.mark.slow
 def test_a_lease_that_ran_out_is_reclaimed_and_counts_an_attempt(queue: Queue) -> None:
     queue.policy(backoffBaseMs=60_000)
-    queue.add("job")
-    (lease,) = queue.lease(*SOON)
+    name, lease = lease_for_a_while(queue)
     later = "2036-01-01T00:00:00Z"
     assert queue.plan("--now", later)["inFlight"] == 0
-    assert queue.reasons("--now", later) == {"job": "leased"}
-    assert queue.planned("--now", later) == []
-    assert reclaimed(queue, "job") == ["job"]
-    assert queue.entry("job")["attempts"] == 1
+    assert queue.reasons("--now", later)[name] == "leased"
+    assert name not in queue.planned("--now", later)
+    assert reclaimed(queue, name) == [name]
+    assert queue.entry(name)["attempts"] == 1
     assert queue.refused("sched", "complete", lease)[0] == 4
     assert queue("sched", "reclaim")["reclaimed"] == []
 
@@ -324,10 +339,9 @@ def test_a_lease_that_ran_out_is_reclaimed_and_counts_an_attempt(queue: Queue) -
 @pytest.mark.slow
 def test_the_last_lease_that_runs_out_parks(queue: Queue) -> None:
     queue.policy(maxAttempts=1)
-    queue.add("job")
-    queue.lease(*SOON)
-    assert reclaimed(queue, "job") == ["job"]
-    reason = queue.entry("job")["parkedReason"]
+    name, _ = lease_for_a_while(queue)
+    assert reclaimed(queue, name) == [name]
+    reason = queue.entry(name)["parkedReason"]
     assert reason == "worker stopped reporting: its lease ran out (attempt 1/1)"
 
 

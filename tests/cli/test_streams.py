@@ -16,12 +16,12 @@ import pytest
 from tests.cli.conftest import Server
 from tests.cli.processes import (
     FAIRLANE,
-    WAIT_SECONDS,
     Terminal,
     environment,
     run_on_terminal,
     running_server,
 )
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -224,7 +224,7 @@ class Chat:
 
     def _post(self, path: str, body: Any) -> None:
         request = Request(self.url + path, json.dumps(body).encode())
-        with urlopen(request, timeout=10) as answer:
+        with urlopen(request, timeout=60) as answer:
             assert answer.status == 204
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.cli.processes import (
     FAIRLANE,
-    WAIT_SECONDS,
     Terminal,
     environment,
     run_on_terminal,
     run_process,
 )
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.client import Client
-from tests.cli.processes import FAIRLANE, WAIT_SECONDS, environment
+from tests.cli.processes import FAIRLANE, environment
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import aiohttp
 
 from tests.e2e.processes import until
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.e2e.processes import Program
-
-WAIT_SECONDS_MAX = 10.0
 
 
 class Answer(NamedTuple):
@@ -59,7 +58,7 @@ class Asker:
         return answer.body
 
     async def until_tasks(
-        self, ids: Iterable[str], seconds: float = WAIT_SECONDS_MAX, **wanted: Any
+        self, ids: Iterable[str], seconds: float = WAIT_SECONDS, **wanted: Any
     ) -> None:
         """Wait until all these tasks have all these values."""
         ids = list(ids)

@@ -17,7 +17,7 @@ from fairlane import Work, Worker
 
 LANE = "narrow"
 HANDLER = "count"
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 1.0
 
 
 def main(url: str, record: str, name: str) -> None:

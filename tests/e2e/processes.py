@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FAIRLANE = Path(sysconfig.get_path("scripts")) / "fairlane"
-START_SECONDS_MAX = 20.0
-END_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
+END_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
 LOG_CHARACTERS_SHOWN = 6000
 
@@ -165,6 +165,10 @@ class Programs:
     def tab_instance(self, *tabs: str) -> Program:
         command = [sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", ",".join(tabs)]
         return self._add("tab-instance", command, r'\{"url":"([^"]+)"\}\n')
+
+    def chat_agent(self) -> Program:
+        command = [sys.executable, "-m", "tests.fakes.chat_agent"]
+        return self._add("chat-agent", command, r'\{"url":"([^"]+)"\}\n')
 
     def external_worker(self, url: str, record: Path, name: str) -> Program:
         module = "tests.e2e.external_worker"

@@ -17,6 +17,7 @@ from tests.e2e.checks import Executed, Final, Webhook
 from tests.e2e.history import INVOKE, OK, History
 from tests.e2e.load import TABS, Load
 from tests.e2e.processes import Program, Programs, show, until
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.outbound.receivers import Receiver, answering, receiving
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEASE_SECONDS = 15.0
-SETTLE_SECONDS_MAX = 60.0
-SLACK_SECONDS = 5.0
+SETTLE_SECONDS_MAX = 120.0
+TAKEN_BACK_SECONDS = LEASE_SECONDS + WAIT_SECONDS  # what a dead node held is free by then
 
 # Wide lanes, because the slots of a killed node stay taken until its leases run out, and no
 # deadlines, because nothing but a kill is to end a task badly.
@@ -103,7 +104,7 @@ class Stage:
         async with aiohttp.ClientSession() as session:
             await until(lambda: self._idle(session), SETTLE_SECONDS_MAX, self._still_open)
         # A run that was cancelled holds its lease until it has really stopped and said so.
-        await self.until_free(LEASE_SECONDS + SLACK_SECONDS)
+        await self.until_free(TAKEN_BACK_SECONDS)
         ended = checks.finals(self.store)
         await until(
             lambda: not checks.untold(ended, self.webhooks()),

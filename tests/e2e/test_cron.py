@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 
 from tests.e2e.asking import Asker
 from tests.e2e.processes import show, until
+from tests.fakes.waiting import WAIT_SECONDS, TooLate, in_time, judge, steadily
 
 if TYPE_CHECKING:
     from tests.e2e.processes import Program, Programs
@@ -22,18 +24,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 JOBS = 60
-SECONDS = 60
 PAGE = 500
 IDLE_SECONDS = 5
-FAST_LEASE_SECONDS_MAX = 25.0
+LEASE_SECONDS_MAX = 15 + WAIT_SECONDS
 # What a killed node held stays taken until its leases run out, which must not hold up the rest.
 POLICY = {"lanes": {"cron": {"maxInflight": 2000, "maxQueueSize": None}}}
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(600)
 async def test_two_nodes_fire_each_second_of_sixty_jobs_once_though_one_is_killed(
-    programs: Programs, tmp_path: Path, fresh_postgres: str
+    programs: Programs, tmp_path: Path, fresh_postgres: str, request: pytest.FixtureRequest
 ) -> None:
+    seconds: int = request.config.getoption("--cron-seconds")
     policy = tmp_path / "policy.json"
     policy.write_bytes(msgspec.json.encode(POLICY))
     first, second = (
@@ -42,29 +44,33 @@ async def test_two_nodes_fire_each_second_of_sixty_jobs_once_though_one_is_kille
     await asyncio.gather(first.start(), second.start())
     anchor = int(time.time()) * 1000 + 1500
     async with Asker(first) as asker, Asker(second) as other:
-        ids = await _every_second(asker, anchor)
-        await _until_fired(asker, ids[-1], 15)
+        ids, slots = await _every_second(asker, anchor, seconds)
+        await _until_fired(asker, ids[-1], len(slots) // 4)
         first.kill()
-        await _until_fired(other, ids[-1], 25)
+        await _until_fired(other, ids[-1], len(slots) // 2)
         await first.start()
-        await _until_fired(asker, ids[-1], 40)
-        await _until_ended(other, len(ids) * SECONDS, anchor)
+        await _until_fired(asker, ids[-1], len(slots) * 2 // 3)
+        await _until_ended(other, slots[-1])
         runs = await _runs(other)
         jobs = [(await asker.get(f"/cron/jobs/{id_}")).body for id_ in ids]
-    _assert_each_once(runs, ids, anchor)
+    _assert_each_once(runs, ids, slots)
     assert {(job["enabled"], job["disabledReason"]) for job in jobs} == {(False, "finished")}
-    assert {job["state"]["runs"] for job in jobs} == {SECONDS}
+    assert {job["state"]["runs"] for job in jobs} == {len(slots)}
 
 
-async def _every_second(asker: Asker, anchor: int) -> list[str]:
-    """Jobs with the same slots, 1 to 60 seconds after the anchor."""
+async def _every_second(asker: Asker, anchor: int, seconds: int) -> tuple[list[str], list[int]]:
+    """Jobs with the same slots, one each second after the anchor; and those slots."""
     schedule = {"kind": "every", "everyMs": 1000, "anchor": _written(anchor)}
     # Side by side: a run whose node was killed is on until its lease is over.
-    shape = {"schedule": schedule, "overlap": "allow", "endAt": _written(anchor + SECONDS * 1000)}
+    shape = {"schedule": schedule, "overlap": "allow", "endAt": _written(anchor + seconds * 1000)}
     jobs = [{"name": f"job-{n}", "task": {"handler": "echo"}, **shape} for n in range(JOBS)]
     answer = await asker.post("/cron/jobs", {"jobs": jobs})
     assert answer.status in {200, 201}, answer
-    return [job["id"] for job in answer.body["jobs"]]
+    (made_at,) = {_ms(job["createdAt"]) for job in answer.body["jobs"]}
+    slots = [anchor + number * 1000 for number in range(1, seconds + 1)]
+    slots = [slot for slot in slots if slot > made_at]
+    assert len(slots) > seconds // 2
+    return [job["id"] for job in answer.body["jobs"]], slots
 
 
 async def _until_fired(asker: Asker, job: str, count: int) -> None:
@@ -73,20 +79,20 @@ async def _until_fired(asker: Asker, job: str, count: int) -> None:
         assert answer.status == 200, answer
         return bool(answer.body["state"]["runs"] >= count)
 
-    await until(fired, SECONDS + 10, lambda: f"{job} has not fired {count} times")
+    await until(fired, count + WAIT_SECONDS, lambda: f"{job} has not fired {count} times")
 
 
-async def _until_ended(asker: Asker, count: int, anchor: int) -> None:
-    """All have been fired soon after the last slot; what was running in the crash runs again."""
-    seconds = anchor / 1000 + SECONDS - time.time()
+async def _until_ended(asker: Asker, last_slot: int) -> None:
+    """All have been fired after the last slot; what was running in the crash runs again."""
 
     async def ended() -> bool:
-        done = await asker.get("/cron/runs?status=queued&limit=1")
+        enabled = await asker.get("/cron/jobs?enabled=true&limit=1")
+        queued = await asker.get("/cron/runs?status=queued&limit=1")
         running = await asker.get("/cron/runs?status=running&limit=1")
-        late = time.time() > anchor / 1000 + SECONDS + 1
-        return late and not done.body["runs"] and not running.body["runs"]
+        return not (enabled.body["jobs"] or queued.body["runs"] or running.body["runs"])
 
-    await until(ended, seconds + FAST_LEASE_SECONDS_MAX, lambda: f"{count} runs have not ended")
+    seconds = max(0, last_slot / 1000 - time.time())
+    await until(ended, seconds + LEASE_SECONDS_MAX, lambda: "runs have not ended")
 
 
 async def _runs(asker: Asker) -> list[dict[str, Any]]:
@@ -101,13 +107,12 @@ async def _runs(asker: Asker) -> list[dict[str, Any]]:
         path = f"/cron/runs?limit={PAGE}&cursor={answer.body['nextCursor']}"
 
 
-def _assert_each_once(runs: list[dict[str, Any]], ids: list[str], anchor: int) -> None:
-    slots = [anchor + number * 1000 for number in range(1, SECONDS + 1)]
+def _assert_each_once(runs: list[dict[str, Any]], ids: list[str], slots: list[int]) -> None:
     fired = Counter((run["jobId"], _ms(run["scheduledAt"])) for run in runs)
     expected = Counter((id_, slot) for id_ in ids for slot in slots)
     assert not expected - fired, f"missing: {sorted(expected - fired)[:10]}"
     assert not fired - expected, f"too many: {sorted(fired - expected)[:10]}"
-    assert len({run["taskId"] for run in runs}) == len(runs) == JOBS * SECONDS
+    assert len({run["taskId"] for run in runs}) == len(runs) == JOBS * len(slots)
     assert {(run["trigger"], run["status"]) for run in runs} == {("schedule", "ok")}
     waits = sorted(_ms(run["startedAt"]) - _ms(run["scheduledAt"]) for run in runs)
     again = sum(run["attempts"] > 1 for run in runs)
@@ -122,21 +127,25 @@ async def test_ten_thousand_jobs_cost_next_to_nothing_while_none_is_due(
     await server.start()
     without = await _cpu_percent(server)
     schedule = {"kind": "every", "everyMs": 86_400_000}
+
+    async def look() -> None:
+        percent = await _cpu_percent(server)
+        show(f"{percent:.2f} % of a processor, {without:.2f} % without jobs")
+        judge(percent - without, 1)
+
     async with Asker(server) as asker:
         for thousand in range(10):
             names = [f"job-{thousand}-{number}" for number in range(1000)]
             jobs = [{"name": n, "schedule": schedule, "task": {"handler": "echo"}} for n in names]
             answer = await asker.post("/cron/jobs", {"jobs": jobs})
             assert answer.status in {200, 201}, answer
-    percent = await _cpu_percent(server)
-    show(f"{percent:.2f} % of a processor, {without:.2f} % without jobs")
-    assert percent - without < 1
+    await steadily(look)
 
 
 async def _cpu_percent(server: Program) -> float:
     """What a server takes of a processor while nobody asks it for anything."""
     begin, before = time.monotonic(), _cpu_seconds(server.pid)
-    await until(lambda: time.monotonic() > begin + IDLE_SECONDS, 60, lambda: "time stands still")
+    await until(lambda: time.monotonic() > begin + IDLE_SECONDS, 120, lambda: "time stands still")
     return (_cpu_seconds(server.pid) - before) / (time.monotonic() - begin) * 100
 
 
@@ -150,26 +159,44 @@ async def test_a_run_that_a_crash_interrupts_is_run_again_and_its_one_shot_goes_
     server = programs.server(store_url)
     await server.start()
     async with Asker(server) as asker:
-        at = int(time.time() * 1000) + 300
-        schedule = {"kind": "at", "atMs": at}
-        task = {"handler": "sleep", "params": {"ms": 1500}}
-        once = await _create(asker, name="once", schedule=schedule, task=task)
-        daily = {"kind": "cron", "expr": "@yearly"}
-        often = await _create(asker, name="yearly", schedule=daily, task=task)
-        manual = await asker.post(f"/cron/jobs/{often}/run", {})
-        assert manual.status == 202, manual
-        await _until_run(asker, once, status="running")
-        await _until_run(asker, often, status="running")
-        server.kill()
-        await server.start()
-        assert (await asker.get(f"/cron/jobs/{once}")).status == 200, "gone before its run ended"
-        run = await _until_run(asker, once, FAST_LEASE_SECONDS_MAX, status="ok")
+        once, at, often = await in_time(lambda seconds: _interrupted(server, asker, seconds))
+        run = await _until_run(asker, once, LEASE_SECONDS_MAX, status="ok")
         assert (run["attempts"], run["trigger"], _ms(run["scheduledAt"])) == (2, "schedule", at)
         assert (await asker.get(f"/cron/jobs/{once}")).status == 404
-        run = await _until_run(asker, often, FAST_LEASE_SECONDS_MAX, status="ok")
+        run = await _until_run(asker, often, LEASE_SECONDS_MAX, status="ok")
         assert (run["attempts"], run["trigger"]) == (2, "manual")
         state = (await asker.get(f"/cron/jobs/{often}")).body["state"]
         assert (state["lastStatus"], state["consecutiveErrors"]) == ("ok", 0)
+
+
+async def _interrupted(server: Program, asker: Asker, seconds: float) -> tuple[str, int, str]:
+    """A job for a moment, that moment, and a job that was run by hand; a crash met both runs."""
+    at = int((time.time() + seconds) * 1000)
+    task = {"handler": "sleep", "params": {"ms": int(seconds * 5000)}}
+    shape = {"name": f"once-{seconds}", "schedule": {"kind": "at", "atMs": at}, "task": task}
+    answer = await asker.post("/cron/jobs", shape)
+    if answer.status == 400 and "is in the past" in answer.body["error"]:
+        raise TooLate("its moment was over before it arrived")
+    once = str(answer.body["id"])
+    yearly = {"kind": "cron", "expr": "@yearly"}
+    often = await _create(asker, name=f"yearly-{seconds}", schedule=yearly, task=task)
+    manual = await asker.post(f"/cron/jobs/{often}/run", {})
+    assert manual.status == 202, manual
+
+    async def running() -> bool:
+        found = [await asker.get(f"/cron/jobs/{job}/runs") for job in (once, often)]
+        runs = [run for answer in found for run in answer.body["runs"]]
+        if any(run["status"] == "ok" for run in runs):
+            raise TooLate("a run was over before it was looked at")
+        return [run["status"] for run in runs] == ["running", "running"]
+
+    await until(running, WAIT_SECONDS, lambda: "they do not run")
+    server.kill()
+    await server.start()
+    job = await asker.get(f"/cron/jobs/{once}")
+    await running()
+    assert job.status == 200, "gone before its run ended"
+    return once, at, often
 
 
 async def test_a_retry_outlives_a_crash_and_does_not_move_the_schedule(
@@ -201,7 +228,7 @@ async def test_a_retry_outlives_a_crash_and_does_not_move_the_schedule(
 
 async def _fail_next(asker: Asker, error: str) -> None:
     """A worker outside takes the next run of the job, and fails."""
-    wish = {"worker": "ours", "lanes": ["cron"], "handlers": ["ours"], "waitMs": 8000}
+    wish = {"worker": "ours", "lanes": ["cron"], "handlers": ["ours"], "waitMs": 60_000}
     (lease,) = (await asker.post("/leases", wish)).body["leases"]
     body = {"token": lease["token"], "error": error}
     answer = await asker.post(f"/leases/{lease['leaseId']}/fail", body)
@@ -224,7 +251,7 @@ async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the
             await _until_fired(asker, job, 1)
         server.kill()
         down_at = time.time()
-        await until(lambda: time.time() > down_at + 6, 10, lambda: "time stands still")
+        await until(lambda: time.time() > down_at + 6, WAIT_SECONDS, lambda: "time stands still")
         await server.start()
         missed = {name: await _until_run(asker, job, status="missed")
                   for name, job in jobs.items() if name != "all"}  # fmt: skip
@@ -233,12 +260,17 @@ async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the
             assert run["error"]
         late = {name: (await asker.get(f"/cron/jobs/{job}/runs?limit=50")).body["runs"]
                 for name, job in jobs.items()}  # fmt: skip
+        runs = [run for run in late["once"] if run["trigger"] == "misfire" and "taskId" in run]
+        made_at = sorted([_ms((await asker.task(run["taskId"]))["createdAt"]) for run in runs])
     by_name = {
         name: Counter(run["trigger"] for run in runs if run["status"] != "missed")
         for name, runs in late.items()
     }
     assert by_name["skip"]["misfire"] == 0
-    assert by_name["once"]["misfire"] == 1
+    # A machine that stands still later on misses some again; but one outage is one run, or none
+    # when the run that the kill has met is still open.
+    assert by_name["once"]["misfire"] >= max(1, len(made_at))
+    assert all(later - earlier > 1000 for earlier, later in itertools.pairwise(made_at))
     assert by_name["all"]["misfire"] >= 3
 
 
@@ -249,7 +281,7 @@ async def _create(asker: Asker, **job: Any) -> str:
 
 
 async def _until_run(
-    asker: Asker, job: str, seconds: float = 10.0, **wanted: Any
+    asker: Asker, job: str, seconds: float = WAIT_SECONDS, **wanted: Any
 ) -> dict[str, Any]:
     """A run of the job that has these values."""
     found: list[dict[str, Any]] = []

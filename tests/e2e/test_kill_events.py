@@ -116,7 +116,7 @@ async def _submit(world: World, agent: str) -> None:
 
 async def _until_seen(follower: Follower, last: int) -> None:
     await until(
-        lambda: follower.last >= last, 20, lambda: f"{follower.last} of {last} events were seen"
+        lambda: follower.last >= last, 60, lambda: f"{follower.last} of {last} events were seen"
     )
 
 
@@ -126,7 +126,7 @@ async def _quiet(world: World) -> list[dict[str, Any]]:
     async def idle() -> bool:
         return not (await world.get("/scheduler/stats")).body["queue"]["totalQueued"]
 
-    await until(idle, 20, lambda: "work is left")
+    await until(idle, 60, lambda: "work is left")
     return await world.events()
 
 

@@ -60,7 +60,7 @@ class Family:
         assert before == self.size
         self.world.agent.release()
         for _ in range(kills):
-            await until(lambda b=before: database.waiting() < b, 20, lambda: "it does not get on")  # type: ignore[misc]  # the default binds the loop's value
+            await until(lambda b=before: database.waiting() < b, 60, lambda: "it does not get on")  # type: ignore[misc]  # the default binds the loop's value
             self.world.server.kill()
             before = database.waiting()
             self.left.append(before)
@@ -68,7 +68,7 @@ class Family:
             if not before:  # on a busy machine the kill may come late
                 break
         await self.world.server.until_ready()
-        await until(lambda: not database.waiting(), 20, lambda: "children are stranded")
+        await until(lambda: not database.waiting(), 60, lambda: "children are stranded")
 
     def check(self, events: dict[str, list[dict[str, Any]]], expected: list[str]) -> None:
         """All that has happened to the children, and that it happened after the parent's end."""
@@ -139,7 +139,7 @@ async def _until_completed(world: World, count: int) -> None:
         found.update((await world.get("/scheduler/stats")).body["metrics"])
         return bool(found["tasksCompleted"] == count)
 
-    await until(completed, 30, lambda: f"not all children ran: {found}")
+    await until(completed, 120, lambda: f"not all children ran: {found}")
 
 
 async def _events_by_task(world: World) -> dict[str, list[dict[str, Any]]]:

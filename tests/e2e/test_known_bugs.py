@@ -109,6 +109,7 @@ BUGS: dict[str, list[str]] = {
 SCHED = "cli/test_sched.py"
 QUEUE = "cli/test_queue.py"
 ENTRIES = "store/test_queue.py"
+GIVEN_BACK = "store/test_given_back.py"
 PLANNING = "store/test_planning.py"
 
 WEAKNESSES: dict[str, list[str]] = {
@@ -127,6 +128,7 @@ WEAKNESSES: dict[str, list[str]] = {
         f"{SCHED}::test_a_renewed_lease_lasts_longer",
         f"{SCHED}::test_who_holds_a_lease_and_since_when_is_kept",
         f"{ENTRIES}::test_an_imported_lease_keeps_its_slot_until_it_runs_out",
+        f"{GIVEN_BACK}::test_a_lease_that_ran_out_keeps_its_slot_where_people_take_it_back",
     ],
     "W5: a ceiling of one and a half gives two, and a lease may be for ever": [
         f"{SCHED}::test_a_rule_out_of_its_range_is_refused_and_changes_nothing",
@@ -150,7 +152,8 @@ WEAKNESSES: dict[str, list[str]] = {
         f"{SCHED}::test_the_reason_of_every_failure_is_kept",
         f"{SCHED}::test_who_holds_a_lease_and_since_when_is_kept",
     ],
-    "W10: entries cannot be cancelled or reset together, and take no inputs": [
+    "W10: entries go to and fro for ever, are not cancelled or reset together, take no inputs": [
+        f"{GIVEN_BACK}::test_a_task_that_nobody_finishes_is_parked_in_the_end",
         f"{QUEUE}::test_an_entry_is_a_task_that_every_other_command_knows",
         f"{QUEUE}::test_every_option_of_add_reaches_the_entry",
     ],
@@ -306,7 +309,7 @@ async def test_a_stop_waits_for_no_retry_and_the_next_life_makes_it(
         child = await one.say("child", dependsOn=[parent])
         waiting = await one.until_task(parent, state="queued", gate="delay")
         one.server.send(signal.SIGTERM)
-        assert await one.server.end(5) == 0
+        assert await one.server.end() == 0
         await one.start()
         ended = [await one.end_of(task_id) for task_id in (parent, child)]
         assert [task["state"] for task in ended] == ["done", "done"]
@@ -333,7 +336,7 @@ async def test_two_nodes_share_the_work_and_the_ceilings(
         assert len({(await one.task(task_id))["worker"] for task_id in ids[:2]}) == 2
         one.agent.script = talking("hello", pause_ms=4)
         one.agent.release()
-        tasks = [await one.end_of(task_id, 30) for task_id in ids]
+        tasks = [await one.end_of(task_id, 120) for task_id in ids]
         assert {(task["state"], task["attempts"]) for task in tasks} == {("done", 1)}
         assert Counter(entry.message for entry in one.agent.requests) == dict.fromkeys(messages, 1)
         assert one.agent.max_concurrent == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -13,6 +12,7 @@ import pytest
 from tests.e2e import checks
 from tests.e2e.asking import Asker
 from tests.e2e.processes import until
+from tests.fakes.waiting import WAIT_SECONDS, steadily, within
 
 if TYPE_CHECKING:
     from tests.e2e.processes import Program, Programs
@@ -32,6 +32,17 @@ async def sleeping(asker: Asker, *names: str, ms: int, **body: object) -> list[s
     return [await asker.submit(handler="sleep", params=one, **body) for one in params]
 
 
+async def hanging(asker: Asker, *names: str, tab: str) -> list[str]:
+    """Actions in one tab, one after the other, of which each goes on until it is let go."""
+    params = [{**key(name), "fake": {"hang": True}} for name in names]
+    return [await asker.submit(action="click", tabId=tab, params=one) for one in params]
+
+
+async def let_go(tabs: Program) -> None:
+    async with aiohttp.ClientSession() as session:
+        await session.post(f"{tabs.url}/__release")
+
+
 def states(store: str) -> dict[str, tuple[str, int]]:
     """State and attempts of every task, from the store itself."""
     found = checks.finals(store)
@@ -41,29 +52,38 @@ def states(store: str) -> dict[str, tuple[str, int]]:
 
 
 async def until_stopping(server: Program) -> None:
-    await until(lambda: "stopping" in server.output(), 5, lambda: "the signal was not heard")
+    await until(
+        lambda: "stopping" in server.output(), WAIT_SECONDS, lambda: "the signal was not heard"
+    )
 
 
 @BOTH_SIGNALS
 async def test_a_signal_lets_what_runs_finish_and_keeps_what_waits(
     programs: Programs, store_url: str, number: signal.Signals
 ) -> None:
-    server = programs.server(store_url, "--drain-seconds", "10")
+    tabs = programs.tab_instance("one", "other")
+    await tabs.start()
+    server = programs.server(store_url, "--instance", tabs.url, "--drain-seconds", "600")
     await server.start()
     async with Asker(server) as asker:
-        running = await sleeping(asker, "running", ms=700)
-        await asker.until_tasks(running, state="running")
-        await sleeping(asker, "next", "last", ms=700, sessionKey="line")
+        running = await hanging(asker, "running", tab="one")
+        first, _ = await hanging(asker, "first", "behind it", tab="other")
         await asker.submit(handler="nobody-has-it", params=key("waiting"))
+        await asker.until_tasks([*running, first], state="running")
         server.send(number)
         await until_stopping(server)
         refused = await asker.post("/tasks", {"handler": "echo", "params": key("late")})
         assert (refused.status, refused.body["code"]) == (503, "draining")
         assert (await asker.get("/health/ready")).status == 503
+        await asker.until_tasks([*running, first], state="running")
+        await let_go(tabs)
     assert await server.end() == 0
-    found = states(store_url)
-    assert found.pop("next") in {("done", 1), ("queued", 0)}
-    assert found == {"running": ("done", 1), "last": ("queued", 0), "waiting": ("queued", 0)}
+    assert states(store_url) == {
+        "running": ("done", 1),
+        "first": ("done", 1),
+        "behind it": ("queued", 0),
+        "waiting": ("queued", 0),
+    }
     with pytest.raises(aiohttp.ClientConnectorError):
         async with Asker(server) as asker:
             await asker.get("/health/live")
@@ -73,14 +93,19 @@ async def test_what_does_not_finish_in_time_is_queued_again_without_losing_an_at
     programs: Programs, store_url: str
 ) -> None:
     server = programs.server(store_url, "--drain-seconds", "0.3")
-    await server.start()
-    async with Asker(server) as asker:
-        await asker.until_tasks(await sleeping(asker, "long", ms=60_000), state="running")
-    signalled_at = time.monotonic()
-    server.send(signal.SIGTERM)
-    assert await server.end() == 0
-    assert time.monotonic() - signalled_at < 5
-    assert states(store_url) == {"long": ("queued", 0)}
+    names: list[str] = []
+
+    async def stop() -> None:
+        names.append(f"long {len(names)}")
+        await server.start()
+        async with Asker(server) as asker:
+            await asker.until_tasks(await sleeping(asker, names[-1], ms=600_000), state="running")
+        with within(5):
+            server.send(signal.SIGTERM)
+            assert await server.end() == 0
+        assert states(store_url) == dict.fromkeys(names, ("queued", 0))
+
+    await steadily(stop)
 
 
 async def test_an_action_that_does_not_finish_in_time_fails_and_is_never_run_again(
@@ -110,44 +135,57 @@ async def test_an_action_that_does_not_finish_in_time_fails_and_is_never_run_aga
 async def test_who_waits_for_a_task_is_answered_when_the_server_stops(
     programs: Programs, store_url: str
 ) -> None:
-    server = programs.server(store_url)
-    await server.start()
-    async with Asker(server) as asker:
-        running, waiting = (
-            *(await sleeping(asker, "running", ms=700)),
-            await asker.submit(handler="nobody-has-it", params=key("waiting")),
-        )
-        await asker.until_tasks([running], state="running")
-        waits = [
-            asyncio.create_task(asker.get(f"/tasks/{task}/wait?timeoutMs=60000"))
-            for task in (running, waiting)
-        ]
-        await asker.get("/health/live")
-        signalled_at = time.monotonic()
-        server.send(signal.SIGTERM)
-        answers = await asyncio.gather(*waits)
-        assert [(one.status, one.body["state"]) for one in answers] == [
-            (200, "done"),
-            (200, "queued"),
-        ]
-    assert await server.end() == 0
-    assert time.monotonic() - signalled_at < 4
-    assert "Traceback" not in server.output()
+    tabs = programs.tab_instance("tab")
+    await tabs.start()
+    server = programs.server(store_url, "--instance", tabs.url, "--drain-seconds", "600")
+
+    async def stop() -> None:
+        await server.start()
+        async with Asker(server) as asker:
+            (running,) = await hanging(asker, "running", tab="tab")
+            waiting = await asker.submit(handler="nobody-has-it", params=key("waiting"))
+            await asker.until_tasks([running], state="running")
+            waits = [
+                asyncio.create_task(asker.get(f"/tasks/{task}/wait?timeoutMs=60000"))
+                for task in (running, waiting)
+            ]
+            await asker.get("/health/live")
+            with within(4):
+                server.send(signal.SIGTERM)
+                await until_stopping(server)
+                await let_go(tabs)
+                answers = await asyncio.gather(*waits)
+                assert await server.end() == 0
+            assert [(one.status, one.body["state"]) for one in answers] == [
+                (200, "done"),
+                (200, "queued"),
+            ]
+        assert "Traceback" not in server.output()
+
+    await steadily(stop)
 
 
 async def test_a_second_signal_ends_it_at_once(programs: Programs, store_url: str) -> None:
-    server = programs.server(store_url, "--drain-seconds", "60")
-    await server.start()
-    async with Asker(server) as asker:
-        (task,) = await sleeping(asker, "long", ms=60_000)
-        await asker.until_tasks([task], state="running")
-        server.send(signal.SIGTERM)
-        await until_stopping(server)
-        server.send(signal.SIGINT)
-        assert await server.end(2) != 0
-    assert "Traceback" not in server.output()
-    assert checks.disagreements(store_url) == []
-    assert [(task.state, task.attempts) for task in checks.finals(store_url)] == [("running", 1)]
+    server = programs.server(store_url, "--drain-seconds", "600")
+    names: list[str] = []
+
+    async def end() -> None:
+        names.append(f"long {len(names)}")
+        await server.start()
+        async with Asker(server) as asker:
+            (task,) = await sleeping(asker, names[-1], ms=600_000)
+            await asker.until_tasks([task], state="running")
+            server.send(signal.SIGTERM)
+            await until_stopping(server)
+            with within(2):
+                server.send(signal.SIGINT)
+                assert await server.end() != 0
+        assert "Traceback" not in server.output()
+        assert checks.disagreements(store_url) == []
+        found = {task.key: (task.state, task.attempts) for task in checks.finals(store_url)}
+        assert found[names[-1]] == ("running", 1)
+
+    await steadily(end)
 
 
 async def test_a_drain_under_load_leaves_no_lease_behind(
@@ -164,7 +202,7 @@ async def test_a_drain_under_load_leaves_no_lease_behind(
                 for n in range(6)
             ]
             wanted = len(acknowledged) + 40 + 17 * life
-            await until(lambda n=wanted: len(acknowledged) >= n, 10, lambda: "no answers")  # type: ignore[misc]  # the default binds the loop's value
+            await until(lambda n=wanted: len(acknowledged) >= n, 60, lambda: "no answers")  # type: ignore[misc]  # the default binds the loop's value
             server.send(signal.SIGTERM)
             await asyncio.gather(*clients)
             assert await server.end() == 0

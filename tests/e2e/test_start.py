@@ -7,6 +7,7 @@ import socket
 import sqlite3
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
 
 from tests.e2e import checks
@@ -37,15 +38,21 @@ async def test_a_second_server_on_one_file_is_refused_and_the_first_goes_on(
 ) -> None:
     file, link = tmp_path / "fairlane.db", tmp_path / "link.db"
     link.symlink_to(file)
-    first = programs.server(f"sqlite:///{file}", name="first")
+    tabs = programs.tab_instance("tab")
+    await tabs.start()
+    first = programs.server(f"sqlite:///{file}", "--instance", tabs.url, name="first")
     await first.start()
     async with Asker(first) as asker:
-        task = await asker.sleep(1500)
+        hanging = {"fake": {"hang": True}}
+        task = await asker.submit(action="click", tabId="tab", params=hanging)
         await asker.until_tasks([task], state="running")
         other = file if spelling == "the same" else link
         line = await complaint(programs.server(f"sqlite:///{other}", name="second"))
         assert "is served by another fairlane" in line
         assert f"process {first.pid}" in line
+        assert (await asker.task(task))["state"] == "running"
+        async with aiohttp.ClientSession() as session:
+            await session.post(f"{tabs.url}/__release")
         await asker.until_tasks([task], state="done", attempts=1)
         await asker.until_tasks([await asker.sleep(1)], state="done")
 

@@ -19,6 +19,7 @@ import psycopg
 from tests.e2e.asking import Asker
 from tests.e2e.processes import until
 from tests.fakes.chat_agent import ChatAgent, Script
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.outbound.receivers import Receiver, answering, receiving
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.fakes.chat_agent import Entry
 
 LEASE_SECONDS = 15.0
-SLACK_SECONDS = 5.0
+TAKEN_BACK_SECONDS = LEASE_SECONDS + WAIT_SECONDS  # what a dead node held is another's by then
 AT_ONCE = {"maxRetries": 3, "backoffMs": 0}
 NEVER = {"maxRetries": 0}
 ENDED = ("done", "failed", "cancelled", "rejected", "parked")
@@ -86,7 +87,7 @@ class World(Asker):
                 frozen.send(signal.SIGCONT)
                 return False
 
-            await until(stands_still, 10, lambda: "it is never between two transactions")
+            await until(stands_still, WAIT_SECONDS, lambda: "it is never between two transactions")
         await self.start()
         return frozen
 
@@ -106,12 +107,12 @@ class World(Asker):
         """Submit an instruction."""
         return await self.submit(instruction=message, **{"lane": WIDE, **body})
 
-    async def until_task(self, task_id: str, seconds: float = 10.0, **wanted: Any) -> Any:
+    async def until_task(self, task_id: str, seconds: float = WAIT_SECONDS, **wanted: Any) -> Any:
         """The task as soon as it has all these values."""
         await self.until_tasks([task_id], seconds, **wanted)
         return await self.task(task_id)
 
-    async def end_of(self, task_id: str, seconds: float = 10.0) -> dict[str, Any]:
+    async def end_of(self, task_id: str, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
 
         async def over() -> bool:
@@ -151,11 +152,11 @@ class World(Asker):
         found = [one for one in self.agent.requests if str(one.message).startswith(message)]
         return sorted(found, key=lambda one: one.arrived)
 
-    async def until_asked(self, message: str, count: int = 1, seconds: float = 10.0) -> None:
+    async def until_asked(self, message: str, count: int = 1) -> None:
         def seen() -> str:
             return f"{len(self.asked(message))} requests for {message!r}, not {count}"
 
-        await until(lambda: len(self.asked(message)) >= count, seconds, seen)
+        await until(lambda: len(self.asked(message)) >= count, TAKEN_BACK_SECONDS, seen)
 
     def most_at_once(self, message: str) -> int:
         """How many of these requests were under way together, broken ones included."""

@@ -35,20 +35,20 @@ async def test_listeners_hear_everything_once_and_in_order() -> None:
     async with app:
         tasks = [await app.submit(handler="echo") for _ in range(20)]
         for task in tasks:
-            await task.result(timeout=10)
+            await task.result(timeout=60)
     assert heard == [(name, number) for number in range(1, 61) for name in ("first", "second")]
 
 
 async def test_the_past_is_not_told(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'own.db'}"
     async with Fairlane(store) as app:
-        await (await app.submit(handler="echo")).result(timeout=10)
+        await (await app.submit(handler="echo")).result(timeout=60)
     app = Fairlane(store)
     heard: list[Event] = []
     app.on_event(heard.append)
     async with app:
         task = await app.submit(handler="echo")
-        await task.result(timeout=10)
+        await task.result(timeout=60)
     assert [event["taskId"] for event in heard] == [task.id] * 3
 
 
@@ -79,7 +79,7 @@ async def test_a_listener_that_fails_is_logged_and_harms_nobody(
     app.on_event(lambda event: heard.append(event["type"]))
     with caplog.at_level(logging.WARNING, "fairlane.listeners"):
         async with app:
-            await (await app.submit(handler="echo")).result(timeout=10)
+            await (await app.submit(handler="echo")).result(timeout=60)
     assert heard == ["task.created", "task.started", "task.completed"]
     messages = [record.message for record in caplog.records if record.name == "fairlane.listeners"]
     assert messages[:2] == [
@@ -106,7 +106,7 @@ async def test_a_slow_listener_does_not_hold_up_the_engine(*, plain: bool) -> No
     async with app:
         tasks = [await app.submit(handler="echo") for _ in range(10)]
         for task in tasks:
-            await task.result(timeout=10)
+            await task.result(timeout=60)
         await eventually(lambda: len(heard) == 1)
         goes_on.set()
     assert heard == list(range(1, 31))
@@ -116,10 +116,10 @@ async def test_a_slow_listener_does_not_hold_up_the_engine(*, plain: bool) -> No
 async def test_a_listener_that_never_returns_does_not_keep_the_node_from_ending() -> None:
     app, never = Fairlane(MEMORY, drain_seconds=0.1), threading.Event()
     app.on_event(lambda _: never.wait())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with app:
             task = await app.submit(handler="echo", params={"n": 1})
-            assert await task.result(timeout=10) == {"n": 1}
+            assert await task.result(timeout=60) == {"n": 1}
     assert not never.is_set()
     never.set()
 

@@ -13,6 +13,7 @@ import pytest
 
 from fairlane import Fairlane
 from fairlane.core import errors
+from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fairlane.worker.executors.base import Work
 
 MEMORY = "sqlite://:memory:"
-WAIT_SECONDS = 10.0
 
 
 @pytest.fixture

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from aiohttp import web
 
+from tests.fakes.waiting import WAIT_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-WAIT_SECONDS = 10.0
 EVENT_STREAM = "text/event-stream"
 
 

@@ -1,17 +1,67 @@
-"""Waiting for what another thread or the code under test brings about, and not for ever."""
+"""Waiting for what another thread or the code under test brings about, and not for ever.
+
+A machine may stand still for seconds, and no test may fail by that. So how long something takes is
+judged only where that is what is promised, and then by several tries (`steadily`); and a scene that
+has to get somewhere before a moment comes is played again with a later moment (`in_time`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import time
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
-WAIT_SECONDS = 10.0
+T = TypeVar("T")
+
+# Who waits for what must come gives up after this, so that a test fails instead of hanging.
+WAIT_SECONDS = 60.0
+
+
+class TooSlow(AssertionError):
+    """Something took too long, by the fault of the machine or of the code under test."""
+
+
+class TooLate(AssertionError):
+    """A moment came before a scene was where it had to be by then."""
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while not condition():  # noqa: ASYNC110 - nobody announces such a condition
             await asyncio.sleep(0.001)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Judge how long something took that came to its end."""
+    began = time.monotonic()
+    yield
+    judge(time.monotonic() - began, seconds)
+
+
+def judge(took_seconds: float, seconds: float) -> None:
+    if took_seconds >= seconds:
+        raise TooSlow(f"it took {took_seconds:.2f} s, and not less than {seconds} s")
+
+
+async def steadily(scene: Callable[[], Awaitable[T]]) -> T:
+    """Play a scene that must not be slow; after a slow one three more, of which none may be.
+
+    A machine that stood still for a moment goes on; code that is slow by itself is so again.
+    """
+    try:
+        return await scene()
+    except TooSlow:
+        return [await scene() for _ in range(3)][-1]
+
+
+async def in_time(scene: Callable[[float], Awaitable[T]]) -> T:
+    """Play a scene that has so many seconds until a moment comes, or ten times as many."""
+    for seconds in (0.3, 3.0):
+        with contextlib.suppress(TooLate):
+            return await scene(seconds)
+    return await scene(30.0)

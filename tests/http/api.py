@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 import aiohttp
 import msgspec
 
+from tests.fakes.waiting import WAIT_SECONDS
+
 T = TypeVar("T")
 
-WAIT_SECONDS = 10.0
 LIVE = "queued,assigned,running"
 TERMINAL = frozenset({"done", "failed", "cancelled", "rejected"})
 

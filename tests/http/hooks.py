@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from typing import Any, NamedTuple, Self
 
 import msgspec
 from aiohttp import web
-from standardwebhooks.webhooks import Webhook
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from tests.http.api import WAIT_SECONDS
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.http.server import WEBHOOK_SECRET
 
 
 class Delivery(NamedTuple):
     headers: dict[str, str]  # names in lower case
     raw: bytes
-    arrived_at: float
+    genuine: bool  # when it arrived; later it is too old to be
 
     @property
     def task(self) -> Any:
@@ -29,7 +28,7 @@ class Delivery(NamedTuple):
         return self.headers["x-pinchtab-event"]
 
     def verified(self) -> Any:
-        """The body, if an independent library finds the signature to be right."""
+        """The body, if an independent library finds the signature to be right, and new."""
         return Webhook(WEBHOOK_SECRET).verify(self.raw, self.headers)
 
 
@@ -98,5 +97,14 @@ class Hooks:
     async def _receive(self, request: web.Request) -> web.Response:
         hook = self._hooks.get(request.path)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        delivery = Delivery(headers, await request.read(), time.monotonic())
+        raw = await request.read()
+        delivery = Delivery(headers, raw, _is_genuine(headers, raw))
         return web.Response(status=404) if hook is None else await hook.receive(delivery)
+
+
+def _is_genuine(headers: dict[str, str], raw: bytes) -> bool:
+    try:
+        Webhook(WEBHOOK_SECRET).verify(raw, headers)
+    except WebhookVerificationError:
+        return False
+    return True

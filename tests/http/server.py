@@ -20,8 +20,8 @@ import msgspec
 
 from tests.http.api import Api
 
-START_SECONDS_MAX = 20.0
-STOP_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
 READY = "fairlane is listening on "
 COMMAND = Path(sys.executable).parent / "fairlane"
 WEBHOOK_SECRET = "whsec_" + "c2VjcmV0" * 4
@@ -39,6 +39,7 @@ class Server:
         instances: Sequence[str] = (),
         allow_outbound: Sequence[str] = (),
         drain_seconds: float = 5.0,
+        port: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,7 @@ class Server:
         self.url = ""
         self.log_file = folder / "log"
         self.policy_file = folder / "policy.json"
-        self._flags = ["--store", store, "--port", "0", "--drain-seconds", str(drain_seconds)]
+        self._flags = ["--store", store, "--port", str(port), "--drain-seconds", str(drain_seconds)]
         for url in instances:
             self._flags += ["--instance", url]
         for target in allow_outbound:

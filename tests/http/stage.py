@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.waiting import TooLate, in_time
 from tests.http.api import LIVE, Answer, Api, balance
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ HANG = {"hang": True}
 on_sqlite = pytest.mark.parametrize("shared_store", ["sqlite"], indirect=True, scope="session")
 
 _numbers = itertools.count(1)
+
+
+def after(seconds: float) -> str:
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Stage:
@@ -78,6 +85,26 @@ class Stage:
     async def run(self, **fields: Any) -> dict[str, Any]:
         """Submit, and wait for its end."""
         return await self.api.end_of(await self.submit(**fields))
+
+    async def expiring(self, **fields: Any) -> str:
+        """Submit with a deadline that is near."""
+        return await in_time(lambda seconds: self.expiring_in(seconds, **fields))
+
+    async def expiring_in(self, seconds: float, **fields: Any) -> str:
+        answer = await self.post(deadline=after(seconds), **fields)
+        if answer.status == 400 and "deadline is in the past" in answer.error:
+            raise TooLate("its deadline was over before it arrived")
+        assert answer.status == 202, answer
+        task_id: str = answer.json["taskId"]
+        return task_id
+
+    async def stopped_at_its_deadline(self, seconds: float, **fields: Any) -> dict[str, Any]:
+        """Run something that hangs until its deadline comes, which must not find it waiting."""
+        before = len(self.actions())
+        task = await self.api.end_of(await self.expiring_in(seconds, fake=HANG, **fields))
+        if "startedAt" not in task or len(self.actions()) == before:
+            raise TooLate("its deadline was over before it was under way")
+        return task
 
     async def block(self, lane: str, **fields: Any) -> str:
         """Fill a slot of the lane: a task that hangs in the instance until it is let go."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.http.api import Answer, eventually
 
@@ -73,6 +73,11 @@ class Talk:
         assert answer.status == 200, answer
         session: dict[str, Any] = answer.json
         return session
+
+    async def unhurried(self) -> Self:
+        """No window of it ends by itself before a test does."""
+        await self.tune(debounceMaxMs=600_000)
+        return self
 
     async def use(self, tokens: int, window: int = 100) -> dict[str, Any]:
         body = {"tokens": tokens, "contextWindow": window}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.http.api import Answer
 from tests.http.stage import HANG, HELD, TINY, on_sqlite
 from tests.http.work import FOR_EVER, Work
@@ -443,5 +444,5 @@ async def test_a_batch_is_there_as_a_whole_or_not_at_all(work: Work) -> None:
 
     looking = asyncio.create_task(look())
     await accepted(work, *[work.echo_item(lane=HELD)] * 100)
-    await asyncio.wait_for(looking, 10)
+    await asyncio.wait_for(looking, WAIT_SECONDS)
     assert seen <= {0}

@@ -10,6 +10,7 @@ import asyncio
 
 import pytest
 
+from tests.fakes.waiting import steadily, within
 from tests.http.api import eventually
 from tests.http.stage import HANG, HELD, ONE, Stage
 
@@ -37,11 +38,16 @@ async def test_a_cancelled_task_leaves_the_queue_and_the_others_stay(stage: Stag
 
 
 async def test_a_running_task_is_stopped_at_once(stage: Stage) -> None:
-    task_id = await stage.submit(fake=HANG)
-    (entry,) = await stage.arrived(1)
-    assert (await stage.api.cancel(task_id)).status == 200
-    assert (await stage.api.show(task_id))["state"] == "cancelled"
-    await asyncio.wait_for(stage.instance.until(lambda: entry.outcome == "gone"), 1)
+    async def stop() -> None:
+        before = len(stage.actions())
+        task_id = await stage.submit(fake=HANG)
+        entry = (await stage.arrived(before + 1))[-1]
+        with within(1):
+            assert (await stage.api.cancel(task_id)).status == 200
+            assert (await stage.api.show(task_id))["state"] == "cancelled"
+            await stage.instance.until(lambda: entry.outcome == "gone")
+
+    await steadily(stop)
 
 
 async def test_nothing_is_written_onto_a_cancelled_run(stage: Stage) -> None:

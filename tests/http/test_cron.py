@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.waiting import TooLate, in_time
 from tests.http.api import Answer, eventually
 from tests.http.stage import HELD, Stage, on_sqlite
 
@@ -79,8 +80,19 @@ async def ended(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
     return await eventually(look)
 
 
-def in_ms(milliseconds: int) -> int:
-    return int(time.time() * 1000) + milliseconds
+async def made_for_soon(stage: Stage, **fields: Any) -> dict[str, Any]:
+    """A job for a moment that is near."""
+
+    async def make(seconds: float) -> dict[str, Any]:
+        at = int((time.time() + seconds / 2) * 1000)
+        answer = await post(stage, schedule={"kind": "at", "atMs": at}, **fields)
+        if answer.status == 400 and "is in the past" in answer.error:
+            raise TooLate("its moment was over before it arrived")
+        assert answer.status == 201, answer
+        job: dict[str, Any] = answer.json
+        return job
+
+    return await in_time(make)
 
 
 # -------------------------------------------------------------------- making
@@ -370,8 +382,8 @@ async def test_a_job_that_keeps_failing_is_switched_off(stage: Stage) -> None:
 
 @pytest.mark.slow
 async def test_a_moment_comes_and_its_job_goes(stage: Stage) -> None:
-    at = in_ms(150)
-    job = await made(stage, schedule={"kind": "at", "atMs": at})
+    job = await made_for_soon(stage)
+    at = job["schedule"]["atMs"]
     assert (job["nextRunAtMs"], job["deleteAfterRun"]) == (at, True)
     entry = await ended(stage, job)
     assert (entry["trigger"], entry["status"]) == ("schedule", "ok")
@@ -382,7 +394,7 @@ async def test_a_moment_comes_and_its_job_goes(stage: Stage) -> None:
 @pytest.mark.slow
 async def test_a_moment_that_went_wrong_leaves_its_job(stage: Stage) -> None:
     task = {"action": "click", "tabId": stage.tab(), "params": {"fake": {"status": 400}}}
-    job = await made(stage, schedule={"kind": "at", "atMs": in_ms(150)}, task=task)
+    job = await made_for_soon(stage, task=task)
     assert (await ended(stage, job))["status"] == "error"
     after = await shown(stage, job)
     assert (after["enabled"], after["disabledReason"]) == (False, "finished")
@@ -393,7 +405,8 @@ async def test_a_moment_that_went_wrong_leaves_its_job(stage: Stage) -> None:
 
 @pytest.mark.slow
 async def test_an_interval_comes_again_until_it_has_run_so_often(stage: Stage) -> None:
-    job = await made(stage, schedule={"kind": "every", "everyMs": 1000}, maxRuns=2)
+    every_second = {"kind": "every", "everyMs": 1000}
+    job = await made(stage, schedule=every_second, maxRuns=2, overlap="allow")
 
     async def finished() -> dict[str, Any] | None:
         now = await shown(stage, job)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from tests.http.stage import HELD, ONE, on_sqlite
+from tests.fakes.waiting import TooLate, in_time, judge, steadily
+from tests.http.stage import HELD, ONE, after, on_sqlite
 from tests.http.work import Work, ms_between
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 YEAR_MS = 365 * 24 * 3600 * 1000
-
-
-def after(seconds: float) -> str:
-    moment = datetime.now(UTC) + timedelta(seconds=seconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def test_a_delayed_task_waits_and_says_until_when(work: Work) -> None:
@@ -38,16 +34,35 @@ async def test_a_task_for_a_moment_shows_that_moment(work: Work) -> None:
     assert task["nextEligibleAt"] == at
 
 
+async def waiting(work: Work, task_id: str) -> dict[str, Any]:
+    """The task, whose moment must not have come yet."""
+    task = await work.api.show(task_id)
+    if task.get("gate") != "delay":
+        raise TooLate("its moment came before anybody looked")
+    return task
+
+
 @pytest.mark.parametrize("how", ["runAt", "delayMs"])
 async def test_it_runs_when_its_time_has_come_and_no_sooner(work: Work, how: str) -> None:
-    fields: dict[str, Any] = {"runAt": after(0.3)} if how == "runAt" else {"delayMs": 300}
-    task_id = await work.submit(**fields)
-    eligible = (await work.api.show(task_id))["nextEligibleAt"]
-    assert work.actions() == []
-    task = await work.api.end_of(task_id)
-    assert task["state"] == "done"
-    assert 0 <= ms_between(eligible, task["startedAt"]) < 1_500
-    assert len(work.actions()) == 1
+    async def wait(seconds: float) -> float:
+        span = int(seconds * 1000)
+        fields: dict[str, Any] = {"runAt": after(seconds)} if how == "runAt" else {"delayMs": span}
+        before = len(work.actions())
+        task_id = await work.submit(**fields)
+        begun = len(work.actions()) - before
+        eligible = (await waiting(work, task_id))["nextEligibleAt"]
+        assert begun == 0
+        task = await work.api.end_of(task_id)
+        assert task["state"] == "done"
+        assert len(work.actions()) == before + 1
+        return ms_between(eligible, task["startedAt"])
+
+    async def judged() -> None:
+        late_ms = await in_time(wait)
+        assert late_ms >= 0
+        judge(late_ms / 1000, 1.5)
+
+    await steadily(judged)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +83,15 @@ async def test_a_delayed_task_holds_no_slot_and_no_place(work: Work) -> None:
 
 
 async def test_delayed_tasks_run_in_the_order_of_their_moments(work: Work) -> None:
-    spans = {3: 500, 1: 200, 2: 350}
-    ids = [await work.submit(lane=ONE, delayMs=span, params={"n": n}) for n, span in spans.items()]
-    await work.api.ended(*ids)
-    assert work.numbers() == [1, 2, 3]
+    async def run(seconds: float) -> None:
+        before = len(work.numbers())
+        moments = {n: after(seconds + 0.15 * n) for n in (3, 1, 2)}
+        ids = [await work.submit(lane=ONE, runAt=at, params={"n": n}) for n, at in moments.items()]
+        await waiting(work, ids[1])
+        await work.api.ended(*ids)
+        assert work.numbers()[before:] == [1, 2, 3]
+
+    await in_time(run)
 
 
 async def test_those_of_one_moment_run_by_priority_and_submission(work: Work) -> None:
@@ -88,31 +108,40 @@ async def test_those_of_one_moment_run_by_priority_and_submission(work: Work) ->
 
 
 async def test_a_delayed_task_that_is_cancelled_never_runs(work: Work) -> None:
-    task_id = await work.submit(delayMs=300)
-    due = (await work.api.show(task_id))["nextEligibleAt"]
-    assert (await work.api.cancel(task_id)).status == 200
-    cancelled = await work.api.show(task_id)
-    assert cancelled["state"] == "cancelled"
-    await work.passed(due)
-    assert await work.api.show(task_id) == cancelled
-    assert work.actions() == []
+    async def cancel(seconds: float) -> None:
+        before = len(work.actions())
+        task_id = await work.submit(delayMs=int(seconds * 1000))
+        due = (await waiting(work, task_id))["nextEligibleAt"]
+        answer = await work.api.cancel(task_id)
+        cancelled = await work.api.show(task_id)
+        if cancelled.get("completedAt", due) >= due:
+            raise TooLate("its moment came before it was cancelled")
+        assert (answer.status, cancelled["state"]) == (200, "cancelled")
+        await work.passed(due)
+        assert await work.api.show(task_id) == cancelled
+        assert len(work.actions()) == before
+
+    await in_time(cancel)
 
 
 async def test_a_deadline_counts_while_a_task_is_delayed(work: Work) -> None:
-    task = await work.run(delayMs=60_000, deadline=after(0.2))
+    task = await work.api.end_of(await work.expiring(delayMs=60_000))
     assert (task["state"], task["error"]) == ("failed", "deadline exceeded while queued")
 
 
 async def test_a_child_waits_for_its_parent_and_for_its_moment(work: Work) -> None:
-    parent = await work.submit(lane=ONE)
-    child = await work.submit(dependsOn=[parent], delayMs=400)
-    due = ms_between("1970-01-01T00:00:00.000Z", (await work.api.show(child))["createdAt"]) + 400
-    await work.api.end_of(parent)
-    task = await work.api.show(child)
-    assert (task["state"], task["gate"]) == ("queued", "delay")
-    task = await work.api.end_of(child)
-    assert task["state"] == "done"
-    assert ms_between("1970-01-01T00:00:00.000Z", task["startedAt"]) >= due
+    async def wait(seconds: float) -> None:
+        span = int(seconds * 1000) + 100
+        parent = await work.submit(lane=ONE)
+        child = await work.submit(dependsOn=[parent], delayMs=span)
+        await work.api.end_of(parent)
+        task = await waiting(work, child)
+        assert task["state"] == "queued"
+        task = await work.api.end_of(child)
+        assert task["state"] == "done"
+        assert ms_between(task["createdAt"], task["startedAt"]) >= span
+
+    await in_time(wait)
 
 
 async def test_a_moment_that_has_passed_does_not_let_a_child_go_before_its_parent(

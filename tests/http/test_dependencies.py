@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -254,16 +253,14 @@ async def test_the_cancel_of_a_running_parent_cancels_its_children(work: Work) -
 
 
 async def test_a_parent_that_expires_cancels_its_children(work: Work) -> None:
-    soon = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
-    parent = await work.submit(lane=HELD, deadline=soon)
+    parent = await work.expiring(lane=HELD)
     child = await work.echo(dependsOn=[parent])
     assert (await work.api.end_of(child))["error"] == f"dependency {parent} failed"
 
 
 async def test_a_waiting_child_has_a_deadline_of_its_own(work: Work) -> None:
-    soon = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
     parent = await work.submit(lane=HELD)
-    child = await work.submit(dependsOn=[parent], deadline=soon)
+    child = await work.expiring(dependsOn=[parent])
     grandchild = await work.echo(dependsOn=[child])
     task = await work.api.end_of(child)
     assert (task["state"], task["error"]) == ("failed", "deadline exceeded while queued")

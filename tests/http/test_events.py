@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.http.stage import HANG, HELD, ONE, TINY, on_sqlite
 from tests.http.work import Frame, Work
 
@@ -150,8 +150,7 @@ async def test_a_pre_empted_task_is_told_as_released(work: Work) -> None:
 
 
 async def test_a_task_that_expires_is_told_as_failed(work: Work) -> None:
-    soon = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
-    task_id = await work.submit(lane=HELD, deadline=soon)
+    task_id = await work.expiring(lane=HELD)
     await work.api.end_of(task_id)
     events = await work.events(task_id)
     assert brief(events) == [("created", "queued"), ("failed", "failed")]
@@ -239,7 +238,7 @@ async def test_a_reader_that_comes_back_misses_nothing_and_sees_nothing_twice(wo
     reading = asyncio.create_task(read())
     ids = await asyncio.gather(*(submit(n) for n in range(160)))
     await work.api.ended(*ids)
-    frames = await asyncio.wait_for(reading, 20)
+    frames = await asyncio.wait_for(reading, WAIT_SECONDS)
     numbers = [frame.id for frame in frames]
     assert numbers == list(range(start + 1, start + 1 + len(frames)))
     events = await work.pages(start)
@@ -337,7 +336,7 @@ async def test_a_parameter_that_is_wrong_is_refused_in_both_forms(
 ) -> None:
     for accept in ("text/event-stream", "application/json"):
         asked = work.api.ask("GET", f"/events?{query}", headers={"Accept": accept})
-        answer = await asyncio.wait_for(asked, 5)
+        answer = await asyncio.wait_for(asked, WAIT_SECONDS)
         assert (answer.status, answer.code) == (400, "invalid_request")
         assert named in answer.error
 
@@ -354,7 +353,7 @@ async def test_a_page_has_at_least_one_place(work: Work, limit: str) -> None:
 @pytest.mark.parametrize("last", ["x", "-5", "1.5", "9" * 40])
 async def test_a_last_id_that_is_none_is_refused(work: Work, last: str) -> None:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
-    answer = await asyncio.wait_for(work.api.ask("GET", "/events", headers=headers), 5)
+    answer = await asyncio.wait_for(work.api.ask("GET", "/events", headers=headers), WAIT_SECONDS)
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert "Last-Event-ID" in answer.error
 

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.chat_agent import ChatAgent, Script
+from tests.fakes.waiting import TooLate, in_time
 from tests.http.server import Server, serving
 from tests.http.stage import HELD, on_sqlite
 from tests.http.work import Stream, Work, ms_between
@@ -332,13 +333,20 @@ async def test_a_failure_that_passes_is_tried_again_after_a_second(talk: Talk) -
 
 async def test_an_instruction_that_takes_too_long_is_stopped(talk: Talk) -> None:
     talk.agent_at.scripts["Try"] = Script(events=[{"type": "start"}], hang_after=1)
-    task = await talk.api.end_of(
-        await submitted(talk, "Try", timeoutMs=150, retryPolicy={"maxRetries": 0})
-    )
-    assert task["state"] == "failed"
-    assert "150" in task["error"]
-    (entry,) = talk.agent_at.requests
-    await talk.agent_at.until(lambda: entry.outcome == "gone")
+
+    async def stop(seconds: float) -> None:
+        span = int(seconds * 500)
+        task = await talk.api.end_of(
+            await submitted(talk, "Try", timeoutMs=span, retryPolicy={"maxRetries": 0})
+        )
+        assert task["state"] == "failed"
+        assert str(span) in task["error"]
+        if not talk.agent_at.requests:
+            raise TooLate("its time was over before its request had left")
+        (entry,) = talk.agent_at.requests
+        await talk.agent_at.until(lambda: entry.outcome == "gone")
+
+    await in_time(stop)
 
 
 async def test_a_cancelled_instruction_is_stopped_and_never_runs_again(talk: Talk) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -32,16 +31,15 @@ async def test_the_books_balance_at_every_moment_under_load(stage: Stage) -> Non
     async def submit(agent: str) -> None:
         tabs = [stage.tab() for _ in range(3)]
         for n in range(TASKS_EACH):
-            soon = datetime.now(UTC) + timedelta(seconds=0.6)
+            submit_one = stage.expiring if n % 10 == 0 else stage.submit
             ids.append(
-                await stage.submit(
+                await submit_one(
                     agentId=agent,
                     lane=SHARED,
                     tabId=chance.choice([*tabs, stage.tab()]),
                     priority=chance.randrange(3),
                     fake=chance.choice([{}, {}, {"delayMs": 3}, {"status": 500}, {"drop": True}]),
                     callbackUrl=hook.url,
-                    deadline=soon.isoformat() if n % 10 == 0 else None,
                 )
             )
 

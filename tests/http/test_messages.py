@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WINDOW = 60_000  # does not end while a test runs
+WINDOW = 60_000  # of a conversation that is in no hurry it does not end while a test runs
 SHORT = 250
 
 
@@ -66,8 +66,8 @@ async def test_an_agent_is_told_what_was_said_at_once(work: Work, tmp_path: Path
         store = f"sqlite:///{tmp_path / 'f.db'}"
         environment = {"FAIRLANE_AGENT": agent.url}
         async with serving(tmp_path / "s", store, environment=environment) as server:
-            talk = Talk(Work(server.api, work.instance, work.hooks))
-            first = await talk.say("Hello", handler=None, debounceMs=SHORT)
+            talk = await Talk(Work(server.api, work.instance, work.hooks)).unhurried()
+            first = await talk.say("Hello", handler=None, debounceMs=WINDOW)
             assert await talk.say("again", handler=None, debounceMs=SHORT) == first
             assert (await talk.api.end_of(first))["state"] == "done"
         assert [entry.message for entry in agent.requests] == ["Hello\nagain"]
@@ -91,9 +91,13 @@ async def test_messages_of_a_session_run_one_after_another(work: Work) -> None:
 
 
 async def test_messages_of_one_sender_become_one_run(work: Work) -> None:
-    talk = Talk(work)
-    first = await talk.post("a", sender="ann", debounceMs=SHORT, metadata={"id": 1, "first": 1})
-    later = [await talk.post(t, sender="ann", debounceMs=SHORT, metadata={"id": t}) for t in "bc"]
+    talk = await Talk(work).unhurried()
+    windows = {"b": WINDOW, "c": SHORT}
+    first = await talk.post("a", sender="ann", debounceMs=WINDOW, metadata={"id": 1, "first": 1})
+    later = [
+        await talk.post(text, sender="ann", debounceMs=window, metadata={"id": text})
+        for text, window in windows.items()
+    ]
     assert "merged" not in first.json
     for answer in later:
         assert (answer.status, answer.json["merged"]) == (202, True)
@@ -104,15 +108,16 @@ async def test_messages_of_one_sender_become_one_run(work: Work) -> None:
 
 
 async def test_a_growing_message_shows_until_when_it_waits(work: Work) -> None:
-    talk = Talk(work)
+    talk = await Talk(work).unhurried()
     task = await talk.api.show(await talk.say("a", debounceMs=WINDOW))
     assert (task["state"], task["gate"]) == ("queued", "debounce")
     assert task["nextEligibleAt"] > task["createdAt"]
 
 
 async def test_other_senders_are_answered_apart(work: Work) -> None:
-    talk = Talk(work)
-    ann, bob = [await talk.say(who, sender=who, debounceMs=SHORT) for who in ("ann", "bob")]
+    talk = await Talk(work).unhurried()
+    ann = await talk.say("ann", sender="ann", debounceMs=WINDOW)
+    bob = await talk.say("bob", sender="bob", debounceMs=SHORT)
     assert await talk.say("more", sender="ann", debounceMs=SHORT) == ann
     assert [await talk.echoed(task) for task in (ann, bob)] == ["ann\nmore", "bob"]
 
@@ -121,7 +126,7 @@ async def test_other_senders_are_answered_apart(work: Work) -> None:
 async def test_media_goes_at_once_behind_what_was_said_before(
     work: Work, said: dict[str, Any]
 ) -> None:
-    talk = Talk(work)
+    talk = await Talk(work).unhurried()
     text = await talk.say("look:", debounceMs=WINDOW)
     picture = await talk.say("a cat", debounceMs=WINDOW, **said)
     assert picture != text
@@ -140,8 +145,12 @@ async def test_media_needs_no_text(work: Work) -> None:
 
 
 async def test_a_merged_message_is_called_back_once(work: Work) -> None:
-    talk, hook = Talk(work), work.hooks.new()
-    said = [await talk.say(text, debounceMs=SHORT, callbackUrl=hook.url) for text in "ab"]
+    talk, hook = await Talk(work).unhurried(), work.hooks.new()
+    windows = {"a": WINDOW, "b": SHORT}
+    said = [
+        await talk.say(text, debounceMs=window, callbackUrl=hook.url)
+        for text, window in windows.items()
+    ]
     (delivery,) = await hook.until(1)
     assert [delivery.task["taskId"]] * 2 == said
     assert delivery.task["result"]["message"] == "a\nb"
@@ -151,9 +160,9 @@ async def test_a_restart_in_the_middle_of_a_window_loses_nothing(
     store_url: str, serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:
     server = await serve(store_url)
-    talk = Talk(Work(server.api, instance, hooks), "kept")
-    first = await talk.say("a", debounceMs=3000)
-    assert await talk.say("b", debounceMs=3000) == first
+    talk = await Talk(Work(server.api, instance, hooks), "kept").unhurried()
+    first = await talk.say("a", debounceMs=WINDOW)
+    assert await talk.say("b", debounceMs=WINDOW) == first
     server.kill()
     again = await serve(store_url)
     talk = Talk(Work(again.api, instance, hooks), "kept")
@@ -166,13 +175,13 @@ async def test_a_restart_in_the_middle_of_a_window_loses_nothing(
 
 
 async def test_the_same_message_twice_is_one(work: Work) -> None:
-    talk = Talk(work)
-    answers = [await talk.post("a", key="k1", debounceMs=SHORT) for _ in range(3)]
+    talk = await Talk(work).unhurried()
+    answers = [await talk.post("a", key="k1", debounceMs=WINDOW) for _ in range(3)]
     assert len({answer.json["taskId"] for answer in answers}) == 1
     joined = [await talk.post("b", key="k2", debounceMs=SHORT) for _ in range(3)]
     assert {answer.json["taskId"] for answer in joined} == {answers[0].json["taskId"]}
     assert await talk.echoed(answers[0].json["taskId"]) == "a\nb"
-    late = await talk.post("a", key="k1", debounceMs=SHORT)
+    late = await talk.post("a", key="k1", debounceMs=WINDOW)
     assert late.json["taskId"] == answers[0].json["taskId"]
 
 
@@ -305,7 +314,7 @@ async def test_a_disabled_scheduler_takes_no_messages(serve: Serve, work: Work) 
 
 @pytest.mark.parametrize("text", ["/stop", "  /stop\n"])
 async def test_a_stop_as_text_is_never_debounced(work: Work, text: str) -> None:
-    talk = Talk(work)
+    talk = await Talk(work).unhurried()
     running = await talk.busy()
     said = await talk.say("wait for it", debounceMs=WINDOW)
     answer = await talk.post(text, debounceMs=WINDOW)
@@ -315,7 +324,7 @@ async def test_a_stop_as_text_is_never_debounced(work: Work, text: str) -> None:
 
 
 async def test_a_stopall_as_text_takes_the_window_with_it(work: Work) -> None:
-    talk = Talk(work)
+    talk = await Talk(work).unhurried()
     running = await talk.busy()
     waiting = await talk.say("waiting")
     said = await talk.say("typed just before", sender="bob", debounceMs=WINDOW)

@@ -6,12 +6,12 @@ exact after cancels and expiries), 6, 11, 12, 13; section 21: strict alternation
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.http.api import eventually
+from tests.fakes.waiting import TooLate, in_time
+from tests.http.api import TERMINAL, eventually
 from tests.http.stage import HANG, ONE, SHARED, TWO, Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -203,8 +203,7 @@ async def test_the_documented_limits_of_an_agent_can_be_reached(stage: Stage) ->
 
 async def test_limits_stay_exact_after_cancels_and_expiries_in_the_queue(stage: Stage) -> None:
     running = [await stage.block(TWO) for _ in range(2)]
-    soon = (datetime.now(UTC) + timedelta(seconds=0.3)).isoformat()
-    expiring = [await stage.submit(lane=TWO, deadline=soon) for _ in range(3)]
+    expiring = [await stage.expiring(lane=TWO) for _ in range(3)]
     cancelled = [await stage.submit(lane=TWO) for _ in range(3)]
     for task_id in cancelled:
         assert (await stage.api.cancel(task_id)).status == 200
@@ -261,23 +260,32 @@ async def test_two_agents_may_use_one_tab_at_once(stage: Stage) -> None:
 async def test_the_next_action_on_a_tab_runs_however_the_one_before_ended(
     stage: Stage, how: str
 ) -> None:
-    tab = stage.tab()
-    soon = (datetime.now(UTC) + timedelta(seconds=0.4)).isoformat()
-    first = await stage.submit(tabId=tab, fake=HANG, deadline=soon if how == "expired" else None)
-    second = await stage.submit(tabId=tab, params={"n": 2})
-    third = await stage.submit(tabId=tab, params={"n": 3})
-    (entry,) = await stage.arrived(1)
-    assert (await stage.api.show(second))["gate"] == "session"
-    if how == "cancelled":
-        await stage.api.cancel(first)
-    elif how == "failed":
-        stage.instance.tabs.remove(tab)  # 404 for what comes, and the hanging one is let go
-        stage.instance.release()
-    await stage.api.ended(first, second, third)
-    later = stage.actions()[1:]
-    assert [one.body["n"] for one in later] == [2, 3]
-    assert entry.finished is not None
-    assert entry.finished < later[0].arrived or entry.outcome == "gone"
+    async def play(seconds: float) -> None:
+        tab, before = stage.tab(), len(stage.actions())
+        hanging = {"tabId": tab, "fake": HANG}
+        expires = how == "expired"
+        first = await (
+            stage.expiring_in(seconds, **hanging) if expires else stage.submit(**hanging)
+        )
+        second = await stage.submit(tabId=tab, params={"n": 2})
+        third = await stage.submit(tabId=tab, params={"n": 3})
+        entry = (await stage.arrived(before + 1))[before]
+        waiting = await stage.api.show(second)
+        if expires and (await stage.api.show(first))["state"] in TERMINAL:
+            raise TooLate("it was over before it was seen to be under way")
+        assert waiting["gate"] == "session"
+        if how == "cancelled":
+            await stage.api.cancel(first)
+        elif how == "failed":
+            stage.instance.tabs.remove(tab)  # 404 for what comes, and the hanging one is let go
+            stage.instance.release()
+        await stage.api.ended(first, second, third)
+        later = stage.actions()[before + 1 :]
+        assert [one.body["n"] for one in later] == [2, 3]
+        assert entry.finished is not None
+        assert entry.finished < later[0].arrived or entry.outcome == "gone"
+
+    await in_time(play)
 
 
 async def test_a_waiting_action_that_is_cancelled_does_not_hold_up_its_tab(stage: Stage) -> None:

@@ -56,8 +56,8 @@ async def test_a_changed_file_changes_what_it_names_and_nothing_else(serve: Serv
     await reload(server, {"scheduler": {"maxInflight": 30}}, maxInflight=30)
     document = {"scheduler": {"maxPerAgentFlight": 16, "resultTTLSec": 7325}}
     await reload(server, document, maxPerAgentFlight=16, resultTTL="2h2m5s")
-    document = {"lanes": {"browser": {"maxQueueSize": 3, "maxPerAgentInflight": 2}}}
-    await reload(server, document, maxQueueSize=3, maxPerAgentFlight=2)
+    ours = {"lanes": {"browser": {"maxQueueSize": 3, "maxPerAgentInflight": 2}}}
+    await reload(server, ours, maxQueueSize=3, maxPerAgentFlight=2)
 
 
 async def test_zeros_and_nulls_keep_what_was(reloaded: Server) -> None:

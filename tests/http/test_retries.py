@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.waiting import TooLate, in_time, judge, steadily
 from tests.http.stage import HANG, HELD, ONE, on_sqlite
 from tests.http.work import AT_ONCE, FOR_EVER, Work, ms_between
 
@@ -39,9 +40,14 @@ async def test_the_nth_retry_waits_base_times_multiplier_to_the_n_minus_one(work
             assert ms_between(before["endedAt"], after["startedAt"]) >= wait
         return found
 
-    rows = [waits(200, 2, 3), waits(200, 3, 2), waits(300, 1, 3), waits(200, 1.5, 3)]
-    found = await asyncio.gather(*rows)
-    assert found == [[200, 400, 800], [200, 600], [300, 300, 300], [200, 300, 450]]
+    async def grow(seconds: float) -> None:
+        unit = int(seconds * 1000) // 3
+        rows = [(2 * unit, 2, 3), (2 * unit, 3, 2), (3 * unit, 1, 3), (2 * unit, 1.5, 3)]
+        found = await asyncio.gather(*(waits(*row) for row in rows))
+        expected: list[list[float]] = [[2, 4, 8], [2, 6], [3, 3, 3], [2, 3, 4.5]]
+        assert found == [[wait * unit for wait in row] for row in expected]
+
+    await in_time(grow)
 
 
 @pytest.mark.parametrize(
@@ -147,21 +153,37 @@ async def test_a_broken_connection_is_retried(work: Work) -> None:
 
 
 async def test_each_attempt_has_its_time_and_running_out_of_it_is_retried(work: Work) -> None:
-    policy = {"maxRetries": 1, "backoffMs": 0}
-    task = await work.run(lane=ONE, fake=HANG, timeoutMs=60, retryPolicy=policy)
-    assert (task["state"], task["attempts"]) == ("failed", 2)
-    assert "60" in task["error"]
-    for one in task["attemptLog"]:
-        # The clock on the wall may be set while the other one runs, so a little less than 60.
-        assert 55 <= ms_between(one["startedAt"], one["endedAt"]) < 10_000
-    assert (await work.run(lane=ONE))["state"] == "done"
-    assert [entry.outcome for entry in work.actions()] == ["gone", "gone", "answered"]
+    async def run(seconds: float) -> float:
+        before, span = len(work.actions()), int(seconds * 200)
+        policy = {"maxRetries": 1, "backoffMs": 0}
+        task = await work.run(lane=ONE, fake=HANG, timeoutMs=span, retryPolicy=policy)
+        assert (task["state"], task["attempts"]) == ("failed", 2)
+        assert str(span) in task["error"]
+        took = [ms_between(one["startedAt"], one["endedAt"]) for one in task["attemptLog"]]
+        # The clock on the wall may be set while the other one runs, so a little less than that.
+        assert min(took) >= span - 5
+        assert (await work.run(lane=ONE))["state"] == "done"
+        found = [entry.outcome for entry in work.actions()[before:]]
+        if len(found) < 3:
+            raise TooLate("the time of an attempt was over before its request had left")
+        assert found == ["gone", "gone", "answered"]
+        return max(took) - span
+
+    async def judged() -> None:
+        judge(await in_time(run) / 1000, 1.4)
+
+    await steadily(judged)
 
 
 async def test_every_attempt_is_kept_with_its_times_its_error_and_its_worker(work: Work) -> None:
-    work.fail_next(1)
-    task_id = await work.submit(retryPolicy={"maxRetries": 1, "backoffMs": 200})
-    (first,) = (await work.waits_again(task_id))["attemptLog"]
+    async def fail(seconds: float) -> tuple[str, dict[str, Any]]:
+        work.fail_next(1)
+        policy = {"maxRetries": 1, "backoffMs": int(seconds * 1000)}
+        task_id = await work.submit(retryPolicy=policy)
+        (first,) = (await work.waits_again(task_id))["attemptLog"]
+        return task_id, first
+
+    task_id, first = await in_time(fail)
     assert (first["attempt"], first["outcome"]) == (1, "retrying")
     assert first["error"].startswith("executor returned 500")
     assert first["worker"]
@@ -203,18 +225,23 @@ async def test_one_webhook_tells_of_the_end_and_none_of_a_failed_attempt(work: W
 
 
 async def test_a_cancel_during_the_wait_is_final(work: Work) -> None:
-    hook = work.hooks.new()
-    policy = {"maxRetries": 3, "backoffMs": 400}
-    task_id = await work.submit(fake=REFUSE, retryPolicy=policy, callbackUrl=hook.url)
-    due = (await work.waits_again(task_id))["nextEligibleAt"]
-    assert (await work.api.cancel(task_id)).status == 200
-    cancelled = await work.api.show(task_id)
-    assert (cancelled["state"], cancelled["attempts"]) == ("cancelled", 1)
-    await work.passed(due)
-    assert await work.api.show(task_id) == cancelled
-    assert len(work.actions()) == 1
-    assert await work.types(task_id) == ["created", "started", "retrying", "cancelled"]
-    assert [one.event for one in await hook.until(1)] == ["task.cancelled"]
+    async def cancel(seconds: float) -> None:
+        hook, before = work.hooks.new(), len(work.actions())
+        policy = {"maxRetries": 3, "backoffMs": int(seconds * 1000)}
+        task_id = await work.submit(fake=REFUSE, retryPolicy=policy, callbackUrl=hook.url)
+        due = (await work.waits_again(task_id))["nextEligibleAt"]
+        assert (await work.api.cancel(task_id)).status == 200
+        cancelled = await work.api.show(task_id)
+        if cancelled["completedAt"] >= due:
+            raise TooLate("the wait was over before it was cancelled")
+        assert (cancelled["state"], cancelled["attempts"]) == ("cancelled", 1)
+        await work.passed(due)
+        assert await work.api.show(task_id) == cancelled
+        assert len(work.actions()) == before + 1
+        assert await work.types(task_id) == ["created", "started", "retrying", "cancelled"]
+        assert [one.event for one in await hook.until(1)] == ["task.cancelled"]
+
+    await in_time(cancel)
 
 
 async def test_a_running_task_that_is_cancelled_stays_so_and_never_runs_again(work: Work) -> None:

@@ -19,6 +19,14 @@ from tests.http.work import Work
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WINDOW = 60_000
+DEFAULTS = {
+    "mode": "queue",
+    "cap": 10,
+    "drop": "old",
+    "debounceMs": 800,
+    "debounceMaxMs": 5000,
+    "maxConcurrent": 1,
+}
 NOBODY: dict[str, list[str]] = {"stopped": [], "drained": []}
 
 
@@ -26,7 +34,7 @@ NOBODY: dict[str, list[str]] = {"stopped": [], "drained": []}
 
 
 async def test_a_session_shows_who_runs_who_waits_and_why(work: Work) -> None:
-    talk = Talk(work)
+    talk = await Talk(work).unhurried()
     running = await talk.busy()
     waiting = [await talk.say(text) for text in "ab"]
     growing = await talk.say("c", debounceMs=WINDOW)
@@ -47,15 +55,16 @@ async def test_a_session_shows_who_runs_who_waits_and_why(work: Work) -> None:
     assert (session["effectiveConcurrency"], session["throttled"]) == (1, False)
     assert session["why"] == "up to 1 at once, as its settings say"
     assert session["generation"] == 0
-    assert session["settings"] == {
-        "mode": "queue",
-        "cap": 10,
-        "drop": "old",
-        "debounceMs": 800,
-        "debounceMaxMs": 5000,
-        "maxConcurrent": 1,
-    }
+    assert session["settings"] == {**DEFAULTS, "debounceMaxMs": 600_000}
     assert not {"usage", "cutoff"} & set(session)
+
+
+async def test_a_session_that_was_told_nothing_shows_the_settings_of_the_policy(
+    work: Work,
+) -> None:
+    talk = Talk(work)
+    await talk.busy()
+    assert (await talk.show())["settings"] == DEFAULTS
 
 
 async def test_a_run_that_waits_for_a_slot_or_its_retry_is_seen(work: Work) -> None:
@@ -289,6 +298,7 @@ async def test_what_was_stopped_and_what_was_drained_is_told(work: Work) -> None
     talk = Talk(work)
     assert await talk.ask("stop") == NOBODY
     assert await talk.ask("stopall") == NOBODY
+    await talk.unhurried()
     growing = await talk.say("a", debounceMs=WINDOW)
     assert await talk.ask("stop") == NOBODY, "nothing runs"
     assert await talk.ask("stopall") == {"stopped": [], "drained": [growing]}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.http.stage import HANG, HELD, ONE, Stage
+from tests.http.work import ms_between
 
 if TYPE_CHECKING:
     from tests.fakes.tab_instance import TabInstance
@@ -126,13 +127,20 @@ async def test_dispatch_latency_is_the_time_in_the_queue_and_not_that_of_the_wor
 ) -> None:
     server = await serve(policy={"lanes": {ONE: {"maxInflight": 1}}})
     stage = Stage(server.api, instance, hooks)
-    await stage.run(lane=ONE, fake={"delayMs": 400})
+    first = await stage.run(lane=ONE, fake={"delayMs": 400})
     metrics = (await server.api.stats())["metrics"]
     assert metrics["dispatchCount"] == 1
-    assert 0 <= metrics["avgDispatchLatencyMs"] < 200
-    slow = await stage.submit(lane=ONE, fake={"delayMs": 600})
-    await server.api.until(slow, "running")
-    await stage.run(lane=ONE)
+    assert (
+        0 <= metrics["avgDispatchLatencyMs"] <= ms_between(first["createdAt"], first["startedAt"])
+    )
+    slow = await stage.submit(lane=ONE, fake=HANG)
+    await stage.arrived(2)
+    behind = await stage.submit(lane=ONE)
+    beside = await stage.run(fake={"delayMs": 300})  # so long at least the one behind waits
+    stage.instance.release()
+    tasks = [first, beside, *await server.api.ended(slow, behind)]
     metrics = (await server.api.stats())["metrics"]
-    assert metrics["dispatchCount"] == 3
-    assert 100 < metrics["avgDispatchLatencyMs"] < 300
+    assert metrics["dispatchCount"] == 4
+    waited = metrics["avgDispatchLatencyMs"] * 4
+    assert 295 < ms_between(tasks[3]["createdAt"], tasks[2]["completedAt"]) <= waited + 1
+    assert waited - 1 <= sum(ms_between(one["createdAt"], one["startedAt"]) for one in tasks)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.api import eventually
+from tests.fakes.waiting import steadily, within
+from tests.http.api import Answer, eventually
 from tests.http.stage import HANG, ONE, POLICY, Stage
 
 if TYPE_CHECKING:
@@ -77,55 +78,66 @@ async def test_a_stopping_server_refuses_new_work_finishes_what_runs_and_keeps_t
 async def test_work_that_outlasts_the_drain_is_ended_and_not_carried_out_twice(
     serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:
-    server = await serve(drain_seconds=0.3)
-    stage = Stage(server.api, instance, hooks)
-    task_id = await stage.submit(fake=HANG)
-    (entry,) = await stage.arrived(1)
-    began = time.monotonic()
-    server.signal()
-    assert await server.exit_code() == 0
-    assert 0.25 < time.monotonic() - began < 5
-    assert entry.outcome == "gone"
-    again = await serve()
-    task = await again.api.show(task_id)
-    assert (task["state"], task["attempts"]) == ("failed", 1)
-    assert "stopped" in task["error"]
-    assert len(stage.actions()) == 1
+    async def outlast() -> None:
+        server = await serve(drain_seconds=0.3)
+        stage = Stage(server.api, instance, hooks)
+        task_id = await stage.submit(fake=HANG)
+        (entry,) = await stage.arrived(1)
+        began = time.monotonic()
+        with within(5):
+            server.signal()
+            assert await server.exit_code() == 0
+        assert time.monotonic() - began > 0.25
+        assert entry.outcome == "gone"
+        again = await serve()
+        task = await again.api.show(task_id)
+        assert (task["state"], task["attempts"]) == ("failed", 1)
+        assert "stopped" in task["error"]
+        assert len(stage.actions()) == 1
+        await again.stop()
+
+    await steadily(outlast)
 
 
 async def test_an_idle_server_stops_at_once_though_callers_wait(serve: Serve) -> None:
     """Neither an idle connection nor somebody who waits for a task holds it up for long."""
-    server = await serve(policy={"lanes": {"browser": {"paused": True}}})
-    task_id = await server.api.submit(agentId="a", action="click")
-    patient = asyncio.create_task(server.api.get(f"/tasks/{task_id}/wait", timeoutMs=30_000))
-    assert (await server.api.get("/health/live")).status == 200
-    began = time.monotonic()
-    server.signal(signal.SIGINT)
-    assert await server.exit_code() == 0
-    assert time.monotonic() - began < 4
-    (outcome,) = await asyncio.gather(patient, return_exceptions=True)
-    if not isinstance(outcome, Exception):
-        assert outcome.status < 500 or outcome.code in {"draining", "store_unavailable"}
+
+    async def stop() -> None:
+        server = await serve(policy={"lanes": {"browser": {"paused": True}}})
+        task_id = await server.api.submit(agentId="a", action="click")
+        patient = asyncio.create_task(server.api.get(f"/tasks/{task_id}/wait", timeoutMs=60_000))
+        assert (await server.api.get("/health/live")).status == 200
+        with within(4):
+            server.signal(signal.SIGINT)
+            assert await server.exit_code() == 0
+        (outcome,) = await asyncio.gather(patient, return_exceptions=True)
+        if isinstance(outcome, Answer):
+            assert outcome.status < 500 or outcome.code in {"draining", "store_unavailable"}
+
+    await steadily(stop)
 
 
 async def test_a_second_signal_ends_it_at_once_and_a_started_action_is_not_repeated(
     serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:
-    server = await serve(policy=POLICY, drain_seconds=60)
-    stage = Stage(server.api, instance, hooks)
-    running = await stage.block(ONE)
-    waiting = await stage.submit(lane=ONE, params={"n": 1})
-    server.signal()
-    await draining(server.api)
-    began = time.monotonic()
-    server.signal()
-    assert await server.exit_code() != 0
-    assert time.monotonic() - began < 2
-    again: Server = await serve(policy=POLICY)
-    assert (await again.api.end_of(running))["state"] == "failed"
-    assert (await again.api.end_of(waiting))["state"] == "done"
-    assert stage.numbers() == [1]
-    assert len(stage.actions()) == 2
+    async def end() -> None:
+        server = await serve(policy=POLICY, drain_seconds=600)
+        stage = Stage(server.api, instance, hooks)
+        running = await stage.block(ONE)
+        waiting = await stage.submit(lane=ONE, params={"n": 1})
+        server.signal()
+        await draining(server.api)
+        with within(2):
+            server.signal()
+            assert await server.exit_code() != 0
+        again: Server = await serve(policy=POLICY)
+        assert (await again.api.end_of(running))["state"] == "failed"
+        assert (await again.api.end_of(waiting))["state"] == "done"
+        assert stage.numbers() == [1]
+        assert len(stage.actions()) == 2
+        await again.stop()
+
+    await steadily(end)
 
 
 async def test_a_second_server_on_the_same_file_is_refused(serve: Serve) -> None:

@@ -23,8 +23,9 @@ async def test_a_webhook_is_tried_again_after_a_failure_under_the_same_id(early:
     first, second = await early.refused_once.until(2)
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.task["taskId"] == second.task["taskId"] == early.told_twice
-    assert second.verified() == second.task
-    assert second.arrived_at - first.arrived_at >= 4.5
+    assert second.genuine
+    sent_at = [int(one.headers["webhook-timestamp"]) for one in (first, second)]
+    assert sent_at[1] - sent_at[0] >= 5
 
 
 @pytest.mark.slow
@@ -36,7 +37,7 @@ async def test_a_record_is_forgotten_after_its_time_and_no_sooner(early: Early) 
         return (await api.get(f"/tasks/{early.ended}")).status == 404 or None
 
     assert early.seen_after_its_end
-    await eventually(forgotten, seconds=15)
+    await eventually(forgotten)
     assert (await api.get("/tasks", agentId="early", state="done")).json["count"] == 0
     assert (await api.show(early.waiting))["state"] == "queued"
     answer = await api.cancel(early.ended)
@@ -47,7 +48,7 @@ async def test_a_record_is_forgotten_after_its_time_and_no_sooner(early: Early) 
 async def test_totals_outlive_the_records(early: Early) -> None:
     await early.refused_once.until(2)
     metrics = (await early.server.api.stats())["metrics"]
-    assert (metrics["tasksSubmitted"], metrics["tasksCompleted"]) == (3, 2)
+    assert (metrics["tasksSubmitted"], metrics["tasksCompleted"]) == (early.ran + 1, early.ran)
 
 
 @pytest.mark.slow

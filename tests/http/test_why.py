@@ -22,6 +22,7 @@ async def test_a_delayed_task_says_until_when(work: Work) -> None:
         "waitingFor": [task["nextEligibleAt"]],
         "ceiling": None,
         "position": None,
+        "estimateMs": None,
     }
 
 

@@ -15,7 +15,8 @@ import aiohttp
 import msgspec
 
 from tests.fakes.tab_instance import Behaviour
-from tests.http.api import WAIT_SECONDS, Answer, eventually
+from tests.fakes.waiting import WAIT_SECONDS, TooLate
+from tests.http.api import TERMINAL, Answer, eventually
 from tests.http.stage import ONE, Stage
 
 STUCK = "waiting_dependency,parked"
@@ -90,6 +91,8 @@ class Work(Stage):
 
         async def look() -> dict[str, Any] | None:
             task = await self.api.show(task_id)
+            if task["attempts"] > attempts or task["state"] in TERMINAL:
+                raise TooLate(f"the wait was over before anybody looked: {task}")
             waits = task["state"] == "queued" and task.get("gate") == "delay"
             return task if waits and task["attempts"] == attempts else None
 

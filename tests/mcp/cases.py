@@ -67,6 +67,7 @@ def parked(client: Client) -> Names:
 
 
 def said(client: Client) -> Names:
+    client.set_session("chat:7", debounce_ms=60_000, debounce_max_ms=600_000)  # it stays open
     client.message("chat:7", "What is new?", agent="a1", sender="ada")
     return {}
 

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.processes import FAIRLANE, environment, run_process, running_server
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.mcp.conversations import either_way, mistakes, over_stdio, read_only, work
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # the SDK takes a while to load
 
-WAIT_SECONDS = 20.0
 HELLO = {
     "method": "initialize",
     "params": {

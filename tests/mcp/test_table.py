@@ -34,6 +34,22 @@ LEFT_OUT = {
     "output_lease": "renew takes output too",
     "queue_import": "is for a person who moves in",
     "create_cron_jobs": "cron_create does it one by one",
+    "history": "draws curves, for people",
+    "nodes": "is for operators",
+    "whoami": "a tool that is not allowed says so",
+    "create_token": "is for operators: no agent makes tokens",
+    "tokens": "is for operators",
+    "audit": "is for operators",
+    "revoke_token": "is for operators",
+    "deliveries": "is for who looks after receivers",
+    "delivery": "is for who looks after receivers",
+    "redeliver": "is for who looks after receivers",
+    "webhooks": "is for operators",
+    "webhook": "is for operators",
+    "create_webhook": "is for operators: its answer is a secret",
+    "rotate_webhook": "is for operators: its answer is a secret",
+    "enable_webhook": "is for operators",
+    "delete_webhook": "is for operators",
 }
 
 each = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)

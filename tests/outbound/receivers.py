@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
+from tests.fakes.waiting import WAIT_SECONDS
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -77,7 +79,11 @@ def _length(head: bytes) -> int:
 
 @asynccontextmanager
 async def listening(
-    answer: bytes | None = OK, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    answer: bytes | None = OK,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Listener]:
     listener = Listener(answer)
     talks: set[asyncio.Task[None]] = set()
@@ -87,7 +93,7 @@ async def listening(
         talks.add(task)
         task.add_done_callback(talks.discard)
 
-    server = await asyncio.start_server(talk, host, 0, ssl=tls)
+    server = await asyncio.start_server(talk, host, port, ssl=tls)
     listener.port = server.sockets[0].getsockname()[1]
     try:
         yield listener
@@ -125,7 +131,7 @@ class Receiver:
         return await answer(request)
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(5), self.arrived:
+        async with asyncio.timeout(WAIT_SECONDS), self.arrived:
             await self.arrived.wait_for(lambda: len(self.received) >= count)
 
 

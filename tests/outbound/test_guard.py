@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.core.errors import FairlaneError, InvalidRequest, InvalidSettings, TargetRefused
-from fairlane.outbound.addresses import is_public
-from fairlane.outbound.guard import Guard, open_session, parse_target
+from fairlane.outbound.addresses import Address, is_own, is_public
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import open_session
+from fairlane.outbound.targets import parse_target
 from tests.outbound.receivers import http, listening
 from tests.outbound.test_addresses import FAMOUS, RANGES
 from tests.outbound.urls import (
@@ -361,6 +363,22 @@ async def test_a_name_is_asked_once_and_the_checked_answer_dialled() -> None:
     assert f"Host: a.test:{listener.port}".encode() in listener.requests[0]
 
 
+async def test_a_kept_connection_is_left_when_its_address_is_no_answer_any_more() -> None:
+    names = Names(["127.0.0.1"], ["127.0.0.1"], ["127.0.0.2"], ["10.0.0.1"])
+    async with (
+        listening() as first,
+        listening(host="127.0.0.2", port=first.port) as second,
+        open_session(Guard(["127.0.0.0/8"], lookup=names)) as session,
+    ):
+        for _ in range(3):
+            await (await session.get(f"http://a.test:{first.port}/")).read()
+        with pytest.raises(TargetRefused, match=GENERIC):
+            await session.get(f"http://a.test:{first.port}/")
+    assert len(names.asked) == 4
+    assert (first.connections, len(first.requests)) == (1, 2)
+    assert (second.connections, len(second.requests)) == (1, 1)
+
+
 async def test_every_new_connection_asks_again() -> None:
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     async with listening(http("200 OK", "Connection: close")) as listener:
@@ -380,10 +398,10 @@ async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
 
 async def test_the_peer_is_checked_before_anything_is_sent() -> None:
     class Distrustful(Guard):
-        def admits_peer(self, host: str, port: int, *, peer: str, own: str) -> bool:
+        def check_peer(self, host: str, port: int, *, peer: str, own: str) -> None:
             assert (host, port) == ("127.0.0.1", listener.port)
             assert (peer, own) == ("127.0.0.1", "127.0.0.1")
-            return False
+            raise TargetRefused(GENERIC)
 
     async with listening() as listener:
         with pytest.raises(TargetRefused, match=GENERIC):
@@ -392,15 +410,124 @@ async def test_the_peer_is_checked_before_anything_is_sent() -> None:
     assert listener.requests == []
 
 
-def test_a_peer_is_judged_like_an_answer_and_is_not_ourselves() -> None:
+@pytest.mark.parametrize(
+    ("host", "peer", "own", "passes"),
+    [
+        ("a.test", "8.8.8.8", "9.9.9.9", True),
+        ("a.test", "10.0.0.1", "10.0.0.1", True),
+        ("own.test", "8.8.8.8", "8.8.8.8", True),
+        ("a.test", "8.8.8.8", "8.8.8.8", False),
+        ("a.test", "::ffff:8.8.8.8", "8.8.8.8", False),
+        ("a.test", "10.0.0.2", "10.0.0.9", False),
+        ("a.test", "127.0.0.1", "127.0.0.1", False),
+        ("a.test", "fe80::1%eth0", "fe80::2", False),
+    ],
+)
+def test_a_peer_is_judged_like_an_answer_and_is_not_ourselves(
+    host: str, peer: str, own: str, *, passes: bool
+) -> None:
     guard = Guard(["10.0.0.1", "own.test"])
-    assert guard.admits_peer("a.test", 80, peer="8.8.8.8", own="9.9.9.9")
-    assert guard.admits_peer("a.test", 80, peer="10.0.0.1", own="10.0.0.1")
-    assert guard.admits_peer("own.test", 80, peer="8.8.8.8", own="8.8.8.8")
-    assert not guard.admits_peer("a.test", 80, peer="8.8.8.8", own="8.8.8.8")
-    assert not guard.admits_peer("a.test", 80, peer="::ffff:8.8.8.8", own="8.8.8.8")
-    assert not guard.admits_peer("a.test", 80, peer="10.0.0.2", own="10.0.0.9")
-    assert not guard.admits_peer("a.test", 80, peer="127.0.0.1", own="127.0.0.1")
+    if passes:
+        guard.check_peer(host, 80, peer=peer, own=own)
+    else:
+        with pytest.raises(TargetRefused, match=GENERIC):
+            guard.check_peer(host, 80, peer=peer, own=own)
+
+
+# --- ourselves ------------------------------------------------------------------------------------
+
+
+def test_the_machine_knows_its_own_addresses() -> None:
+    for mine in ("127.0.0.1", "127.1.2.3", "0.0.0.0", "::1", "::"):
+        assert is_own(ip_address(mine))
+    for other in ("192.0.2.1", "198.51.100.7", "8.8.8.8", "2001:db8::1", "2606:4700:4700::1111"):
+        assert not is_own(ip_address(other))
+
+
+async def test_a_public_address_of_this_machine_is_refused_unless_listed() -> None:
+    def mine(address: Address) -> bool:
+        return str(address) in ("8.8.8.8", "2606:4700:4700::1111")
+
+    guard = Guard(is_own=mine, lookup=Names(["1.1.1.1", "8.8.8.8"]))
+    for url in ("http://8.8.8.8/", "http://[::ffff:8.8.8.8]/", "http://[2606:4700:4700::1111]/"):
+        with pytest.raises(TargetRefused, match=GENERIC):
+            guard.check(url)
+    with pytest.raises(TargetRefused, match=GENERIC):
+        await guard.resolve("a.test", 80)
+    assert guard.check("http://1.1.1.1/").host == "1.1.1.1"
+    assert Guard(["8.8.8.8"], is_own=mine).check("http://8.8.8.8/").host == "8.8.8.8"
+
+
+@pytest.mark.parametrize(
+    "entry", ["127.0.0.1", "127.0.0.1:{}", "localhost", "localhost:{}", "0.0.0.0/0", "a.test"]
+)
+async def test_our_own_listener_is_never_asked_whatever_is_listed(entry: str) -> None:
+    async with listening() as listener, listening() as other:
+        guard = Guard([entry.format(listener.port)], lookup=Names(["127.0.0.1"]))
+        guard.own_ports.add(listener.port)
+        for host in ("127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "a.test"):
+            with pytest.raises(TargetRefused):
+                await fetch(guard, f"http://{host}:{listener.port}/")
+        if ":" not in entry and entry != "localhost":
+            host = "a.test" if entry == "a.test" else "127.0.0.1"
+            assert await fetch(guard, f"http://{host}:{other.port}/") == 200
+    assert listener.connections == 0
+
+
+async def test_what_is_denied_stays_denied() -> None:
+    names = Names(["2a00:64::7f00:1"])
+    deny = ["[2a00:64::/96]", "9.9.9.0/24:8080", "bad.test", "10.0.0.1"]
+    guard = Guard(["10.0.0.0/8", "bad.test"], deny=deny, lookup=names)
+    for url in (
+        "http://[2a00:64::1]/",
+        "http://9.9.9.9:8080/",
+        "http://bad.test/",
+        "http://10.0.0.1/",
+    ):
+        with pytest.raises(TargetRefused, match=GENERIC):
+            guard.check(url)
+    with pytest.raises(TargetRefused, match=GENERIC):
+        await guard.resolve("a.test", 80)
+    for url in ("http://9.9.9.9/", "http://10.0.0.2/", "http://good.test/"):
+        assert guard.check(url).url == url
+    with pytest.raises(InvalidSettings, match="deny-outbound 'x y'"):
+        Guard(deny=["x y"])
+
+
+# --- what the operator is told --------------------------------------------------------------------
+
+
+async def test_a_refusal_is_told_once_with_its_reason_and_without_secrets_of_the_url() -> None:
+    told: list[tuple[str, str]] = []
+    guard = Guard(
+        ["127.0.0.1:80"],
+        deny=["bad.test"],
+        lookup=Names(["8.8.8.8", "10.0.0.1"]),
+        on_blocked=lambda host, reason: told.append((host, reason)),
+    )
+    urls = ["http://169.254.169.254/a?key=geheim", "http://bad.test/geheim", "http://a.test:22/x"]
+    for url in urls:
+        with pytest.raises(TargetRefused):
+            guard.check(url)
+    with pytest.raises(TargetRefused):
+        await fetch(guard, "http://a.test/geheim?key=geheim#geheim")
+    assert told == [
+        ("169.254.169.254", "link-local; metadata services at 169.254.169.254 and 169.254.170.2"),
+        ("bad.test", "denied by the operator"),
+        ("a.test", "port 22"),
+        ("a.test", "10.0.0.1 is private"),
+    ]
+
+
+async def test_what_passes_is_not_told() -> None:
+    told: list[tuple[str, str]] = []
+    guard = Guard(["127.0.0.1"], on_blocked=lambda host, reason: told.append((host, reason)))
+    async with listening() as listener:
+        assert await fetch(guard, listener.url) == 200
+    assert told == []
+
+
+# --- redirects and proxies ------------------------------------------------------------------------
 
 
 async def test_a_redirect_inside_is_refused_even_by_a_session_that_follows() -> None:

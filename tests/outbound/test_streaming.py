@@ -9,16 +9,18 @@ import aiohttp
 import pytest
 
 from fairlane.core.errors import InvalidRequest, PayloadTooLarge, TargetRefused
-from fairlane.outbound.guard import Guard, Sender
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Sender
 from fairlane.worker.executors import base
 from tests.fakes.chat_agent import ChatAgent, Script
+from tests.fakes.waiting import TooLate, in_time
 from tests.outbound.receivers import http, listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from fairlane.outbound.guard import Stream
+    from fairlane.outbound.sending import Stream
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ async def test_the_guarded_sender_keeps_the_contract_of_executors(agent: ChatAge
     async with Sender(Guard(["127.0.0.1"])) as sender:
         streams: base.StreamSender = sender
         async with streams.stream(
-            "GET", agent.url, headers={}, body=None, max_bytes=100, timeout_seconds=5.0
+            "GET", agent.url, headers={}, body=None, max_bytes=100, timeout_seconds=60.0
         ) as answer:
             assert (answer.status, [chunk async for chunk in answer]) == (404, [b"no such route"])
 
@@ -147,9 +149,15 @@ async def test_a_body_that_breaks_off_is_an_error(sender: Sender, agent: ChatAge
 
 async def test_time_is_up_in_the_middle_of_a_body(sender: Sender, agent: ChatAgent) -> None:
     agent.script = Script(pieces=["one"], hang_after=1)
-    with pytest.raises(TimeoutError):
-        await read(sender, f"{agent.url}/chat", timeout_seconds=0.05)
-    await agent.until(lambda: agent.requests[0].outcome == "gone")
+
+    async def run_out(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await read(sender, f"{agent.url}/chat", timeout_seconds=seconds / 6)
+        if not agent.requests:
+            raise TooLate("time was up before it was asked")
+        await agent.until(lambda: agent.requests[0].outcome == "gone")
+
+    await in_time(run_out)
 
 
 async def test_a_redirect_is_not_followed(sender: Sender) -> None:

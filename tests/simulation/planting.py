@@ -16,9 +16,11 @@ class Bed:
     def __init__(self) -> None:
         self.bugs: list[Any] = []
 
-    def plant(self, *rules: str) -> Callable[[Bug], Bug]:
+    def plant(self, *rules: str, seed: int = 1) -> Callable[[Bug], Bug]:
+        """`seed` is where to look first: a history in which it has been caught soon."""
+
         def add(bug: Bug) -> Bug:
-            self.bugs.append(pytest.param(bug, rules, id=bug.__name__))
+            self.bugs.append(pytest.param(bug, rules, seed, id=bug.__name__))
             return bug
 
         return add

@@ -62,7 +62,7 @@ def an_agent_has_no_ceiling(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Contender, "eligible", property(lambda agent: agent.ready > 0))
 
 
-@plant("paused")
+@plant("paused", seed=2)
 def a_paused_lane_goes_on(patch: pytest.MonkeyPatch) -> None:
     def ready(tx: Transaction, lanes: Any) -> list[str]:
         return [name for name in lanes if name in tx.lanes() and tx.lane(name).ready]
@@ -190,7 +190,7 @@ def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(True))
 
 
-@plant("error", "told", "lease", "tokens", "events")
+@plant("error", "told", "lease", "tokens", "events", seed=11)
 def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(False))
 

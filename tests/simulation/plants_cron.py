@@ -28,7 +28,7 @@ plant = BED.plant
 # --- which slots there are --------------------------------------------------------------------
 
 
-@plant("next", "slots")
+@plant("next", "slots", seed=4)
 def a_time_that_comes_twice_fires_the_second_time(patch: pytest.MonkeyPatch) -> None:
     real = slots._moments
 
@@ -39,7 +39,7 @@ def a_time_that_comes_twice_fires_the_second_time(patch: pytest.MonkeyPatch) -> 
     patch.setattr(slots, "_moments", later)
 
 
-@plant("next", "slots")
+@plant("next", "slots", seed=7)
 def a_time_in_a_gap_is_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slots, "_gap_end", always(0))
 
@@ -57,7 +57,7 @@ def an_interval_counts_from_the_last_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cron, "moments_of", drifting)
 
 
-@plant("next", "jobs", "slots")
+@plant("next", "jobs", "slots", seed=7)
 def an_end_is_not_an_end(patch: pytest.MonkeyPatch) -> None:
     real = cron._within
 
@@ -140,7 +140,7 @@ def a_job_has_no_session(patch: pytest.MonkeyPatch) -> None:
 # --- what people do ---------------------------------------------------------------------------
 
 
-@plant("next", "slots", "twice")
+@plant("next", "slots", "twice", seed=2)
 def a_job_that_is_enabled_again_makes_up_for_its_pause(patch: pytest.MonkeyPatch) -> None:
     def begin(job: Job, _: int) -> bool:
         job.next_run_at = cron.first_run_at(job.definition, job.slot_at, runs=job.runs)
@@ -150,7 +150,7 @@ def a_job_that_is_enabled_again_makes_up_for_its_pause(patch: pytest.MonkeyPatch
     patch.setattr(cron, "begin", begin)
 
 
-@plant("next", "twice", "slots", "error")
+@plant("next", "twice", "slots", "error", seed=12)
 def a_clock_that_was_set_back_fires_again(patch: pytest.MonkeyPatch) -> None:
     real = cron.begin
 
@@ -161,7 +161,7 @@ def a_clock_that_was_set_back_fires_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cron, "begin", begin)
 
 
-@plant("next", "jobs", "slots")
+@plant("next", "jobs", "slots", seed=10)
 def a_run_by_hand_moves_the_schedule(patch: pytest.MonkeyPatch) -> None:
     real = engine_cron._new_run
 
@@ -195,7 +195,7 @@ def a_run_does_not_end_with_its_task(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine_cron, "follow", always(None))
 
 
-@plant("jobs")
+@plant("jobs", seed=6)
 def a_one_shot_goes_though_it_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         engine_cron,
@@ -204,7 +204,7 @@ def a_one_shot_goes_though_it_failed(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@plant("jobs", "next", "slots")
+@plant("jobs", "next", "slots", seed=2)
 def errors_never_switch_a_job_off(patch: pytest.MonkeyPatch) -> None:
     real = cron.disable
 
@@ -250,6 +250,6 @@ def a_lost_commit_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(True))
 
 
-@plant("error", "slots", "jobs", "manual", "twice")
+@plant("error", "slots", "jobs", "manual", "twice", seed=11)
 def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_committed", always(False))

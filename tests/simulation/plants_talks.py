@@ -36,7 +36,7 @@ def a_full_conversation_is_not_throttled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "throttled", always(False))
 
 
-@plant("session")
+@plant("session", seed=2)
 def a_fallen_limit_takes_no_turn_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ticks, "_take_turns_back", lambda tx: tx.tight_sessions.clear())
 
@@ -52,7 +52,7 @@ def a_risen_limit_gives_no_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "touch_session", touch)
 
 
-@plant("interrupt")
+@plant("interrupt", seed=11)
 def a_new_run_starts_beside_the_interrupted_one(patch: pytest.MonkeyPatch) -> None:
     def free(session: Session) -> int:
         return max(0, session.limit - session.holders)
@@ -138,7 +138,7 @@ def nothing_is_joined(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(talking, "_that_may_grow", always(None))
 
 
-@plant("merge")
+@plant("merge", seed=29)
 def nothing_is_collected(patch: pytest.MonkeyPatch) -> None:
     real = talking._that_may_grow
 
@@ -177,7 +177,7 @@ def a_window_has_no_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "window_ends", ends)
 
 
-@plant("window")
+@plant("window", seed=31)
 def a_window_is_not_begun_anew(patch: pytest.MonkeyPatch) -> None:
     real = sessions.window_ends
     patch.setattr(sessions, "window_ends", lambda one, first, _: real(one, first, first))
@@ -202,7 +202,7 @@ def any_number_may_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "excess", always(0))
 
 
-@plant("drop", "cap")
+@plant("drop", "cap", seed=2)
 def one_too_many_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = sessions.excess
 
@@ -213,7 +213,7 @@ def one_too_many_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions, "excess", excess)
 
 
-@plant("drop")
+@plant("drop", seed=2)
 def the_newest_is_dropped(patch: pytest.MonkeyPatch) -> None:
     real = talking._cancel
 

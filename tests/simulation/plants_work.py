@@ -105,7 +105,7 @@ def a_revived_parent_leaves_its_children_cancelled(patch: pytest.MonkeyPatch) ->
     patch.setattr(settling, "_mend_all", always(None))
 
 
-@plant("revival", "family")
+@plant("revival", "family", seed=5)
 def a_revived_parent_revives_whoever_was_cancelled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "_orphaned", lambda task: task.state == lifecycle.CANCELLED)
 
@@ -128,7 +128,7 @@ def a_child_is_not_given_what_its_parents_left(patch: pytest.MonkeyPatch) -> Non
 # --- batches ----------------------------------------------------------------------------------
 
 
-@plant("counters", "batch")
+@plant("counters", "batch", seed=12)
 def a_place_is_kept_while_a_retry_waits(patch: pytest.MonkeyPatch) -> None:
     real = batches._count
 
@@ -156,7 +156,7 @@ def a_retry_passes_by_the_gate_of_its_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gates, "next_gate", next_gate)
 
 
-@plant("batch")
+@plant("batch", seed=4)
 def a_free_place_is_not_given_on(patch: pytest.MonkeyPatch) -> None:
     real = Transaction._count_in_batch
 
@@ -264,12 +264,12 @@ def a_delayed_newcomer_has_the_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gates, "holds_turn", lambda task: task.gate == "delay" or real(task))
 
 
-@plant("session order")
+@plant("session order", seed=2)
 def nobody_passes_in_a_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(verbs, "_let_higher_priority_pass", always(None))
 
 
-@plant("order")
+@plant("order", seed=3)
 def a_new_aging_changes_no_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policies, "_line_rule", lambda policy, lane: policy.lanes[lane].strategy)
 
@@ -317,7 +317,7 @@ def one_too_many_makes_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leasing, "_urgent", lambda *args: real(*args) + 1)
 
 
-@plant("preemption")
+@plant("preemption", seed=12)
 def the_most_important_makes_room(patch: pytest.MonkeyPatch) -> None:
     real = Transaction.tasks
 
@@ -390,7 +390,7 @@ def an_end_is_told_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "_conclude", conclude)
 
 
-@plant("output")
+@plant("output", seed=2)
 def output_of_earlier_runs_is_kept(patch: pytest.MonkeyPatch) -> None:
     def output(tx: Transaction, requests: Any, _: int) -> Any:
         tasks = tx.tasks_by_seq(request.seq for request in requests)

@@ -50,7 +50,7 @@ class Crontab:
     def runs(self, name: str | None = "report", status: str | None = None) -> list[Run]:
         """Oldest first."""
         wanted = None if name is None else f"job_{name}"
-        return self.views.runs(wanted, status, None, 10_000)[::-1]
+        return self.views.runs(wanted, status, None, None, 10_000)[::-1]
 
     def statuses(self, name: str | None = "report") -> list[str]:
         return [run.status for run in self.runs(name)]

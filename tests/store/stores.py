@@ -17,9 +17,18 @@ _BOOKKEEPING = "schema_version"
 
 
 def contents(store: Store) -> dict[str, list[Row]]:
-    """Every row of every table, in an order that does not depend on the database."""
+    """Every row of every table, in an order that does not depend on the database, and clear: what
+    is sealed looks different each time.
+    """
     found = _sqlite_contents(store) if store.dialect == "sqlite" else _postgres_contents(store.url)
-    return {table: sorted(rows, key=repr) for table, rows in sorted(found.items())}
+    return {
+        table: sorted((tuple(_clear(store, value) for value in row) for row in rows), key=repr)
+        for table, rows in sorted(found.items())
+    }
+
+
+def _clear(store: Store, value: Any) -> Any:
+    return store.vault.open(value) if isinstance(value, str) else value
 
 
 def _sqlite_contents(store: Store) -> dict[str, list[Row]]:

@@ -505,8 +505,8 @@ def test_runs_are_listed_newest_first_by_job_and_status(crontab: Crontab) -> Non
     crontab.scheduler.start(task)
     assert [run.job_name for run in crontab.runs(None, "running")] == ["b"]
     assert crontab.runs(None, "queued") == []
-    newest, oldest = crontab.views.runs(None, None, None, 9)
-    assert crontab.views.runs(None, None, newest.seq, 9) == [oldest]
+    newest, oldest = crontab.views.runs(None, None, None, None, 9)
+    assert crontab.views.runs(None, None, None, newest.seq, 9) == [oldest]
     assert crontab.views.runs_by_seq([newest.seq]) == {newest.seq: newest}
 
 

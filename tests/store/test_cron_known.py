@@ -63,7 +63,7 @@ class Jobs:
 
     def job(self, id_: str) -> Job | None:
         rows = self.scheduler.reader.run_rows("job_by_id", [(id_,)])
-        return job_from_row(rows[0]) if rows else None
+        return job_from_row(rows[0], self.scheduler.store.vault) if rows else None
 
     def there(self, id_: str) -> Job:
         found = self.job(id_)

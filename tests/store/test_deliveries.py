@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.core.errors import NotFound
+from fairlane.core.webhooks import Delivery, Try, about, host_of, tries
 from fairlane.engine.requests import (
+    Cancel,
     ClaimDeliveries,
+    NewBatch,
     ReclaimDeliveries,
+    Redeliver,
     SettleDelivery,
     Submit,
     UseSecret,
 )
+from fairlane.engine.webhooks import DEFER_MS, LOOK_MAX
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 
 if TYPE_CHECKING:
@@ -21,17 +27,23 @@ if TYPE_CHECKING:
     from fairlane.core.model import Task
 
 URL = "https://receiver.example/hook"
+HOUR_MS = 3_600_000
 
 
 def deliveries(scheduler: Scheduler, name: str) -> list[tuple[str, str, int]]:
-    rows = scheduler.reader.run("delivery_view", id=name)
-    return [(event, state, attempts) for _, _, event, state, attempts, *_ in rows]
+    return [(one.event, one.state, one.attempts) for one in listed(scheduler, about=name)]
+
+
+def listed(scheduler: Scheduler, **wanted: Any) -> list[Delivery]:
+    """Oldest first."""
+    name = "delivery_list_of" if "about" in wanted else "delivery_list"
+    rows = scheduler.reader.run(name, **wanted, limit=1000)
+    return [Delivery(*row) for row in reversed(rows)]
 
 
 def owed(scheduler: Scheduler, name: str) -> str:
     """The id of the newest webhook of a task."""
-    newest: str = scheduler.reader.run("delivery_view", id=name)[-1][0]
-    return newest
+    return listed(scheduler, about=name)[-1].id
 
 
 ENDINGS: dict[str, tuple[str, Callable[[Scheduler, Task], object]]] = {
@@ -156,3 +168,155 @@ def test_what_a_dead_sender_had_claimed_is_due_at_once_and_nothing_else(
         owed(scheduler, "sent"): 2,
         owed(scheduler, "tried_twice"): 3,
     }
+
+
+# -------------------------------------------------------------------- not all slots to one host
+
+
+def owing(scheduler: Scheduler, *urls: str) -> list[str]:
+    """Cancelled tasks that owe a webhook each, in this order; the ids of their tasks."""
+    names = [f"{number:04}" for number in range(len(urls))]
+    tasks = [submission(n, callback_url=url) for n, url in zip(names, urls, strict=True)]
+    scheduler.ask(Submit(tasks))
+    scheduler.apply(*map(Cancel, names))
+    return names
+
+
+def claimed(scheduler: Scheduler, limit: int, **rooms: Any) -> list[str]:
+    return [host_of(one.url) for one in scheduler.ask(ClaimDeliveries(limit, **rooms))]
+
+
+def test_a_claim_leaves_what_its_host_has_no_room_for(scheduler: Scheduler) -> None:
+    owing(scheduler, *["https://slow.test/a"] * 5, "https://quick.test/", "https://SLOW.test:443/")
+    assert claimed(scheduler, 10, room=2) == ["slow.test", "slow.test", "quick.test"]
+    assert claimed(scheduler, 10, room=2, rooms={"slow.test": 0}) == []
+    assert claimed(scheduler, 10, room=1, rooms={"slow.test": 2}) == ["slow.test"] * 2
+    assert claimed(scheduler, 10) == ["slow.test"] * 2
+
+
+def test_a_backlog_of_one_host_hides_nobody(scheduler: Scheduler) -> None:
+    owing(scheduler, *["https://slow.test/"] * (LOOK_MAX + 10), "https://quick.test/")
+    full = {"room": 16, "rooms": {"slow.test": 0}}
+    assert claimed(scheduler, 10, **full) == []
+    assert claimed(scheduler, 10, **full) == ["quick.test"]
+    scheduler.clock.advance(DEFER_MS)
+    assert claimed(scheduler, 3) == ["slow.test"] * 3
+    states = {one.state for one in listed(scheduler)}
+    assert states == {"due"}
+
+
+def test_a_delivery_that_made_room_has_not_been_tried(scheduler: Scheduler) -> None:
+    owing(scheduler, *["https://slow.test/"] * LOOK_MAX)
+    assert claimed(scheduler, 10, room=1, rooms={"slow.test": 0}) == []
+    assert {one.attempts for one in listed(scheduler)} == {0}
+    scheduler.apply(ReclaimDeliveries())
+    assert claimed(scheduler, 10) == []
+
+
+# -------------------------------------------------------------------- the log
+
+
+def test_the_log_tells_of_every_try(scheduler: Scheduler) -> None:
+    owing(scheduler, URL)
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    began = scheduler.clock.now()
+    tried = {"status": 503, "attempt": 1, "took_ms": 20}
+    scheduler.ask(SettleDelivery(one.id, False, "receiver answered 503", 5000, **tried))
+    (failed,) = listed(scheduler)
+    assert (failed.state, failed.status, failed.error) == ("due", 503, "receiver answered 503")
+    assert (failed.due_at, failed.settled_at) == (began + 5000, None)
+    scheduler.clock.advance(5000)
+    scheduler.ask(ClaimDeliveries(1))
+    scheduler.ask(SettleDelivery(one.id, delivered=True, status=204, attempt=2, took_ms=7))
+    (sent,) = listed(scheduler)
+    assert (sent.state, sent.status, sent.error, sent.attempts) == ("delivered", 204, None, 2)
+    assert sent.settled_at == began + 5000
+    assert tries(sent.log) == [
+        Try(began, 1, 503, "receiver answered 503", 20),
+        Try(began + 5000, 2, 204, None, 7),
+    ]
+
+
+def test_the_log_of_one_delivery_is_bounded(scheduler: Scheduler) -> None:
+    owing(scheduler, URL)
+    id_ = listed(scheduler)[0].id
+    for number in range(40):
+        scheduler.ask(SettleDelivery(id_, False, "x" * 500, 0, attempt=number))
+    (one,) = listed(scheduler)
+    assert len(one.log) < 10_000
+    assert tries(one.log)[-1].attempt == 39
+
+
+def test_a_list_is_of_one_agent_of_one_state_or_of_one_task(scheduler: Scheduler) -> None:
+    scheduler.submit("a1", agent="a", callback_url=URL)
+    scheduler.submit("a2", agent="a", callback_url=URL)
+    scheduler.submit("b1", agent="b", callback_url=URL)
+    scheduler.ask(
+        Submit(
+            [submission("in", "b", batch="all", callback_url=None)],
+            batch=NewBatch("all", "b", None, URL),
+        )
+    )
+    for name in ("a1", "a2", "b1", "in"):
+        scheduler.cancel(name)
+        scheduler.clock.advance(1)
+    scheduler.ask(SettleDelivery(owed(scheduler, "a1"), delivered=True))
+
+    def found(**wanted: Any) -> list[str]:
+        return [about(one.id) for one in listed(scheduler, **wanted)]
+
+    assert found() == ["a1", "a2", "b1", "all"]
+    assert found(agent="a") == ["a1", "a2"]
+    assert found(agent="b") == ["b1", "all"]
+    assert found(state="due") == ["a2", "b1", "all"]
+    assert found(state="due", agent="a") == ["a2"]
+    assert found(about="all") == ["all"]
+    assert found(about="all", agent="a") == []
+    assert found(about="nobody") == []
+    third = listed(scheduler, about="b1")[0]
+    assert found(before=third.created_at, before_id=third.id) == ["a1", "a2"]
+
+
+# -------------------------------------------------------------------- once more
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_what_is_settled_can_be_sent_again_under_the_same_id(
+    scheduler: Scheduler, *, delivered: bool
+) -> None:
+    owing(scheduler, URL)
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    scheduler.ask(SettleDelivery(one.id, delivered=delivered, error="500"))
+    assert scheduler.ask(ClaimDeliveries(1)) == []
+    again = scheduler.ask(Redeliver(one.id))
+    assert (again.id, again.state, again.attempts, again.settled_at) == (one.id, "due", 0, None)
+    (claim,) = scheduler.ask(ClaimDeliveries(1))
+    assert (claim.id, claim.attempt) == (one.id, 1)
+    assert len(tries(listed(scheduler)[0].log)) == 1
+
+
+def test_one_that_waits_for_its_next_try_is_sent_at_once(scheduler: Scheduler) -> None:
+    owing(scheduler, URL)
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    scheduler.ask(SettleDelivery(one.id, delivered=False, error="500", retry_after_ms=HOUR_MS))
+    outcome = scheduler.apply(Redeliver(one.id))
+    assert outcome.owes
+    assert [found.id for found in scheduler.ask(ClaimDeliveries(1))] == [one.id]
+
+
+def test_one_that_is_being_sent_is_not_sent_twice(scheduler: Scheduler) -> None:
+    owing(scheduler, URL)
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    assert scheduler.ask(Redeliver(one.id)).attempts == 1
+    assert scheduler.ask(ClaimDeliveries(1)) == []
+
+
+def test_nobody_sends_what_is_not_theirs_or_not_there(scheduler: Scheduler) -> None:
+    owing(scheduler, URL)
+    (one,) = scheduler.ask(ClaimDeliveries(1))
+    scheduler.ask(SettleDelivery(one.id, delivered=True))
+    for request in (Redeliver("msg_nobody_1"), Redeliver(one.id, agent="other")):
+        with pytest.raises(NotFound):
+            scheduler.ask(request)
+    assert scheduler.ask(ClaimDeliveries(1)) == []
+    assert scheduler.ask(Redeliver(one.id, agent="a")).state == "due"

@@ -15,6 +15,7 @@ from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.store.faults import (
     BEGIN,
     BEGUN,
@@ -194,7 +195,7 @@ def pid_of(connection: WatchedConnection) -> int:
 
 
 def wait_until_gone(administrator: psycopg.Connection[Any], pid: int) -> None:
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + WAIT_SECONDS
     while administrator.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall():
         assert time.monotonic() < give_up_at
         time.sleep(0.001)

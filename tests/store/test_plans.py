@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     from fairlane.store.queries import Statement
 
-# Tables that stay small whatever happens: one row per lane, node, or change of the policy.
-SMALL = {"lane", "policy", "scheduler", "writer", "found", "rows"}
+# Tables that stay small whatever happens: one row per lane, node, token, or change of the policy.
+SMALL = {
+    *("lane", "node", "policy", "scheduler", "token", "writer", "found", "rows"),
+    "pragma_user_version",
+}
 
 # Statements that may read a whole table, and why.
 MAY_SCAN = {
@@ -30,7 +33,13 @@ MAY_SCAN = {
     "job_list": "goes from the newest job downwards until it has a page",
     "run_list": "goes from the newest run downwards until it has a page",
     "batch_list": "goes from the newest batch downwards until it has a page",
+    "audit_list": "goes from the newest entry downwards until it has a page",
+    "delivery_list": "goes from the newest webhook downwards until it has a page",
+    "endpoint_list": "goes from the newest endpoint downwards until it has a page",
+    "audit_trim": "counts from the newest entry down to the oldest that stays, now and then",
+    "sealed_all": "looks for all that is sealed, when an operator changes the key",
     "unsettled_all": "takes up everything that is to be gone on with",
+    "rejected_count": "goes through the refused ones until it has counted a thousand",
     "agent_view": "adds up every agent for a person who looks at them",
     "recount": "is the doctor's, who trusts no index",
     "line_all": "is the doctor's, who trusts no index",
@@ -46,7 +55,10 @@ MAY_SCAN = {
 EMPTIES = {"unsettled_forget"}
 
 # Lists whose pages come out in order, so that nobody sorts what is not shown.
-LISTS = {"task_list", "task_ids", "batch_list", "template_list", "run_list", "run_list_of"}
+LISTS = {
+    *("audit_list", "batch_list", "delivery_list"),
+    *("run_list", "run_list_of", "task_ids", "task_list", "template_list"),
+}
 
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
@@ -154,6 +166,7 @@ INTENDED = {
     "dependency_settle": {"dependency_pkey"},
     "event_tasks": {"event_task"},
     "event_requeued": {"event_task"},
+    "event_released": {"event_task"},
     "event_list": {"event_pkey"},
     "output_view": {"output_pkey"},
     "output_sizes": {"output_pkey"},
@@ -167,7 +180,15 @@ INTENDED = {
     "task_old": {"task_ended"},
     "task_rejected": {"task_rejected"},
     "delivery_due": {"delivery_due"},
+    "delivery_owed": {"delivery_due"},
+    "slots_by_agent": {"task_lease"},
+    "slots_by_worker": {"task_lease"},
+    "lines_ready": {"line_order"},
     "delivery_next": {"delivery_due"},
+    "delivery_by_id": {"delivery_pkey"},
+    "delivery_list_of": {"delivery_task", "task_id_key", "batch_pkey", "run_id_key"},
+    "endpoint_by_url": {"endpoint_url"},
+    "endpoint_by_id": {"endpoint_id_key"},
     "task_view": {"task_id_key"},
     "job_by_id": {"job_id_key"},
     "job_by_name": {"job_name"},
@@ -189,9 +210,10 @@ INTEGERS = {
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
+    *("pid", "started_at", "draining"),
 }
 
-TEXTS = {"session_list": {"after"}}  # where such a name stands for a text
+TEXTS = {"session_list": {"after"}, "node_save": {"version"}}  # where such a name stands for a text
 
 
 @pytest.fixture

@@ -347,9 +347,9 @@ def test_pages_of_the_queue_are_in_its_order(scheduler: Scheduler, store: Store)
     views = Views(store)
     try:
         states = entries.parse_status(None)
-        first = views.entries(states, None, 4)
-        rest = views.entries(states, (first[-1].task.rank, first[-1].task.seq), 10)
-        waiting = views.entries(entries.parse_status("pending"), None, 10)
+        first = views.entries(states, None, None, 4)
+        rest = views.entries(states, None, (first[-1].task.rank, first[-1].task.seq), 10)
+        waiting = views.entries(entries.parse_status("pending"), None, None, 10)
     finally:
         views.close()
     assert [view.task.id for view in (*first, *rest)] == ["g", "d", "a", "f", "c", "e", "b"]

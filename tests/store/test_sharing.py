@@ -16,6 +16,7 @@ import pytest
 from fairlane.core.errors import OperatorError, StoreInUse
 from fairlane.store.base import GuardFailed
 from fairlane.store.opening import open_store
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.store.scheduler import Scheduler
 from tests.store.stores import SQLITE
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from fairlane.store.base import Store
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE_SECONDS = 1.0  # a reader that waited for the writer would need ten
 
 OWNER = """
 import sys
@@ -102,12 +102,10 @@ def test_readers_do_not_wait_for_the_writer(store: Store) -> None:
         names = ("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled")
         writer.run("scheduler_save", **dict.fromkeys(names, 77))
         writer.run_rows("request_insert", [(77, "{}")])
-        began = time.monotonic()
         late = store.reader()
         assert scheduler.states("first") == ["queued"]
         assert late.run("task_view", id="first")
-        assert scheduler.tally().queued == 1
-        assert time.monotonic() - began < AT_ONCE_SECONDS
+        assert scheduler.tally().queued == 1  # here, or never: the writer ends after them
         writer.rollback()
     late.close()
     scheduler.close()
@@ -232,7 +230,7 @@ def test_nodes_hear_each_other_and_not_themselves(postgres_store: Store) -> None
 
 def ring_until(ring: Callable[[], None], heard: threading.Event) -> None:
     """Rings may get lost, above all while a listener is not there yet."""
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + WAIT_SECONDS
     while not heard.wait(0.05):
         ring()
         assert time.monotonic() < give_up_at

@@ -109,7 +109,7 @@ def test_a_refused_submission_is_kept_as_a_record_without_params(scheduler: Sche
     assert found.error == "rejected: global queue full"
     assert found.task.completed_at == scheduler.clock.now()
     assert found.body == {"agentId": "a", "name": "second"}
-    assert scheduler.reader.run("delivery_view", id="second") == []
+    assert scheduler.reader.run("delivery_list_of", about="second", limit=9) == []
     assert (scheduler.tally().submitted, scheduler.tally().rejected) == (1, 1)
 
 

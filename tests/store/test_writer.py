@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.clock import ManualClock, SystemClock
-from fairlane.core.errors import LeaseLost, StoreMismatch, StoreUnavailable
+from fairlane.core.errors import InvalidRequest, LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
 from fairlane.engine.engine import Engine, Outcome
 from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
 from fairlane.engine.writer import Writer
 from fairlane.store.base import ConnectionLost
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time
 from tests.store.faults import BEGIN, COMMIT, COMMITTED, WatchedConnection, WatchedStore
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler, lease_request, submission
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fairlane.clock import Clock
     from fairlane.store.base import Store
-
-WAIT_SECONDS = 10
 
 
 class Gate:
@@ -311,8 +309,14 @@ async def test_a_lease_that_does_not_wait_gets_what_is_there(desk: Desk) -> None
 
 
 async def test_time_passes_although_nobody_asks(desk: Desk) -> None:
-    (task,) = await desk.submit("first", deadline_at=desk.clock.now() + 30)
-    await desk.wait_for_state(task.id, "failed")
+    async def submit(seconds: float) -> None:
+        try:
+            await desk.submit("first", deadline_at=desk.clock.now() + int(seconds * 100))
+        except InvalidRequest as error:
+            raise TooLate("its deadline was over before it was looked at") from error
+
+    await in_time(submit)
+    await desk.wait_for_state("first", "failed")
 
 
 # -------------------------------------------------------------------- callers that go away
@@ -350,7 +354,7 @@ async def test_what_was_granted_to_a_withdrawn_worker_goes_back(
 ) -> None:
     gate = Gate(moment)
     desk = open_desk(gate)
-    mine = await desk.lease(worker="mine")
+    mine = await desk.lease(worker="mine", ttl_ms=3_600_000)
     gate.shut()
     submitted = desk.ask(Submit([submission("first")]))
     await asyncio.to_thread(gate.reached.wait)

@@ -54,6 +54,7 @@ def test_the_agent_may_stand_in_the_file_the_environment_and_a_flag(folder: Path
 
 def test_the_agent_may_have_a_token(folder: Path) -> None:
     (folder / "token").write_text("from a file\n")
+    (folder / "token").chmod(0o600)
     of_variable = settings(folder, FAIRLANE_AGENT="http://a:1#token=env:T", T="hush").agent
     of_file = settings(folder, FAIRLANE_AGENT=f"http://a:1#token=file:{folder}/token").agent
     assert of_variable == InstanceSetting("http://a:1", "hush")
@@ -66,8 +67,8 @@ def test_the_agent_may_have_a_token(folder: Path) -> None:
     [
         ("a:1", "agent 'a:1' must be http(s)://… or …#token=env:NAME"),
         ("http://a#token=secret", "agent 'http://a' must be http(s)://… or …#token=env:NAME"),
-        ("http://a#token=env:T", "agent http://a: the variable T for its token is not set"),
-        ("http://a#token=file:none", "agent http://a: its token file cannot be read: "),
+        ("http://a#token=env:T", "agent http://a: its token: the variable T is not set"),
+        ("http://a#token=file:none", "agent http://a: its token: the file none cannot be read: "),
     ],
 )
 def test_an_agent_that_cannot_be_used_is_named(folder: Path, value: str, complaint: str) -> None:

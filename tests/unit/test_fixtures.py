@@ -16,7 +16,7 @@ import pytest
 from tests.postgres import new_database
 
 ROOT = Path(__file__).parents[2]
-WAIT_SECONDS_MAX = 30
+WAIT_SECONDS_MAX = 60
 
 
 def test_each_test_gets_an_empty_database_of_its_own(postgres_url: str) -> None:

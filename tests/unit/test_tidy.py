@@ -116,7 +116,7 @@ class Rule:
 
 CODE = ("src/**/*.py",)
 PYTHON = ("src/**/*.py", "tests/**/*.py", "benchmarks/**/*.py")
-FOLDERS = ("benchmarks", "docs", "examples", "requirements", "scripts", "src", "tests")
+FOLDERS = ("benchmarks", "deploy", "docs", "examples", "requirements", "scripts", "src", "tests")
 AT_THE_TOP = ("*.md", "*.toml", "*.y*ml", "*file", "LICENSE", ".editorconfig", ".gitignore")
 EVERYTHING = (*AT_THE_TOP, ".ci/*", *(f"{folder}/**/*" for folder in FOLDERS))
 

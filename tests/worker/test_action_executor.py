@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fairlane.core.errors import ExecutionFailed, LeaseLost
-from fairlane.outbound import guard
+from fairlane.outbound import guard, sending
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Executor, Run, Sender
 from fairlane.worker.executors.tabs import Instance
@@ -640,7 +640,7 @@ async def test_an_error_without_a_number_names_nothing() -> None:
 async def test_an_instance_the_operator_listed_is_reached_through_the_guard(
     instance: TabInstance, second: TabInstance
 ) -> None:
-    async with guard.Sender(guard.Guard(["127.0.0.1"])) as guarded:
+    async with sending.Sender(guard.Guard(["127.0.0.1"])) as guarded:
         executor = executor_for(guarded, instance, second)
         result = await executor.execute(click(tabId="t3"))
         await executor.close()
@@ -651,7 +651,7 @@ async def test_an_instance_the_operator_listed_is_reached_through_the_guard(
 @pytest.mark.parametrize("token", [None, "a\r\nX-Evil: 1"])
 async def test_what_the_guard_refuses_is_final(instance: TabInstance, token: str | None) -> None:
     allowed = ["127.0.0.1"] if token else []
-    async with guard.Sender(guard.Guard(allowed)) as guarded:
+    async with sending.Sender(guard.Guard(allowed)) as guarded:
         failure = await failure_of(
             ActionExecutor([Instance(instance.url, token)], guarded), click()
         )

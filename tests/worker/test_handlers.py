@@ -15,7 +15,7 @@ from fairlane.core.errors import ExecutionFailed
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, HandlerExecutor
 from tests.fakes.runs import FakeRun
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fairlane.worker.executors.base import Work
     from fairlane.worker.executors.builtin import Handler
 
-WAIT_SECONDS = 10.0
 asker: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="nobody")
 
 

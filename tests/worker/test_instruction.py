@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from fairlane.core.errors import ExecutionFailed, LeaseLost
-from fairlane.outbound.guard import Guard, Sender
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Sender
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Executor, Run
 from fairlane.worker.executors.instruction import (
     EVENT_CHARACTERS_MAX,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from fairlane import config
-from fairlane.cli.output import Deliveries, Output, output_of
+from fairlane.cli.output import Output, output_of
 from fairlane.client import WAIT_SLICE_SECONDS, Client
 from fairlane.transport import DEFAULT_URL
 
@@ -17,32 +17,25 @@ class Backend(Protocol):
     client: Client
     look_seconds: float  # how long to wait for a task at a time
 
-    def deliveries(self, task_id: str) -> Deliveries:
-        """The task's webhooks, as far as this side can see them."""
-        ...
-
 
 class ServerBackend:
     look_seconds = WAIT_SLICE_SECONDS
 
-    def __init__(self, url: str | None) -> None:
-        self.client = Client(url or config.variable("FAIRLANE_URL") or DEFAULT_URL)
-
-    def deliveries(self, task_id: str) -> Deliveries:  # noqa: ARG002 - no route tells them
-        return ()
+    def __init__(self, url: str | None, token: str | None) -> None:
+        self.client = Client(url or config.variable("FAIRLANE_URL") or DEFAULT_URL, token=token)
 
 
-def backend(url: str | None, store: str | None, *, create: bool = False) -> Backend:
+def backend(args: argparse.Namespace, *, create: bool = False) -> Backend:
     """`create`: a store that is not there yet may be made."""
-    if store is None:
-        return ServerBackend(url)
+    if args.store is None:
+        return ServerBackend(args.url, config.token(args.token_file))
     from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - slow to import
 
-    return StoreBackend(store, create=create)
+    return StoreBackend(args.store, create=create)
 
 
 @contextlib.contextmanager
 def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Backend, Output]]:
-    side = backend(args.url, args.store, create=create)
+    side = backend(args, create=create)
     with side.client:
         yield side, output_of(args)

@@ -64,7 +64,10 @@ def tasks(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     with opened(args) as (side, out):
-        out.task(side.client.show(args.id), side.deliveries(args.id))
+        task = side.client.show(args.id)
+        owes = "callbackUrl" in task and not args.json
+        found = side.client.deliveries(task=args.id) if owes else {"deliveries": ()}
+        out.task(task, found["deliveries"])
     return exits.OK
 
 
@@ -85,6 +88,18 @@ def stats(args: argparse.Namespace) -> int:
     return exits.OK
 
 
+def top(args: argparse.Namespace) -> int:
+    from fairlane.cli.top import run  # noqa: PLC0415 - slow to import
+
+    return run(args)
+
+
+def demo(args: argparse.Namespace) -> int:
+    from fairlane.cli.demo import run  # noqa: PLC0415 - slow to import
+
+    return run(args)
+
+
 def templates(args: argparse.Namespace) -> int:
     from fairlane.cli.templates import run  # noqa: PLC0415 - it is built on this module
 
@@ -99,6 +114,18 @@ def cron(args: argparse.Namespace) -> int:
 
 def policy(args: argparse.Namespace) -> int:
     from fairlane.cli.policy import run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
+def token(args: argparse.Namespace) -> int:
+    from fairlane.cli.token import run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
+def audit(args: argparse.Namespace) -> int:
+    from fairlane.cli.audit import run  # noqa: PLC0415 - slow to import
 
     return run(args)
 
@@ -130,10 +157,18 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def webhooks(args: argparse.Namespace) -> int:
+    if args.verb == "secret":
+        return secret(args)
+    from fairlane.cli.webhooks import run  # noqa: PLC0415 - few commands are about it
+
+    return run(args)
+
+
+def secret(args: argparse.Namespace) -> int:
     from fairlane.cli.direct import webhook_secret  # noqa: PLC0415 - slow to import
 
-    secret = webhook_secret(config.load({"store": args.store}))
-    output_of(args).secret({"secret": secret})
+    found = webhook_secret(config.load({"store": args.store}))
+    output_of(args).secret({"secret": found})
     return exits.OK
 
 
@@ -156,13 +191,18 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "stopall": sessions.stop_all,
     "sessions": sessions.sessions,
     "lanes": sessions.lanes,
+    "token": token,
+    "audit": audit,
     "worker": worker,
     "mcp": mcp,
     "stats": stats,
+    "top": top,
+    "demo": demo,
     "templates": templates,
     "cron": cron,
     "policy": policy,
     "completion": completion,
     "doctor": doctor,
+    "deliveries": webhooks,
     "webhooks": webhooks,
 }

@@ -255,7 +255,7 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 def _opened(
     args: argparse.Namespace, *, create: bool = False
 ) -> Iterator[tuple[Backend, CronOutput]]:
-    side = backend(args.url, args.store, create=create)
+    side = backend(args, create=create)
     with side.client:
         yield side, _output(args)
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fairlane import config
-from fairlane.cli.output import Deliveries
 from fairlane.client import Client
 from fairlane.clock import SystemClock
 from fairlane.core.errors import OperatorError, StoreMismatch, StoreUnavailable
 from fairlane.core.policy import Policy
+from fairlane.core.secrets import References
 from fairlane.engine.engine import Engine, kept_policy, one
 from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
@@ -42,9 +42,6 @@ class StoreBackend:
     def __init__(self, url: str, *, create: bool) -> None:
         self._transport = StoreTransport(usable_store(url, create=create))
         self.client = Client(transport=self._transport)
-
-    def deliveries(self, task_id: str) -> Deliveries:
-        return self._transport.node.views.deliveries(task_id)
 
 
 class StoreTransport:
@@ -111,7 +108,8 @@ def _check_callback(url: str) -> None:
     """As the server would with the same settings; it checks again before it sends."""
     from fairlane.outbound.guard import Guard  # noqa: PLC0415 - slow to import
 
-    Guard(config.load().allow_outbound).check(url)
+    settings = config.load()
+    Guard(settings.allow_outbound, deny=settings.deny_outbound).check(url)
 
 
 # -------------------------------------------------------------------- stores
@@ -122,7 +120,8 @@ def usable_store(url: str, *, create: bool = False) -> Store:
     store = existing_store(url, create=create)
     version, newest = _version(store), newest_schema()
     if version == 0 and create:
-        store.migrate()
+        with _answering():
+            store.migrate()
     elif version == 0:
         raise OperatorError(f"{location(url)} holds nothing of fairlane; fairlane serve sets it up")
     elif version != newest:
@@ -134,12 +133,20 @@ def existing_store(url: str, *, create: bool = False) -> Store:
     file = url.removeprefix(_SQLITE_FILE)
     if url.startswith(_SQLITE_FILE) and file and not create and not Path(file).exists():
         raise OperatorError(f"there is no store at {file}; fairlane serve makes one")
-    return open_store(url)
+    settings = config.load({"store": url})
+    references = References(settings.allow_secrets)
+    return open_store(url, secret_key=settings.secret_key, references=references)
 
 
 def _version(store: Store) -> int:
-    try:
+    with _answering():
         return store.version()
+
+
+@contextlib.contextmanager
+def _answering() -> Generator[None, None, None]:
+    try:
+        yield
     except ConnectionLost as error:
         raise StoreUnavailable(f"the store does not answer: {error}") from None
 
@@ -197,7 +204,7 @@ def webhook_secret(settings: config.Settings) -> str:
     """The one in force: the operator's own, or the store's, made now when there was none."""
     if settings.webhook_secret:
         return settings.webhook_secret
-    from fairlane.outbound.webhooks import new_secret  # noqa: PLC0415 - slow to import
+    from fairlane.engine.webhooks import new_secret  # noqa: PLC0415 - slow to import
 
     engine = Engine(usable_store(settings.store), SystemClock(), name=new_node_name())
     try:

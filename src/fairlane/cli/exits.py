@@ -38,6 +38,7 @@ MEANINGS: Final = {
 # The first that fits counts, so the narrow ones stand before their families.
 _BY_CLASS: Final[tuple[tuple[type[errors.FairlaneError], int], ...]] = (
     (errors.NotFound, NOT_FOUND),
+    (errors.Unauthenticated, REFUSED),
     (errors.Forbidden, REFUSED),
     (errors.Conflict, REFUSED),
     (errors.IdempotencyConflict, REFUSED),

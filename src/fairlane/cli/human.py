@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -316,15 +316,15 @@ class HumanOutput:
             return f", leased {self._ago(task['leaseExpiresAt'], before='until ')}"
         return ""
 
-    def _delivery(self, row: Sequence[Any]) -> Text:
-        """`row` as in `Views.deliveries`."""
-        _, url, event, state, attempts, error, due_at, settled_at = row
-        told = f"{event} to {url}: {state.replace('_', ' ')} after {attempts} tries"
-        if settled_at is not None:
-            told += f", {drawing.distance(settled_at, self._clock.now())}"
-        elif due_at is not None:
-            told += f", next {drawing.distance(due_at, self._clock.now())}"
-        return drawing.text(told + (f" ({error})" if error else ""), limit=None)
+    def _delivery(self, one: Shape) -> Text:
+        state, number = one["state"].replace("_", " "), one["attempts"]
+        told = f"{one['event']} to {one['url']}: {state} after {number} tries"
+        if "settledAt" in one:
+            told += f", {self._ago(one['settledAt'])}"
+        elif "nextAt" in one:
+            told += f", next {self._ago(one['nextAt'])}"
+        error = f" ({one['lastError']})" if "lastError" in one else ""
+        return drawing.text(told + error, limit=None)
 
     def _ago(self, moment: str, before: str = "") -> str:
         return before + drawing.distance(drawing.moment_of(moment), self._clock.now())

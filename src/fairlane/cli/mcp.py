@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from fairlane import config, transport
+from fairlane import config, logs, transport
 from fairlane.async_client import AsyncClient
 from fairlane.cli import exits
 from fairlane.mcp import endpoint
@@ -19,7 +18,7 @@ from fairlane.transport import DEFAULT_URL
 
 def run(args: argparse.Namespace) -> int:
     endpoint.require()
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.begin("warning")
     asyncio.run(_serve(args))
     return exits.OK
 
@@ -28,14 +27,15 @@ async def _serve(args: argparse.Namespace) -> None:
     from fairlane.mcp import stdio  # noqa: PLC0415 - an extra, and slow to import
 
     writes: bool = args.allow_writes
-    side = server_side(args.url) if args.store is None else store_side(args.store, create=writes)
+    side = server_side(args) if args.store is None else store_side(args.store, create=writes)
     async with side as ask:
         await stdio.serve(ask, writes=writes)
 
 
 @contextlib.asynccontextmanager
-async def server_side(url: str | None) -> AsyncIterator[Ask]:
-    async with AsyncClient(url or config.variable("FAIRLANE_URL") or DEFAULT_URL) as client:
+async def server_side(args: argparse.Namespace) -> AsyncIterator[Ask]:
+    url = args.url or config.variable("FAIRLANE_URL") or DEFAULT_URL
+    async with AsyncClient(url, token=config.token(args.token_file)) as client:
         yield client.call
 
 

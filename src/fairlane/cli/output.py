@@ -17,7 +17,7 @@ from fairlane.cli.text import shown
 from fairlane.core.errors import FairlaneError
 
 Shape = Mapping[str, Any]
-Deliveries = Sequence[Sequence[Any]]
+Deliveries = Sequence[Shape]
 Say = Callable[[int, str], None]
 
 

@@ -19,6 +19,7 @@ from fairlane.cli.values import (
     milliseconds,
     number,
     pair,
+    port,
     priority,
     seconds,
     whole,
@@ -30,18 +31,27 @@ ABOUT: Final = "A fair, durable task scheduler for fleets of AI agents."
 SERVE_SETTINGS: Final = (
     "host",
     "port",
+    "allowed_hosts",
     "store",
     "policy",
     "instance",
     "agent",
     "allow_outbound",
+    "deny_outbound",
     "drain_seconds",
     "mcp_writes",
     "log_level",
+    "log_format",
+    "secret_key",
+    "secrets_folder",
+    "allow_secrets",
 )
 SHELLS: Final = ("bash", "zsh", "fish")
 # Commands whose verb may be left out, and whether what is listed may be named.
-LISTED: Final = {"cron": False, "lanes": False, "sessions": True}
+LISTED: Final = {
+    **dict.fromkeys(("cron", "deliveries", "lanes", "webhooks"), False),
+    "sessions": True,
+}
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -129,6 +139,8 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
         queue_options,
         session_options,
         template_options,
+        token_options,
+        webhook_options,
         work_options,
         worker_options,
     )
@@ -139,7 +151,10 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
     add("worker", "Run the handlers of a module for a server", worker_options.fill)
     add("mcp", "Offer the verbs to an agent as tools, by the Model Context Protocol", _mcp)
     add("stats", "Show what the scheduler has done and has to do", server_or_store)
-    add("doctor", "Check a store: its pages, its schema, its counters", _store_only)
+    add("audit", "Show who did what, what was denied and what was blocked", _audit)
+    add("top", "Watch lanes, shares and nodes as they change", _top)
+    add("demo", "Show fairness, with a small fleet on a server that leaves nothing behind", _demo)
+    add("doctor", "Check a store: its pages, its schema, its counters", store_only)
     add("completion", "Print a script that completes commands in a shell", _completion)
     about = "Keep instructions with parameters, and make tasks of them"
     template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
@@ -147,11 +162,16 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
     cron_options.fill(commands.add_parser("cron", help=about, description=f"{about}."), leaves)
     about = "Look at the policy, change it, compare its versions, go back to one"
     policy_options.fill(commands.add_parser("policy", help=about, description=f"{about}."), leaves)
-    webhooks = commands.add_parser("webhooks", help="Show the secret that webhooks are signed with")
-    nouns = webhooks.add_subparsers(dest="webhooks", metavar="WHAT", required=True)
-    secret = nouns.add_parser("secret", help="Print the secret", description="Print the secret.")
-    _store_only(secret)
-    leaves["webhooks"], leaves["webhooks secret"] = webhooks, secret
+    about = "Make, list and revoke the tokens that callers of a server need"
+    token_options.fill(commands.add_parser("token", help=about, description=f"{about}."), leaves)
+    about = "Look at the webhooks that are or were owed, and send one again"
+    webhook_options.deliveries(
+        commands.add_parser("deliveries", help=about, description=f"{about}."), leaves
+    )
+    about = "Give receivers of webhooks a secret of their own, and change it"
+    webhook_options.webhooks(
+        commands.add_parser("webhooks", help=about, description=f"{about}."), leaves
+    )
     return parser, leaves
 
 
@@ -170,6 +190,12 @@ def _serve(parser: Parser) -> None:
     )
     parser.add_argument("--host", metavar="ADDRESS", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", metavar="N", help="0 for any free one (9867)")
+    parser.add_argument(
+        "--allowed-hosts",
+        metavar="NAME[:PORT]",
+        action="append",
+        help="another name that requests may call this server by (repeatable)",
+    )
     parser.add_argument(
         "--store", metavar="URL", help="sqlite:///PATH or postgresql://… (a file of the user's)"
     )
@@ -190,6 +216,12 @@ def _serve(parser: Parser) -> None:
         help="may be reached although it is not public (repeatable)",
     )
     parser.add_argument(
+        "--deny-outbound",
+        metavar="HOST|CIDR[:PORT]",
+        action="append",
+        help="may not be reached although it is public (repeatable)",
+    )
+    parser.add_argument(
         "--drain-seconds", metavar="N", help="how long running tasks may take to finish (10)"
     )
     parser.add_argument(
@@ -199,6 +231,21 @@ def _serve(parser: Parser) -> None:
         help="agents may change things over /mcp, not only look",
     )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error (info)")
+    parser.add_argument("--log-format", metavar="FORMAT", help="text, or json (text)")
+    parser.add_argument(
+        "--secret-key",
+        metavar="REFERENCE",
+        help="env:NAME or file:PATH of the key that seals secrets in the store",
+    )
+    parser.add_argument(
+        "--secrets-folder", metavar="PATH", help="where the files are that tasks may refer to"
+    )
+    parser.add_argument(
+        "--allow-secrets",
+        metavar="REFERENCE",
+        action="append",
+        help="env:NAME or file:NAME that tasks may refer to, with @URL if you like (repeatable)",
+    )
 
 
 def _mcp(parser: Parser) -> None:
@@ -212,6 +259,37 @@ def _mcp(parser: Parser) -> None:
         help="offer the tools that change something too, not only those that look",
     )
     _where(parser)
+
+
+def _audit(parser: Parser) -> None:
+    parser.epilog = "The newest are at the end. With --follow it goes on until Ctrl-C."
+    parser.add_argument("--who", metavar="NAME", help="only what this token's owner did")
+    parser.add_argument("--action", metavar="ACTION", help="only this, as in 'PATCH /policy'")
+    parser.add_argument(
+        "--outcome", metavar="WORD", help="only done, refused, denied or blocked (all)"
+    )
+    parser.add_argument("--limit", metavar="N", type=count, default=100, help="how many (100)")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with what comes")
+    server_or_store(parser)
+
+
+def _top(parser: Parser) -> None:
+    parser.epilog = "Ctrl-C ends it. In a pipe it prints once; with --json, a line for each look."
+    parser.add_argument("--once", action="store_true", help="look one time, and end")
+    parser.add_argument(
+        "--interval", metavar="SECONDS", type=seconds, default=1.0, help="between looks (1)"
+    )
+    server_or_store(parser)
+
+
+def _demo(parser: Parser) -> None:
+    parser.epilog = "It keeps everything in memory and opens nothing by itself. Ctrl-C ends it."
+    parser.add_argument(
+        "--seconds", metavar="N", type=seconds, help="end after so long (it goes on until Ctrl-C)"
+    )
+    parser.add_argument(
+        "--port", metavar="N", type=port, default=0, help="where to listen (any free one)"
+    )
 
 
 def _submit(parser: Parser) -> None:
@@ -362,9 +440,16 @@ def _where(parser: Parser) -> None:
     where.add_argument(
         "--store", metavar="URL", help="work on the store itself, a server may run beside it"
     )
+    token_file(parser)
 
 
-def _store_only(parser: Parser) -> None:
+def token_file(parser: Parser) -> None:
+    parser.add_argument(
+        "--token-file", metavar="FILE", help="holds the token for the server (FAIRLANE_TOKEN)"
+    )
+
+
+def store_only(parser: Parser) -> None:
     parser.add_argument("--store", metavar="URL", help="the store (the one that serve would use)")
     _as_json(parser)
 

@@ -7,19 +7,24 @@ signal ends at once. `kill -9` at any moment is safe.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
-from fairlane import wire
+from fairlane import config, logs, tracing, wire
 from fairlane.app import ConfigWatcher, Fairlane, tune
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.http.app import HttpApp
+from fairlane.http.browsers import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
+from fairlane.http.connections import HttpConnection
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
 
@@ -29,47 +34,85 @@ POLICY_LOOK_SECONDS: Final = 0.5
 # Longer than clients keep a connection that they do not use, so that theirs is the end: what they
 # send at the moment when a server hangs up is lost.
 IDLE_SECONDS: Final = 75
-LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-HTTP_PORT: Final = 80  # the one that a request need not name
+
+# What is done while the server runs; it is told the address. Its end is the server's.
+Beside = Callable[[str], Awaitable[None]]
 
 
-def serve(settings: Settings) -> None:
-    """Run until a signal. Raises an `OperatorError` when it cannot start."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for library in ("uvicorn", "mcp"):
-        logging.getLogger(library).setLevel("WARNING")
+def serve(settings: Settings, *, beside: Beside | None = None) -> None:
+    """Run until a signal, or until `beside` has ended, which is given the address when it is ready.
+
+    Raises an `OperatorError` when it cannot start.
+    """
+    logs.begin(settings.log_level, settings.log_format)
+    logs.hide(config.secrets_of(settings))
+    os.umask(0o077)  # whatever is made here is nobody else's
     listener = _listen(settings.host, settings.port)
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
     except ImportError:
-        asyncio.run(_serve(settings, listener))
+        asyncio.run(_serve(settings, listener, beside))
     else:
-        uvloop.run(_serve(settings, listener))
+        uvloop.run(_serve(settings, listener, beside))
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> None:
+async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> None:
+    tracer = tracing.from_settings(config.variable)
     app = Fairlane(
         settings.store,
         instances=settings.instance,
         agent=settings.agent,
         allow_outbound=settings.allow_outbound,
+        deny_outbound=settings.deny_outbound,
         webhook_secret=settings.webhook_secret,
+        secret_key=settings.secret_key,
+        allow_secrets=settings.allow_secrets,
+        secrets_folder=settings.secrets_folder,
         drain_seconds=settings.drain_seconds,
         policy=policy_of(settings),
+        tracer=tracer,
     )
+    app.listens_on(listener.getsockname()[1])
     await app.start()
     tune()
     watcher = _watch_policy(settings, app)
-    agents = _endpoint(settings, app, listener)
-    server = _Server(app, listener, agents)
     try:
-        await server.run(_address(settings.host, listener))
+        exposed = await _exposed(settings, app)
+        hosts = hosts_of(settings, listener)
+        server = _Server(app, listener, _endpoint(settings, app), hosts, exposed=exposed)
+        await server.run(_address(settings.host, listener), beside or _announce)
     finally:
         if watcher is not None:
             await watcher.stop()
         await app.stop()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
+
+
+async def _exposed(settings: Settings, app: Fairlane) -> bool:
+    """Whether others than this machine can reach the server. Raises when nobody would be kept out.
+
+    Where a token was never made, whoever comes is trusted.
+    """
+    if is_loopback(settings.host):
+        return False
+    await app.node.tokens.refresh()
+    if not app.node.tokens.any:
+        raise OperatorError(
+            f"{settings.host} can be reached from other machines, and there is no token to keep "
+            "them out: make one with fairlane token create --name NAME --store URL, "
+            "or listen on 127.0.0.1"
+        )
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name: nobody knows where it will lead
 
 
 def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
@@ -80,16 +123,17 @@ def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
     return watcher
 
 
-def _endpoint(settings: Settings, app: Fairlane, listener: socket.socket) -> Endpoint | None:
+def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
     """What answers at /mcp; nothing does when the extra is not installed."""
     if settings.mcp_writes:
         mcp.require()
-    if not mcp.installed():
-        return None
+    return Endpoint(app.call_as, writes=settings.mcp_writes) if mcp.installed() else None
+
+
+def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
+    """What requests may call this server."""
     port = listener.getsockname()[1]
-    names = dict.fromkeys((*LOOPBACK, bracketed(settings.host)))
-    hosts = [f"{name}:{port}" for name in names] + (list(names) if port == HTTP_PORT else [])
-    return Endpoint(app.call, writes=settings.mcp_writes, authorities=hosts)
+    return authorities([*LOOPBACK, settings.host], port) + allowed(settings.allowed_hosts, port)
 
 
 def policy_of(settings: Settings) -> dict[str, Any]:
@@ -119,14 +163,29 @@ def read_policy(file: Path) -> dict[str, Any]:
 
 
 class _Server:
-    def __init__(self, app: Fairlane, listener: socket.socket, agents: Endpoint | None) -> None:
+    def __init__(
+        self,
+        app: Fairlane,
+        listener: socket.socket,
+        agents: Endpoint | None,
+        hosts: Sequence[str],
+        *,
+        exposed: bool,
+    ) -> None:
         self._app = app
         self._agents = agents
         self._listener = listener
         self._signals = 0
         self._told = asyncio.Event()
+        routes = HttpApp(
+            app.node,
+            app.guard.check,
+            mounts={mcp.PATH: agents} if agents else None,
+            exposed=exposed,
+        )
         config = uvicorn.Config(
-            HttpApp(app.node, app.guard.check, mounts={mcp.PATH: agents} if agents else None),
+            Doorkeeper(routes, hosts),
+            http=HttpConnection,
             lifespan="off",
             ws="none",
             proxy_headers=False,
@@ -136,27 +195,30 @@ class _Server:
             date_header=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=IDLE_SECONDS,
-            h11_max_incomplete_event_size=64 * 1024,
         )
         self._uvicorn = uvicorn.Server(config)
 
-    async def run(self, address: str) -> None:
+    async def run(self, address: str, beside: Beside) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
         # The public `serve` would put uvicorn's own signal handlers in place of these.
         serving = self._uvicorn._serve([self._listener])  # noqa: SLF001 - for the reason above
         listening = asyncio.create_task(serving)
-        print(f"fairlane is listening on {address}", flush=True)  # noqa: T201 - for people and scripts
+        company = asyncio.ensure_future(beside(address))
         await asyncio.wait(
-            {listening, asyncio.create_task(self._told.wait())},
+            {listening, company, asyncio.create_task(self._told.wait())},
             return_when=asyncio.FIRST_COMPLETED,
         )
+        company.cancel()
+        await asyncio.wait({company})
         await self._app.drain()
         self._uvicorn.should_exit = True
         await listening
         if self._agents is not None:
             await self._agents.close()
+        if not company.cancelled():
+            company.result()
 
     def _signalled(self) -> None:
         self._signals += 1
@@ -166,6 +228,11 @@ class _Server:
             signal.raise_signal(signal.SIGKILL)
         log.info("stopping: no new work; a second signal ends at once")
         self._told.set()
+
+
+async def _announce(address: str) -> None:
+    print(f"fairlane is listening on {address}", flush=True)  # noqa: T201 - for people and scripts
+    await asyncio.Event().wait()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -187,7 +254,3 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _address(host: str, listener: socket.socket) -> str:
     return f"http://{bracketed(host)}:{listener.getsockname()[1]}"
-
-
-def bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

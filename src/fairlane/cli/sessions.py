@@ -198,7 +198,7 @@ def _clear(args: argparse.Namespace, side: Backend, out: SessionOutput) -> None:
 def _opened(
     args: argparse.Namespace, *, create: bool = False
 ) -> Iterator[tuple[Backend, SessionOutput]]:
-    side = backend(args.url, args.store, create=create)
+    side = backend(args, create=create)
     with side.client:
         yield side, _output(args)
 

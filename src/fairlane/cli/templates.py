@@ -139,7 +139,7 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 def _opened(
     args: argparse.Namespace, *, create: bool = False
 ) -> Iterator[tuple[Backend, TemplateOutput]]:
-    side = backend(args.url, args.store, create=create)
+    side = backend(args, create=create)
     with side.client:
         yield side, _output(args)
 

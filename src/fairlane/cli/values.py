@@ -82,6 +82,12 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, not {text[:40]!r}")
+    return int(text)
+
+
 def number(text: str) -> float:
     if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         raise argparse.ArgumentTypeError(f"must be a number, not {text[:40]!r}")

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from fairlane import config, transport
+from fairlane import config, logs, transport
 from fairlane.cli import exits
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
@@ -25,11 +24,10 @@ _FORM: Final = "MODULE:NAME, for example tasks:worker"
 
 
 def run(args: argparse.Namespace) -> int:
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.begin(args.log_level, args.log_format)
     worker = _found(args.app)
     worker.url = args.url or config.variable("FAIRLANE_URL") or worker.url
+    worker.token = config.token(args.token_file) or worker.token
     worker.lanes = args.lanes or worker.lanes
     worker.concurrency = args.concurrency or worker.concurrency
     worker.name = args.name or worker.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.cli.parser import Parser
+from fairlane.cli.parser import Parser, token_file
 from fairlane.cli.values import count, seconds
 
 
@@ -23,6 +23,7 @@ def fill(parser: Parser) -> None:
     parser.add_argument(
         "--url", metavar="URL", help="the server (FAIRLANE_URL, or what the worker says)"
     )
+    token_file(parser)
     parser.add_argument("--concurrency", metavar="N", type=count, help="how many at once (10)")
     parser.add_argument("--name", metavar="NAME", help="the worker's name in events and tasks")
     parser.add_argument(
@@ -37,4 +38,11 @@ def fill(parser: Parser) -> None:
         default="info",
         choices=("debug", "info", "warning", "error"),
         help="debug, info, warning or error (info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        metavar="FORMAT",
+        default="text",
+        choices=("text", "json"),
+        help="text, or json for one object a line (text)",
     )

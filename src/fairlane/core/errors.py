@@ -5,6 +5,9 @@
     |   |-- InvalidRequest       invalid_request
     |   |-- BatchTooLarge        batch_too_large
     |   |-- PayloadTooLarge      payload_too_large
+    |   |-- UnsupportedMediaType unsupported_media_type
+    |   |-- Misdirected          misdirected
+    |   |-- Unauthenticated      unauthenticated
     |   |-- Forbidden            forbidden
     |   |-- NotFound             not_found
     |   |-- Conflict             conflict
@@ -14,6 +17,8 @@
     |-- BusyError            the request is fine: repeat it later
     |   |-- QueueFull            queue_full
     |   |-- SessionQueueFull     session_queue_full
+    |   |-- RateLimited          rate_limited
+    |   |-- QuotaExceeded        quota_exceeded
     |   |-- Draining             draining
     |   |-- Disabled             disabled
     |   |-- StoreUnavailable     store_unavailable
@@ -73,6 +78,24 @@ class PayloadTooLarge(CallerError):
     code = "payload_too_large"
 
 
+class UnsupportedMediaType(CallerError):
+    """The body is not said to be JSON."""
+
+    code = "unsupported_media_type"
+
+
+class Misdirected(CallerError):
+    """The request names a host that the server does not answer to."""
+
+    code = "misdirected"
+
+
+class Unauthenticated(CallerError):
+    """A token is needed, and there was none or not a valid one."""
+
+    code = "unauthenticated"
+
+
 class Forbidden(CallerError):
     """Understood, and not allowed to who asks."""
 
@@ -115,6 +138,18 @@ class SessionQueueFull(BusyError):
     """Too many messages of the session wait, and it drops new ones."""
 
     code = "session_queue_full"
+
+
+class RateLimited(BusyError):
+    """The token has made more requests than it may at this time."""
+
+    code = "rate_limited"
+
+
+class QuotaExceeded(BusyError):
+    """As many tasks are open as the token may have."""
+
+    code = "quota_exceeded"
 
 
 class Draining(BusyError):

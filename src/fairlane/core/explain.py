@@ -34,6 +34,9 @@ GLOBAL: Final = "global"
 SCOPES: Final = (LANE, AGENT, GLOBAL)
 AHEAD_MAX: Final = 10_000
 NAMED_MAX: Final = 20
+# Less than this is no pace to judge by.
+PACE_STARTS_MIN: Final = 3
+PACE_MS_MIN: Final = 5_000
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -44,11 +47,19 @@ class Ceiling(msgspec.Struct, frozen=True):
     in_use: int
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How many tasks of a line were begun in a span of time in which others always waited there."""
+
+    starts: int
+    span_ms: int
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What is known of a task and its surroundings at one moment.
 
     `parents` are those that it still waits for, with their states where there is such a task;
-    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line.
+    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line, and
+    `pace` how quickly that line has moved of late, if that is known.
     """
 
     task: Task
@@ -62,10 +73,14 @@ class Facts(msgspec.Struct, frozen=True):
     lane_slots: int = 0
     agent_slots: int = 0
     all_slots: int = 0
+    pace: Pace | None = None
 
 
 class Why(msgspec.Struct, frozen=True):
-    """`ready` says that only a slot is missing, or somebody to take it."""
+    """`ready` says that only a slot is missing, or somebody to take it.
+
+    `estimate_ms` is how long that may still take if the line goes on as it did.
+    """
 
     reason: str
     ready: bool = False
@@ -73,6 +88,7 @@ class Why(msgspec.Struct, frozen=True):
     waiting_for: Sequence[str] = ()
     ceiling: Ceiling | None = None
     position: int | None = None
+    estimate_ms: int | None = None
 
 
 def why(facts: Facts) -> Why:
@@ -174,13 +190,34 @@ def _ready(facts: Facts) -> Why:
     if ceiling is None:
         text = f"a slot is free: it goes to the next worker that asks for {task.route}"
         return Why(f"{text}; {_before(facts.ahead)}", ready=True, position=position)
+    estimate_ms, guess = _estimate(facts)
     return Why(
-        f"{text}; {_before(facts.ahead)}",
+        f"{text}; {_before(facts.ahead)}{guess}",
         ready=True,
         waiting_for=facts.holders,
         ceiling=ceiling,
         position=position,
+        estimate_ms=estimate_ms,
     )
+
+
+def _estimate(facts: Facts) -> tuple[int | None, str]:
+    """How long it may take until its turn, and how to say so; nothing where there is no data."""
+    pace = facts.pace
+    if pace is None or facts.ahead >= AHEAD_MAX:
+        return None, ""
+    if pace.starts < PACE_STARTS_MIN or pace.span_ms < PACE_MS_MIN:
+        return None, ""
+    wait_ms = round((facts.ahead + 1) * pace.span_ms / pace.starts)
+    return wait_ms, f", about {_roughly(wait_ms)} at the pace of the last {_roughly(pace.span_ms)}"
+
+
+def _roughly(span_ms: int) -> str:
+    """In the unit that gives the shortest number of some meaning."""
+    for unit, size_ms in (("h", 3_600_000), ("min", 60_000)):
+        if span_ms >= 2 * size_ms:
+            return f"{round(span_ms / size_ms)} {unit}"
+    return f"{max(1, round(span_ms / 1000))} s"
 
 
 def _full(facts: Facts) -> tuple[Ceiling | None, str]:

@@ -12,7 +12,7 @@ divided by weight, differs by at most one lease divided by the smaller weight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -74,3 +74,19 @@ def free_slots(ceiling: int, used: int, overall: int | None, used_overall: int) 
     if overall is not None:
         free = min(free, overall - used_overall)
     return max(0, free)
+
+
+def fair_shares(slots: float, wants: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """How many of the slots each agent would have if all were served alike.
+
+    `wants` are the weight of each and how many slots it could use at most: what one cannot use
+    goes to the others, in proportion to their weights.
+    """
+    left, weights = slots, sum(weight for weight, _ in wants.values())
+    shares: dict[str, float] = {}
+    # Who can use least for its weight comes first, so that what it leaves is known to the rest.
+    for agent, (weight, most) in sorted(wants.items(), key=lambda one: one[1][1] / one[1][0]):
+        shares[agent] = min(most, left * weight / weights)
+        left -= shares[agent]
+        weights -= weight
+    return shares

@@ -21,6 +21,7 @@ from fairlane.core.retries import Backoff
 QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease ran out"
+RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
 
 
 class Decision(msgspec.Struct, gc=False):
@@ -104,12 +105,17 @@ def fail(
     return Decision(change, change.after)
 
 
-def release(task: Task | None, token: int, now: int) -> Decision:
-    """Give a lease back without having used it up: the attempt does not count."""
+def release(task: Task | None, token: int, now: int, *, last: bool = False) -> Decision:
+    """Give a lease back without having used it up: the attempt does not count. One that has been
+    given back so often that this is the `last` time is parked: nobody finishes it.
+    """
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     if task.terminal:
         return _close(task)
+    if last and not is_run(task.id):  # or a run of a job would never end
+        after = _ended(task, lifecycle.PARK, now)
+        return Decision(Change(task, after, lifecycle.PARK, error=RELEASED_TOO_OFTEN), after)
     after = _requeued(task, lifecycle.RELEASE, now)
     after.attempts -= 1
     return Decision(Change(task, after, lifecycle.RELEASE), after)

@@ -37,8 +37,10 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     """A pool with a hard ceiling. None means no limit.
 
     `aging_ms` is how long a waiting task takes to gain one point of priority; None for never.
-    What begins with `max_attempts` goes, for tasks of this lane, before what their kind says; None
-    leaves it to the kind.
+    From `max_attempts` to `when_spent` goes, for tasks of this lane, before what their kind says;
+    None leaves it to the kind. `max_releases` is how often a task may be given back unfinished by
+    external workers. Without `auto_reclaim`, a lease that has run out keeps its slot until
+    somebody takes it back.
     """
 
     max_inflight: int = 30
@@ -56,6 +58,8 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     jitter: float | None = None
     when_spent: str | None = None
     lease_ttl_ms: int | None = None
+    max_releases: int | None = 100
+    auto_reclaim: bool = True
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -154,6 +158,10 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         said = {name: getattr(found, name) for name in _RETRIES} if found else {}
         said = {name: value for name, value in said.items() if value is not None}
         return msgspec.structs.replace(settings, **said) if said else settings
+
+    def reclaimed_by_hand(self) -> list[str]:
+        """The lanes in which a lease that has run out keeps its slot until somebody asks."""
+        return [name for name, lane in self.lanes.items() if not lane.auto_reclaim]
 
     def lease_ttl_ms(self, lane: str) -> int:
         """How long an external worker may keep a lease of that lane that it does not renew."""
@@ -375,6 +383,8 @@ _LANE: Final[Mapping[str, Field | Mapping[str, Field]]] = {
     "jitter": Field(_JITTER, may_lack=True),
     "whenSpent": Field(_WHEN_SPENT, may_lack=True),
     "leaseTtlMs": Field(whole(1, _DAY_MS), may_lack=True),
+    "maxReleases": _LIMIT,
+    "autoReclaim": Field(flag),
 }
 _KIND: Final = {
     "lane": Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),

@@ -54,6 +54,7 @@ class Session(msgspec.Struct):
     `settings` is JSON text. Messages sent before `cutoff_at` came too late to run. `generation`
     counts resets. `interrupted` is 1 from an interruption until the last run that it has stopped
     is over: until then everybody who has the turn was stopped, and nobody else gets it.
+    `agent` is whose it is: the one whose task came first.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Session(msgspec.Struct):
     generation: int = 0
     touched_at: int = 0
     interrupted: int = 0
+    agent: str | None = None
     limit: int = 1  # not kept: it follows from the rest and the policy
 
     @property

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.core import secrets
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import PRIORITY_MAX, PRIORITY_NAMES
 from fairlane.core.policy import nearest
-from fairlane.core.secrets import MASK, SECRETS
 
 NAME_CHARACTERS_MAX: Final = 200
 DESCRIPTION_CHARACTERS_MAX: Final = 10_000
@@ -116,7 +116,7 @@ def _merged(
 ) -> dict[str, Any]:
     given = _with_one_timeout(given, problems)
     if "llmConfig" in given:
-        given["llmConfig"] = _unmasked(given["llmConfig"], current.get("llmConfig"))
+        given["llmConfig"] = secrets.unmasked(given["llmConfig"], current.get("llmConfig"))
     return {**_DEFAULTS, **_given({**current, **given})}
 
 
@@ -128,16 +128,6 @@ def _with_one_timeout(given: dict[str, Any], problems: Problems) -> dict[str, An
         if given.setdefault("timeoutMs", value) != value:
             problems.append("'timeout' is another word for 'timeoutMs': give one of them")
     return given
-
-
-def _unmasked(config: Any, kept: Mapping[str, Any] | None) -> Any:
-    """A masked secret stands for the one that is kept."""
-    if not isinstance(config, dict) or not kept:
-        return config
-    return {
-        name: kept.get(name, value) if name in SECRETS and value == MASK else value
-        for name, value in config.items()
-    }
 
 
 def _definition(document: dict[str, Any], problems: Problems) -> Definition:
@@ -270,12 +260,7 @@ def _free_object(value: Any) -> str | None:
 
 def _llm_config(path: str, value: Any, problems: Problems) -> None:
     _said(_free_object)(path, value, problems)
-    for name in sorted(SECRETS):
-        secret = value.get(name) if isinstance(value, dict) else None
-        if secret == MASK:
-            problems.append(f"field '{path}.{name}' is masked and none is kept: give the secret")
-        elif secret is not None and not isinstance(secret, str):
-            problems.append(f"field '{path}.{name}' must be text")
+    secrets.check_given(path, value, problems)
 
 
 def _parameter_name(value: Any) -> str | None:
@@ -395,8 +380,9 @@ def _override(body: dict[str, Any], overrides: Mapping[str, Any]) -> None:
         elif not isinstance(value, dict):
             problems.append(f"field '{path}' must be an object")
         else:
-            laid = _unmasked(value, body.get(name)) if name == "llmConfig" else value
-            body[name] = {**body.get(name, {}), **laid}
+            kept = body.get(name, {})
+            laid = secrets.unmasked(value, kept) if name == "llmConfig" else value
+            body[name] = {**kept, **laid}
     if "llmConfig" in body:
         _llm_config("overrides.llmConfig", body["llmConfig"], problems)
     if problems:

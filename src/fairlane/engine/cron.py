@@ -52,7 +52,7 @@ def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> It
                     request.ids, jobs.create_all(request.documents, now), strict=True
                 )
             ]
-            _refuse_taken(tx, made)
+            _refuse_unfit(tx, made)
         except (InvalidRequest, Conflict) as error:
             yield error
             continue
@@ -87,7 +87,7 @@ def _changed(tx: Transaction, id_: str, document: dict[str, Any], now: int) -> J
         job.definition = jobs.update(before, document, now)
         if job.definition == before:
             return job
-        _refuse_taken(tx, [job])
+        _refuse_unfit(tx, [job])
         if _moved(before, job.definition):
             _set_going(tx, job, now)
         elif before.max_runs != job.definition.max_runs and job.definition.enabled:
@@ -120,8 +120,14 @@ def _set_going(tx: Transaction, job: Job, now: int) -> None:
     tx.note_due(job.next_run_at)
 
 
-def _refuse_taken(tx: Transaction, made: Sequence[Job]) -> None:
-    """Raises `Conflict` when another job of the agent has one of the names."""
+def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
+    """Raises `Conflict` when another job of the agent has one of the names, and `InvalidRequest`
+    when one refers to a secret that tasks may not have.
+    """
+    for job in made:
+        problem = tx.vault.problem({"task": job.definition.task})
+        if problem is not None:
+            raise InvalidRequest(f"invalid job: {problem.message}")
     names = [(job.definition.agent_id, job.definition.name) for job in made]
     found = store.jobs_by_name(tx, names)
     problems = []
@@ -400,7 +406,7 @@ def _count(tx: Transaction, job: Job, run: Run) -> None:
     alert = cron.ended(job, run.status, run.error)
     if alert is not None:
         assert job.definition.alert_url is not None
-        tx.owe_alert(run, job.definition.alert_url, alert)
+        tx.owe_alert(run, job.definition.alert_url, alert, job.definition.agent_id)
 
 
 def _is_done_with(job: Job, run: Run) -> bool:

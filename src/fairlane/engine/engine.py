@@ -16,18 +16,23 @@ import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch, StoreUnavailable
-from fairlane.core.model import Task
+from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
 from fairlane.engine import (
+    audit,
     cron,
     leasing,
+    nodes,
     policies,
     queue,
     requests,
+    resealing,
     sessions,
     templates,
     ticks,
+    tokens,
     verbs,
+    webhooks,
 )
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
@@ -42,7 +47,12 @@ Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 # What happens first in a batch: rules, then what frees slots, then what takes them.
 VERBS: Final[Mapping[type, Verb]] = {
     requests.SetPolicy: policies.set_policy,
+    requests.CreateToken: tokens.create_token,
+    requests.RevokeToken: tokens.revoke_token,
+    requests.UseTokens: tokens.use_tokens,
     requests.UseSecret: verbs.use_secret,
+    requests.Reseal: resealing.reseal,
+    requests.Record: audit.record,
     requests.Start: verbs.start,
     requests.Complete: verbs.complete,
     requests.Fail: verbs.fail,
@@ -71,9 +81,15 @@ VERBS: Final[Mapping[type, Verb]] = {
     requests.RunJob: cron.run_job,
     requests.DeleteJob: cron.delete_job,
     requests.Prune: ticks.prune_now,
-    requests.SettleDelivery: verbs.settle_delivery,
-    requests.ReclaimDeliveries: verbs.reclaim_deliveries,
-    requests.ClaimDeliveries: verbs.claim_deliveries,
+    requests.CreateEndpoint: webhooks.create_endpoint,
+    requests.RotateEndpoint: webhooks.rotate_endpoint,
+    requests.EnableEndpoint: webhooks.enable_endpoint,
+    requests.DeleteEndpoint: webhooks.delete_endpoint,
+    requests.SettleDelivery: webhooks.settle_delivery,
+    requests.ReclaimDeliveries: webhooks.reclaim_deliveries,
+    requests.Redeliver: webhooks.redeliver,
+    requests.ClaimDeliveries: webhooks.claim_deliveries,
+    requests.Beat: nodes.beat,
 }
 
 PRUNE_EVERY_MS: Final = 10_000
@@ -94,6 +110,12 @@ class Outcome(msgspec.Struct):
     wrote_output: bool
     elsewhere: bool  # other nodes have something to do or to know
     others: bool  # another process has written, whatever that was
+    access: bool  # tokens have come or gone
+    changes: list[Change]  # everything that has become of tasks, in order
+    reclaimed: list[Task]  # whose leases were taken back
+    settled: list[requests.SettleDelivery]
+    now: int
+    committed: bool = False  # False: there was nothing to write
 
 
 class Engine:
@@ -111,9 +133,15 @@ class Engine:
         # Whether nobody else has written is asked under the lock.
         self._kept = Kept(alone=not store.shared)
         self._connection: Connection | None = None
+        # A commit that was given up, and what those have done that came to light later.
+        self._unanswered: tuple[int, Outcome] | None = None
+        self._late: list[Change] = []
+        self.trouble = ""  # what the store said when it was last lost
+        self.took_seconds = 0.0  # how long the last batch took that was committed
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
         """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
+        began = self.clock.monotonic()
         self._commit_id += 1
         unknown: tuple[Transaction, Outcome] | None = None  # a commit whose answer got lost
         for attempt in range(1, TRIES + 1):
@@ -121,22 +149,24 @@ class Engine:
                 connection = self._connect()
                 transaction = self._begin(connection)
                 # Only under the lock is it certain that the commit in question is over.
-                if unknown is not None and self._committed(connection):
+                if unknown is not None and self._committed(connection, self._commit_id):
                     connection.rollback()
-                    self._remember(unknown[0])
+                    concluded = self._concluded(*unknown, began)
                     self._kept.clear()  # others may have written since
-                    return unknown[1]
+                    return concluded
                 unknown = None
+                self._look_for_unanswered(connection)
                 outcome = self._run(transaction, batch, waiting)
                 if batch or transaction.changed:
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
-                else:
-                    connection.rollback()
+                    return self._concluded(transaction, outcome, began)
+                connection.rollback()
                 self._remember(transaction)
                 return outcome
             except ConnectionLost as error:
+                self.trouble = str(error)
                 log.warning("the store did not answer (try %d of %d): %s", attempt, TRIES, error)
                 self._disconnect()
                 self.clock.sleep(PAUSE_SECONDS * 2**attempt)
@@ -148,6 +178,7 @@ class Engine:
                     self._disconnect()
                 raise
         if unknown is not None:
+            self._unanswered = (self._commit_id, unknown[1])
             raise StoreUnavailable(
                 "the store does not answer; whether the request was carried out is not known"
             )
@@ -194,6 +225,11 @@ class Engine:
             tx.wrote_output,
             elsewhere=self._concerns_others(tx),
             others=self._others_wrote,
+            access=tx.access_changed,
+            changes=tx.changes,
+            reclaimed=tx.reclaimed,
+            settled=[batch[number] for number in by_verb.get(requests.SettleDelivery, ())],
+            now=tx.now,
         )
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
@@ -202,8 +238,10 @@ class Engine:
         return [(task.seq, task.token) for task in tx.stopped if task.worker == self.name]
 
     def _concerns_others(self, tx: Transaction) -> bool:
-        """Work that this node has not taken although it could start, or a stop of others' work."""
-        if any(task.worker != self.name for task in tx.stopped):
+        """Work that this node has not taken although it could start, a stop of others' work, or
+        another set of tokens.
+        """
+        if tx.access_changed or any(task.worker != self.name for task in tx.stopped):
             return True
         return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.lanes())
 
@@ -247,6 +285,7 @@ class Engine:
             unsettled=unsettled,
             policy_version=version,
             policy=self.policy,
+            vault=self.store.vault,
             kept=self._kept,
         )
 
@@ -268,9 +307,27 @@ class Engine:
         if self._kept.alone:
             tx.keep()
 
-    def _committed(self, connection: Connection) -> bool:
+    def _concluded(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
+        """What was committed, ready to be told."""
+        self._remember(tx)
+        if self._late:
+            outcome.changes = [*self._late, *outcome.changes]
+            self._late = []
+        outcome.committed = True
+        self.took_seconds = self.clock.monotonic() - began
+        return outcome
+
+    def _look_for_unanswered(self, connection: Connection) -> None:
+        """What a commit has done that was given up is counted when it turns out to have been."""
+        if self._unanswered is not None:
+            commit_id, outcome = self._unanswered
+            if self._committed(connection, commit_id):
+                self._late += outcome.changes
+            self._unanswered = None
+
+    def _committed(self, connection: Connection, commit_id: int) -> bool:
         rows = connection.run("writer_commit", name=self.name)
-        return bool(rows) and rows[0][0] == self._commit_id
+        return bool(rows) and rows[0][0] == commit_id
 
     def _connect(self) -> Connection:
         if self._connection is None:

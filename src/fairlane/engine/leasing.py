@@ -27,17 +27,24 @@ from fairlane.store.transaction import Transaction
 Ready = tuple[Task, str]
 
 
-class AnyHandler(msgspec.Struct, frozen=True):
-    """The routes of a worker that takes every handler, and what it names besides."""
+class Wanted(msgspec.Struct, frozen=True):
+    """What workers can run: the routes that are named, and with `any_handler` all handlers besides.
+
+    With `agent` only that agent's tasks.
+    """
 
     named: frozenset[str]
+    any_handler: bool = False
+    agent: str | None = None
 
     def __contains__(self, route: object) -> bool:
-        return route in self.named or is_open(str(route))
+        return route in self.named or (self.any_handler and is_open(str(route)))
+
+    def fits(self, task: Task) -> bool:
+        return task.route in self and self.agent in (None, task.agent)
 
 
-Routes = frozenset[str] | AnyHandler
-Group = tuple[tuple[str, ...] | None, Routes]  # lanes and routes of a request
+Group = tuple[tuple[str, ...] | None, Wanted]  # lanes and what can be run
 
 
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
@@ -45,7 +52,7 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     answers: list[list[Grant]] = [[] for _ in requests]
     groups: dict[Group, list[int]] = {}
     for number, request in enumerate(requests):
-        routes = AnyHandler(request.routes) if request.any_handler else request.routes
+        routes = Wanted(request.routes, request.any_handler, request.agent)
         groups.setdefault((request.lanes, routes), []).append(number)
     for (lanes, routes), numbers in _critical_first(tx, groups).items():
         wanted = sum(requests[number].limit for number in numbers)
@@ -84,7 +91,7 @@ def could_start(tx: Transaction, lane: str) -> bool:
     return free_slots(tx, lane) > kept
 
 
-def _take(tx: Transaction, lanes: Sequence[str], routes: Routes, wanted: int) -> Iterator[Ready]:
+def _take(tx: Transaction, lanes: Sequence[str], routes: Wanted, wanted: int) -> Iterator[Ready]:
     """Up to `wanted` tasks: first a part from each lane, then the rest from any.
 
     Whoever iterates leases each task before asking for the next, so that the counts move along.
@@ -151,25 +158,38 @@ def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
 
 
 def _from_lane(
-    tx: Transaction, lane: str, routes: Routes, limit: int, *, critical: bool
+    tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool
 ) -> list[Ready]:
     """The next tasks of a lane; `critical` leaves out all others."""
     new = tx.unwritten_ready(lane)
     if new is not None:
-        runnable = [ready for ready in new if ready[0].route in routes]
+        runnable = [ready for ready in new if routes.fits(ready[0])]
         return _from_new(tx, lane, routes, runnable, limit, critical=critical)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         tx.load_lines([(lane, "")])
         lines = [line.id for route, line in tx.lines(lane, "").items() if route in routes]
+        if routes.agent is not None:
+            return _of_agent(tx, lane, routes, lines, limit, critical=critical)
         return _first(tx.next_tasks(lines, limit), limit, critical=critical)
     order = _agents(tx, lane, routes, limit, critical=critical)
     return _heads(tx, lane, routes, order)
 
 
+def _of_agent(
+    tx: Transaction, lane: str, routes: Wanted, lines: Sequence[int], limit: int, *, critical: bool
+) -> list[Ready]:
+    """One agent's tasks where all stand in one line: looked for only when there are some."""
+    assert routes.agent is not None
+    tx.load_lines([(lane, routes.agent)])
+    one = _contender(tx, lane, routes, routes.agent, critical=critical)
+    found = tx.next_tasks_of(lines, routes.agent, min(limit, one.ready)) if one.ready else []
+    return _first(found, limit, critical=critical)
+
+
 def _from_new(
     tx: Transaction,
     lane: str,
-    routes: Routes,
+    routes: Wanted,
     ready: list[Ready],
     limit: int,
     *,
@@ -186,8 +206,12 @@ def _from_new(
     return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
 
-def _agents(tx: Transaction, lane: str, routes: Routes, limit: int, *, critical: bool) -> list[str]:
+def _agents(tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
+    if routes.agent is not None:
+        tx.load_lines([(lane, routes.agent)])
+        one = _contender(tx, lane, routes, routes.agent, critical=critical)
+        return fairness.pick([one], limit, served=tx.last_token)
     rows = _named(tx, lane, routes)
     look = limit + 8
     while True:
@@ -204,12 +228,11 @@ def _agents(tx: Transaction, lane: str, routes: Routes, limit: int, *, critical:
         look *= 4
 
 
-def _named(tx: Transaction, lane: str, routes: Routes) -> list[tuple[str, str]]:
+def _named(tx: Transaction, lane: str, routes: Wanted) -> list[tuple[str, str]]:
     """The lane with each route by its name: of any handler, those that have something ready."""
-    if isinstance(routes, AnyHandler):
-        names = {*routes.named, *filter(is_open, tx.ready_routes(lane))}
-    else:
-        names = {*routes}
+    names = {*routes.named}
+    if routes.any_handler:
+        names.update(filter(is_open, tx.ready_routes(lane)))
     return [(lane, route) for route in sorted(names)]
 
 
@@ -236,7 +259,7 @@ def _place(line: Line) -> tuple[float, int, str]:
 
 
 def _contender(
-    tx: Transaction, lane: str, routes: Routes, agent: str, *, critical: bool = False
+    tx: Transaction, lane: str, routes: Wanted, agent: str, *, critical: bool = False
 ) -> Contender:
     """How an agent stands; with `critical`, as if it had no other work."""
     lines = tx.lines(lane, agent)
@@ -252,13 +275,13 @@ def _contender(
         ready=sum(line.urgent if critical else line.ready for line in runnable),
         urgent=sum(line.urgent for line in runnable),
         slots=sum(line.slots for line in lines.values()),
-        served=max(line.served for line in lines.values()),
+        served=max((line.served for line in lines.values()), default=0),
         weight=weight,
         ceiling=ceiling,
     )
 
 
-def _heads(tx: Transaction, lane: str, routes: Routes, order: Sequence[str]) -> list[Ready]:
+def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> list[Ready]:
     """The tasks that the agents' turns in `order` stand for."""
     turns = Counter(order)
     by_depth: dict[int, list[int]] = {}
@@ -297,7 +320,7 @@ def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> lis
 # -------------------------------------------------------------------- making room
 
 
-def _make_room(tx: Transaction, lanes: Sequence[str], routes: Routes) -> None:
+def _make_room(tx: Transaction, lanes: Sequence[str], routes: Wanted) -> None:
     """Critical work that finds its lane full stops work that was submitted as preemptible.
 
     Only for critical work that somebody waits to run and that is held up by nothing else: a stop
@@ -308,11 +331,15 @@ def _make_room(tx: Transaction, lanes: Sequence[str], routes: Routes) -> None:
             _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
 
 
-def _urgent(tx: Transaction, lane: str, routes: Routes) -> int:
-    rows = _named(tx, lane, routes)
-    lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
+def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
-    agents = dict.fromkeys(line.agent for line in lines)
+    if routes.agent is None:
+        rows = _named(tx, lane, routes)
+        lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
+        agents = dict.fromkeys(line.agent for line in lines)
+    else:
+        agents = {routes.agent: None}
+        tx.load_lines([(lane, routes.agent)])
     contenders = [_contender(tx, lane, routes, agent) for agent in agents]
     if by_priority:
         return sum(one.urgent for one in contenders)

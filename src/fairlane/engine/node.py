@@ -10,21 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from fairlane import tracing
 from fairlane.clock import Clock
 from fairlane.core import lifecycle
-from fairlane.core.errors import BusyError, CallerError, Draining, NotFound
+from fairlane.core.errors import BusyError, CallerError, Draining, NotFound, StoreUnavailable
 from fairlane.core.model import NODE_PREFIX, Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
+from fairlane.engine.audit import Audit
 from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.explaining import Explained
+from fairlane.engine.history import History
+from fairlane.engine.metrics import Metrics
 from fairlane.engine.requests import (
+    Beat,
     Cancel,
     CancelBatch,
     Enqueue,
@@ -32,15 +39,19 @@ from fairlane.engine.requests import (
     Prune,
     Reclaim,
     ReclaimDeliveries,
+    Reseal,
     Reset,
     Retry,
     SetPolicy,
     Submit,
     UseTemplate,
 )
+from fairlane.engine.tokens import Tokens
 from fairlane.engine.views import Filter, TaskView, Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
+from fairlane.tracing import Tracer
+from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.node")
 
@@ -55,9 +66,22 @@ class Node:
         self.clock = clock
         self.draining = False
         self.drained = False
+        self.tracer: Tracer | None = None
         self.engine = Engine(store, clock, name=self.name)
         self.writer = Writer(self.engine, self._committed)
         self.views = Views(store)
+        self.audit = Audit(self.writer, clock)
+        self.tokens = Tokens(store, self.views, self.writer, clock)
+        self.metrics = Metrics()
+        self.history = History()
+        self._here = Beat(
+            self.name,
+            host=platform.node() or "unknown",
+            pid=os.getpid(),
+            version=__version__,
+            started_at=clock.now(),
+            alone=not store.shared,
+        )
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
         self.on_policy: list[Callable[[Policy], None]] = []  # told in the write thread
@@ -66,6 +90,7 @@ class Node:
         self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
+        self._registered = False
 
     @property
     def policy(self) -> Policy:
@@ -76,40 +101,78 @@ class Node:
         self.store.claim()  # first: nobody else's schema is touched
         self.store.migrate()
         self.writer.start()
+        if self.store.vault.changing:
+            log.info("sealed %d rows with the new key", self.writer.ask_and_wait(Reseal()))
         # Only one process serves from a private store, so whatever a node holds there is orphaned.
         if not self.store.shared:
             count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
             if count:
                 log.info("took back %d leases of a node that is gone", count)
             self.writer.ask_and_wait(ReclaimDeliveries())
-        self.store.listen(self.writer.nudge)
+        self.writer.ask_and_wait(self._here)
+        self._registered = True
+        self.store.listen(self._heard)
 
     def stop(self) -> None:
+        # Where the store is away, others will see that this node is silent.
+        if self._registered and self.writer.alive and self.writer.trouble is None:
+            self._registered = False
+            with contextlib.suppress(StoreUnavailable):
+                self.writer.ask_and_wait(msgspec.structs.replace(self._here, leaves=True))
+        self.audit.flush()
         self.writer.stop()
+        self.tokens.close()
         self.views.close()
         self.store.close()
 
     def new_id(self, prefix: str = "tsk") -> str:
         return ids.new_id(prefix, self.clock.now())
 
+    async def beat(self) -> None:
+        """Say that this node is there; raises when that cannot be written."""
+        await self.writer.ask(msgspec.structs.replace(self._here, draining=self.draining))
+
+    async def look(self) -> None:
+        """Take the next sample for the history."""
+        sample = await self.views.read(self.views.sample, self.clock)
+        self.history.add(sample, self.policy, self.metrics)
+
+    @property
+    def stream_clients(self) -> int:
+        return len(self._followers)
+
     async def submit(self, request: Submit | UseTemplate | Enqueue) -> list[Any]:
         """A task or an error per submission."""
         if self.draining:
             raise Draining("the server is stopping; submit to another one or try again later")
-        answers: list[Any] = await self.writer.ask(request)
-        return answers
+        if self.tracer is None:
+            answers: list[Any] = await self.writer.ask(request)
+            return answers
+        with self.tracer.span(tracing.SUBMIT) as span:
+            answers = await self.writer.ask(_traced(request, span.traceparent))
+            _describe(span, answers)
+            return answers
 
-    async def cancel(self, task_id: str) -> Task:
+    async def cancel(self, task_id: str, agent: str | None = None) -> Task:
+        """With `agent`, here as below, a task of another is one that nobody knows."""
+        await self._mine(task_id, agent)
         task: Task = await self.writer.ask(Cancel(task_id))
         return task
 
-    async def retry(self, task_id: str) -> Task:
+    async def retry(self, task_id: str, agent: str | None = None) -> Task:
+        await self._mine(task_id, agent)
         task: Task = await self.writer.ask(Retry(task_id))
         return task
 
-    async def reset(self, task_id: str) -> Task:
+    async def reset(self, task_id: str, agent: str | None = None) -> Task:
+        await self._mine(task_id, agent)
         task: Task = await self.writer.ask(Reset(task_id))
         return task
+
+    async def _mine(self, task_id: str, agent: str | None) -> None:
+        """Whose a task is never changes, so it can be asked before."""
+        if agent is not None:
+            await self.show(task_id, agent)
 
     async def cancel_batch(self, batch_id: str) -> int:
         count: int = await self.writer.ask(CancelBatch(batch_id))
@@ -161,32 +224,34 @@ class Node:
         change: PolicyChange = await self.writer.ask(request)
         return change
 
-    async def show(self, task_id: str) -> TaskView:
+    async def show(self, task_id: str, agent: str | None = None) -> TaskView:
         view = await self.views.read(self.views.task, task_id)
-        if view is None:
+        if view is None or agent not in (None, view.task.agent):
             raise NotFound("task not found")
         return view
 
-    async def why(self, task_id: str) -> Explained:
-        found = await self.views.read(self.views.why, task_id)
-        if found is None:
+    async def why(self, task_id: str, agent: str | None = None) -> Explained:
+        found = await self.views.read(self.views.why, task_id, self.history.pace, agent)
+        if found is None or agent not in (None, found.task.agent):
             raise NotFound("task not found")
         return found
 
-    async def wait(self, task_id: str, seconds: float | None) -> TaskView:
+    async def wait(self, task_id: str, seconds: float | None, agent: str | None = None) -> TaskView:
         """The task when it has ended or parked, or as it is when time is up or the node stops."""
         waiter = Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
         try:
-            return await self._wait(task_id, waiter, seconds)
+            return await self._wait(task_id, waiter, seconds, agent)
         finally:
             self._forget(task_id, waiter)
 
-    async def _wait(self, task_id: str, waiter: Waiter, seconds: float | None) -> TaskView:
+    async def _wait(
+        self, task_id: str, waiter: Waiter, seconds: float | None, agent: str | None
+    ) -> TaskView:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
-            view = await self.show(task_id)
+            view = await self.show(task_id, agent)
             left = None if end is None else end - self.clock.monotonic()
             over = view.task.terminal or view.task.state == lifecycle.PARKED
             if over or self.drained or (left is not None and left <= 0):
@@ -212,6 +277,9 @@ class Node:
 
     def _committed(self, outcome: Outcome) -> None:
         """Runs in the write thread, after the commit and before the callers are answered."""
+        if outcome.access:
+            self.tokens.changed()
+        self.metrics.committed(outcome, self.engine.took_seconds)
         if outcome.stopped:
             for tell in self.on_stopped:
                 tell(outcome.stopped)
@@ -228,6 +296,11 @@ class Node:
         if outcome.elsewhere:
             self.store.ring()
 
+    def _heard(self) -> None:
+        """Another node rings: there may be work, or other tokens."""
+        self.tokens.changed()
+        self.writer.nudge()
+
     def _tell_policy(self) -> None:
         if self.policy is not self._told_policy:
             self._told_policy = self.policy
@@ -241,6 +314,29 @@ class Node:
             found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]
         for waiter in found:
             waiter.tell()
+
+
+def _traced(request: Any, traceparent: str) -> Any:
+    """The request with the trace that it belongs to kept in each of its submissions."""
+    if isinstance(request, UseTemplate) and request.submit is not None:
+        return msgspec.structs.replace(request, submit=_traced(request.submit, traceparent))
+    if not isinstance(request, Submit):
+        return request
+    made = [
+        msgspec.structs.replace(one, body=tracing.kept_in(one.body, traceparent))
+        for one in request.submissions
+    ]
+    return msgspec.structs.replace(request, submissions=made)
+
+
+def _describe(span: tracing.Span, answers: Sequence[Any]) -> None:
+    tasks = [answer for answer in answers if isinstance(answer, Task)]
+    if len(tasks) == 1:
+        span.set("task_id", tasks[0].id)
+        span.set("lane", tasks[0].lane)
+    span.set("tasks", len(tasks))
+    if len(tasks) < len(answers):
+        span.fail("refused")
 
 
 class Waiter:

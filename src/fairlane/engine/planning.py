@@ -128,7 +128,7 @@ def _kept(version: int, document: str) -> Policy:
 
 def _pass_time(tx: Draft, lane: str) -> set[int]:
     """Let everything happen that a transaction at this moment begins with; whose lease ran out."""
-    late = tx.tasks("task_abandoned", now=tx.now, limit=ticks.STEP)
+    late = tx.tasks("task_abandoned", now=tx.now, limit=ticks.STEP, **ticks.by_hand(tx))
     ticks.tick(tx, tx.now)
     # Children of what ends now are cancelled with it; that makes none of them ready.
     tx.settling.clear()

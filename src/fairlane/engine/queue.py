@@ -17,7 +17,7 @@ from fairlane import entries
 from fairlane.core import admission, leases
 from fairlane.core.errors import Conflict, Disabled, FairlaneError, QueueFull
 from fairlane.core.model import HANDLER, Task
-from fairlane.engine import dependencies, leasing, ticks
+from fairlane.engine import dependencies, isolation, leasing, ticks
 from fairlane.engine.requests import Drain, Drained, Enqueue, Grant, Lease, TakeBack, TakenBack
 from fairlane.entries import LANE, Entry
 from fairlane.store.transaction import Transaction
@@ -35,12 +35,18 @@ def enqueue(tx: Transaction, requests: Sequence[Enqueue], now: int) -> Iterator[
     agents = {entry.submission.agent for r in requests for entry in r.entries}
     tx.load_lines((LANE, agent) for agent in sorted({*agents, ""}))
     for request in requests:
-        problem = _problem(tx, request.entries, taken)
+        problem = _problem(tx, request.entries, taken) or _quota(tx, request)
         if problem is not None:
             yield problem
             continue
         taken.update(entry.submission.id for entry in request.entries)
         yield [_let_in(tx, entry, now) for entry in request.entries]
+
+
+def _quota(tx: Transaction, request: Enqueue) -> FairlaneError | None:
+    if request.caller is None:
+        return None
+    return isolation.quota(tx, request.caller, len(request.entries))
 
 
 def _problem(tx: Transaction, new: Sequence[Entry], taken: set[str]) -> FairlaneError | None:
@@ -154,16 +160,31 @@ def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[Any]
     ticks.settle(tx, now)
     for request in requests:
         asked = Lease(
-            DRAINER, (LANE,), frozenset(), request.limit, None, any_handler=True, start=True
+            DRAINER,
+            (LANE,),
+            frozenset(),
+            request.limit,
+            None,
+            any_handler=True,
+            start=True,
+            agent=request.agent,
         )
         (grants,) = leasing.lease(tx, [asked], now)
         ended = [_applied(tx, leases.complete(g.task, g.task.token, None, now)) for g in grants]
         found = [Grant(task, g.body, g.inputs) for g, task in zip(grants, ended, strict=True)]
-        yield Drained(found, tx.lane(LANE).queued)
+        yield Drained(found, _queued(tx, request.agent))
+
+
+def _queued(tx: Transaction, agent: str | None) -> int:
+    if agent is None:
+        return tx.lane(LANE).queued
+    tx.load_lines([(LANE, agent)])
+    return sum(line.queued for line in tx.lines(LANE, agent).values())
 
 
 def take_back(tx: Transaction, requests: Sequence[TakeBack], now: int) -> Iterator[Any]:
-    for _ in requests:
-        tasks = ticks.reclaim(tx, now)
-        ids = [task.id for task in tasks if not task.terminal]
+    for request in requests:
+        tasks = ticks.reclaim(tx, now, asked=True)
+        mine = [task for task in tasks if request.agent in (None, task.agent)]
+        ids = [task.id for task in mine if not task.terminal]
         yield TakenBack(ids, now, more=len(tasks) == ticks.STEP)

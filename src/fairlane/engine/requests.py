@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.core import audit
+from fairlane.core.access import Caller, Token
 from fairlane.core.cron import Job, Run
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
@@ -31,11 +33,15 @@ class NewBatch(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, gc=False):
-    """Answer: a list with a `Task` or an error per submission."""
+    """Answer: a list with a `Task` or an error per submission.
+
+    `caller` is who submits, None for those who may do all.
+    """
 
     submissions: list[Submission]
     idempotency: IdempotencyKey | None = None
     batch: NewBatch | None = None
+    caller: Caller | None = None
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -45,7 +51,8 @@ class Lease(msgspec.Struct, frozen=True):
     handler that is not one process's own; `started` are the routes whose tasks it begins at once,
     with `start` that is all of them.
     `ttl_ms` None is what the policy says.
-    `until` is a moment of the monotonic clock, None for as long as it takes.
+    `until` is a moment of the monotonic clock, None for as long as it takes. `agent` is the one
+    whose tasks may be leased, None for all.
     """
 
     worker: str
@@ -57,6 +64,7 @@ class Lease(msgspec.Struct, frozen=True):
     until: float | None = None
     any_handler: bool = False
     start: bool = False
+    agent: str | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
@@ -159,12 +167,17 @@ class Enqueue(msgspec.Struct, frozen=True):
     """Answer: a list with the `Task` of each entry; all of them, or an error and none."""
 
     entries: list[Entry]
+    caller: Caller | None = None
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Answer: `Drained`. Hand over up to `limit` entries for good, as far as the ceiling allows."""
+    """Answer: `Drained`. Hand over up to `limit` entries for good, as far as the ceiling allows.
+
+    `agent` is whose entries, None for all.
+    """
 
     limit: int
+    agent: str | None = None
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -175,7 +188,12 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 class TakeBack(msgspec.Struct, frozen=True):
-    """Answer: `TakenBack`. Leases that have run out are taken back now, not by the next tick."""
+    """Answer: `TakenBack`. Leases that have run out are taken back now, not by the next tick.
+
+    All of them; told is only of those of `agent`, if that is given.
+    """
+
+    agent: str | None = None
 
 
 class TakenBack(msgspec.Struct, frozen=True):
@@ -195,12 +213,14 @@ class Prune(msgspec.Struct, frozen=True):
 class StopSession(msgspec.Struct, frozen=True):
     """Answer: `Stopped`. Only the oldest run, or all of them and everything that waits.
 
-    A reset also counts a new generation.
+    A reset also counts a new generation. With `agent` the session has to be that agent's, and only
+    its tasks are stopped.
     """
 
     key: str
     only_oldest: bool = False
     reset: bool = False
+    agent: str | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -212,19 +232,24 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class SetSession(msgspec.Struct, frozen=True):
-    """Answer: the `Session`. What is None stays as it was; what `unset` names, the policy says."""
+    """Answer: the `Session`. What is None stays as it was; what `unset` names, the policy says.
+
+    With `agent` it has to be that agent's, or nobody's yet.
+    """
 
     key: str
     settings: Settings
     unset: frozenset[str] = frozenset()
+    agent: str | None = None
 
 
 class SetUsage(msgspec.Struct, frozen=True):
-    """Answer: the `Session`."""
+    """Answer: the `Session`. `agent` as with `SetSession`."""
 
     key: str
     tokens: int
     context_window: int
+    agent: str | None = None
 
 
 MERGE: Final = "merge"
@@ -262,11 +287,29 @@ class Reclaim(msgspec.Struct, frozen=True):
     prefix: str
 
 
+class Beat(msgspec.Struct, frozen=True):
+    """Answer: None. A node is there, or `leaves`. `alone`: no other can serve from its store."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    draining: bool = False
+    leaves: bool = False
+    alone: bool = False
+
+
 class ClaimDeliveries(msgspec.Struct, frozen=True):
-    """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`."""
+    """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`.
+
+    `room` is how many of them may be for one host, None for all; `rooms` says it for some hosts.
+    """
 
     limit: int
     hold_ms: int = 20_000  # twice what a try may take
+    room: int | None = None
+    rooms: dict[str, int] = {}
 
 
 class ReclaimDeliveries(msgspec.Struct, frozen=True):
@@ -274,20 +317,80 @@ class ReclaimDeliveries(msgspec.Struct, frozen=True):
 
 
 class OwedDelivery(msgspec.Struct, frozen=True):
+    """`secret` are those of its endpoint, with spaces between; None: it has none of its own."""
+
     id: str
     seq: int
     url: str
     event: str
     attempt: int
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        return f"OwedDelivery({self.id!r})"
 
 
 class SettleDelivery(msgspec.Struct, frozen=True):
-    """Answer: None. Neither delivered nor a time for the next try: given up."""
+    """Answer: None. Neither delivered nor a time for the next try: given up.
+
+    `status` is what the receiver answered, None when there was no answer.
+    """
 
     id: str
     delivered: bool
     error: str | None = None
     retry_after_ms: int | None = None
+    status: int | None = None
+    attempt: int = 1
+    took_ms: int | None = None
+
+
+class Redeliver(msgspec.Struct, frozen=True):
+    """Answer: the `Delivery`, due now. `agent` is whose it has to be, None for anybody's."""
+
+    id: str
+    agent: str | None = None
+
+
+class CreateEndpoint(msgspec.Struct, frozen=True):
+    """Answer: the `Endpoint`, which signs with `secret`."""
+
+    id: str
+    agent: str
+    url: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"CreateEndpoint({self.id!r})"
+
+
+class RotateEndpoint(msgspec.Struct, frozen=True):
+    """Answer: the `Endpoint`. For `overlap_ms` the secret that it had signs besides.
+
+    `agent` is whose it has to be, None for anybody's; the same goes for the two below.
+    """
+
+    id: str
+    secret: str
+    overlap_ms: int
+    agent: str | None = None
+
+    def __repr__(self) -> str:
+        return f"RotateEndpoint({self.id!r})"
+
+
+class EnableEndpoint(msgspec.Struct, frozen=True):
+    """Answer: the `Endpoint`."""
+
+    id: str
+    agent: str | None = None
+
+
+class DeleteEndpoint(msgspec.Struct, frozen=True):
+    """Answer: the `Endpoint` that was."""
+
+    id: str
+    agent: str | None = None
 
 
 class CreateTemplate(msgspec.Struct, frozen=True):
@@ -351,10 +454,42 @@ class DeleteJob(msgspec.Struct, frozen=True):
     cancel: bool = False
 
 
+class CreateToken(msgspec.Struct, frozen=True):
+    """Answer: the `Token` as it is kept, with its number. One with a parent is a login."""
+
+    token: Token
+
+
+class RevokeToken(msgspec.Struct, frozen=True):
+    """Answer: the `Token`. `word` is its id, or the name of one that is valid."""
+
+    word: str
+
+
+class UseTokens(msgspec.Struct, frozen=True):
+    """Answer: None. When tokens were used last, by their ids."""
+
+    used: dict[str, int]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Answer: None. Entries for the audit log; `trim` says to let the oldest go."""
+
+    entries: tuple[audit.Entry, ...]
+    trim: bool = False
+
+
+class Reseal(msgspec.Struct, frozen=True):
+    """Answer: how many rows. Seals what stays in the store with the newest key."""
+
+
 class UseSecret(msgspec.Struct, frozen=True):
     """Answer: the webhook secret in force; `candidate` is kept when there was none."""
 
     candidate: str
+
+    def __repr__(self) -> str:
+        return "UseSecret(…)"
 
 
 Answer = Task | PolicyChange | Template | Job | Run | list[Any] | int | str | None

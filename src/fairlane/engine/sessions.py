@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 
 from fairlane.core import gates, leases, lifecycle, sessions
-from fairlane.core.errors import FairlaneError, MessageStale, NotFound, SessionQueueFull
+from fairlane.core.errors import FairlaneError, MessageStale, SessionQueueFull
 from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import Session, Settings
+from fairlane.engine import isolation
 from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession
 from fairlane.store.transaction import Transaction
 
@@ -188,8 +189,7 @@ def _grow(
     tx: Transaction, task: Task, body: str, submission: Submission, window_ends_at: int
 ) -> Task:
     """Join the text. A window that is still open ends later than it would have."""
-    tx.connection.run_rows("request_grow", [(task.seq, joined(body, submission))])
-    tx.changed = True
+    tx.rewrite_request(task.seq, joined(body, submission))
     if task.gate != DEBOUNCE_GATE:
         return task
     after = copy.copy(task)
@@ -247,8 +247,11 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
     for request in requests:
         tx.load_sessions([request.key])
         session = tx.session(request.key)
+        if not isolation.is_mine(tx, request.key, request.agent):
+            yield isolation.not_mine(request.key)
+            continue
         if request.only_oldest:
-            yield _stop_oldest(tx, session, now)
+            yield _stop_oldest(tx, session, request.agent, now)
             continue
         error = sessions.STOPPED
         session.cutoff_at = now
@@ -256,25 +259,32 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
             error = sessions.RESET
             session.generation += 1
         tx.touch_session(request.key)
-        yield Stopped(*_drain(tx, request.key, error, now), session.generation)
+        ids = _drain(tx, request.key, error, now, request.agent)
+        yield Stopped(*ids, session.generation)
 
 
-def _stop_oldest(tx: Transaction, session: Session, now: int) -> Stopped:
+def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int) -> Stopped:
     """The run that began first; when none runs, who has the turn and would run next."""
-    running = _running(tx, session.key)
+    running = _of(agent, _running(tx, session.key))
     if running:
         return Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
-    held = tx.tasks("session_held", session=session.key)
+    held = _of(agent, tx.tasks("session_held", session=session.key))
     return Stopped([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
 
 
-def _drain(tx: Transaction, key: str, error: str, now: int) -> tuple[list[str], list[str]]:
+def _drain(
+    tx: Transaction, key: str, error: str, now: int, agent: str | None = None
+) -> tuple[list[str], list[str]]:
     """Cancel what runs, and what waits for the turn, a slot or its retry; the ids of both.
 
     What was submitted for a later moment has not come yet, and stays.
     """
-    running, queued = _running(tx, key), _queued(tx, key)
+    running, queued = _of(agent, _running(tx, key)), _of(agent, _queued(tx, key))
     return _cancel(tx, running, error, now), _cancel(tx, queued, error, now)
+
+
+def _of(agent: str | None, tasks: Iterable[Task]) -> list[Task]:
+    return [task for task in tasks if agent in (None, task.agent)]
 
 
 def _queued(tx: Transaction, key: str) -> list[Task]:
@@ -304,7 +314,11 @@ def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> lis
 def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[Any]:
     for request in requests:
         tx.load_sessions([request.key])
+        if not isolation.is_mine(tx, request.key, request.agent, new=True):
+            yield isolation.not_mine(request.key)
+            continue
         session = tx.session(request.key)
+        session.agent = session.agent or request.agent
         session.settings = sessions.changed(session, request.settings, request.unset)
         tx.touch_session(request.key)
         yield session
@@ -313,7 +327,11 @@ def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iter
 def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[Any]:
     for request in requests:
         tx.load_sessions([request.key])
+        if not isolation.is_mine(tx, request.key, request.agent, new=True):
+            yield isolation.not_mine(request.key)
+            continue
         session = tx.session(request.key)
+        session.agent = session.agent or request.agent
         session.tokens, session.context_window = request.tokens, request.context_window
         tx.touch_session(request.key)
         yield session
@@ -353,7 +371,3 @@ def report(tx: Transaction, task: Task, result: str | None) -> None:
         session = tx.session(task.session)
         session.tokens, session.context_window = usage
         tx.touch_session(session.key)
-
-
-def not_found(key: str) -> NotFound:
-    return NotFound(f'session "{key}" has no tasks, settings or usage')

@@ -27,13 +27,14 @@ from fairlane.engine.requests import (
 )
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
+from fairlane.store.vault import Vault
 
 _definition = msgspec.json.Decoder(Definition)
 
 
-def from_row(row: Row) -> Template:
+def from_row(row: Row, vault: Vault) -> Template:
     seq, template_id, definition, usage_count, created_at, updated_at = row
-    kept = _definition.decode(definition)
+    kept = _definition.decode(vault.open_body(definition))
     return Template(seq, template_id, kept, usage_count, created_at, updated_at)
 
 
@@ -46,9 +47,9 @@ def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: in
         except InvalidRequest as error:
             yield error
             continue
-        conflict = _conflict(tx, template)
+        conflict = _refused(tx, template)
         if conflict is None:
-            tx.connection.run_rows("template_insert", [_row(template)])
+            tx.connection.run_rows("template_insert", [_row(template, tx.vault)])
         yield conflict or template
 
 
@@ -63,9 +64,9 @@ def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: in
         except InvalidRequest as error:
             yield error
             continue
-        conflict = _conflict(tx, after)
+        conflict = _refused(tx, after)
         if conflict is None and after is not before:
-            tx.connection.change_rows("template_update", [_changed(after)])
+            tx.connection.change_rows("template_update", [_changed(after, tx.vault)])
         yield conflict or after
 
 
@@ -113,15 +114,20 @@ def _is_new(submit: Submit, answer: Any) -> bool:
 
 def _found(tx: Transaction, ids: Iterable[str]) -> dict[str, Template]:
     rows = [(template_id,) for template_id in dict.fromkeys(ids)]
-    found = [from_row(row) for row in tx.connection.run_rows("template_by_id", rows)]
+    found = [from_row(row, tx.vault) for row in tx.connection.run_rows("template_by_id", rows)]
     return {template.id: template for template in found}
+
+
+def _refused(tx: Transaction, template: Template) -> InvalidRequest | Conflict | None:
+    config = {"llmConfig": template.definition.llm_config}
+    return tx.vault.problem(config) or _conflict(tx, template)
 
 
 def _conflict(tx: Transaction, template: Template) -> Conflict | None:
     """There is one writer at a time, so what is free now stays free until it is taken."""
     name = template.definition.name
     found = tx.connection.run("template_list", name=name, before=None, limit=1)
-    taken = [from_row(row).id for row in found]
+    taken = [from_row(row, tx.vault).id for row in found]
     if taken in ([], [template.id]):
         return None
     return Conflict(
@@ -130,22 +136,23 @@ def _conflict(tx: Transaction, template: Template) -> Conflict | None:
     )
 
 
-def _row(template: Template) -> Row:
+def _row(template: Template, vault: Vault) -> Row:
     return (
         template.seq,
         template.id,
         template.definition.name,
-        _text(template),
+        _text(template, vault),
         template.usage_count,
         template.created_at,
         template.updated_at,
     )
 
 
-def _changed(template: Template) -> Row:
+def _changed(template: Template, vault: Vault) -> Row:
     """The columns of `template_update`."""
-    return (template.id, template.definition.name, _text(template), template.updated_at)
+    text = _text(template, vault)
+    return (template.id, template.definition.name, text, template.updated_at)
 
 
-def _text(template: Template) -> str:
-    return msgspec.json.encode(template.definition).decode()
+def _text(template: Template, vault: Vault) -> str:
+    return vault.seal_body(msgspec.json.encode(template.definition).decode())

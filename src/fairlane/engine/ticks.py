@@ -35,7 +35,7 @@ def tick(tx: Transaction, now: int) -> None:
     """Do what is due at `now`; `tx.due_at` tells when the next is."""
     more = [_expire(tx, now), len(reclaim(tx, now)) == STEP, _promote_due(tx, now)]
     tx.write()
-    for due_at in tx.connection.run("next_due")[0]:
+    for due_at in tx.connection.run("next_due", **by_hand(tx))[0]:
         if due_at is not None:
             tx.note_due(due_at)
     if any(more):
@@ -141,14 +141,24 @@ def _expire(tx: Transaction, now: int) -> bool:
     return len(tasks) == STEP
 
 
-def reclaim(tx: Transaction, now: int) -> list[Task]:
-    """Take back leases that have run out, a bounded number of them; whose they were."""
-    tasks = tx.tasks("task_abandoned", now=now, limit=STEP)
+def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
+    """Take back leases that have run out, a bounded number of them; whose they were.
+
+    Some lanes leave that to whoever has `asked` for it.
+    """
+    tasks = tx.tasks("task_abandoned", now=now, limit=STEP, **({} if asked else by_hand(tx)))
     tx.prepare(tasks)
     owns = backoffs(tx, tasks)
     for task in tasks:
         tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
+    tx.reclaimed += tasks
     return tasks
+
+
+def by_hand(tx: Transaction) -> dict[str, list[str]]:
+    """The lanes, if there are any, in which leases that ran out are left alone."""
+    lanes = tx.policy.reclaimed_by_hand()
+    return {"by_hand": lanes} if lanes else {}
 
 
 def _promote_due(tx: Transaction, now: int) -> bool:

@@ -8,7 +8,7 @@ batch are decided one after another, on what the one before has left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -23,33 +23,33 @@ from fairlane.core.errors import (
     InvalidRequest,
     NotFound,
     QueueFull,
+    StoreMismatch,
 )
-from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task
+from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task, is_node
 from fairlane.core.retries import Backoff
-from fairlane.engine import dependencies, sessions
+from fairlane.engine import dependencies, isolation, redacting, sessions
 from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
-    ClaimDeliveries,
     Complete,
     Fail,
     NewBatch,
     Output,
-    OwedDelivery,
     Reclaim,
-    ReclaimDeliveries,
     Release,
     Renew,
     Reset,
     Retry,
-    SettleDelivery,
     Start,
     Submit,
     UseSecret,
 )
-from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
 from fairlane.wire import OUTPUT_CHARACTERS_MAX
+
+# So many refused submissions are kept for their callers to look at; of a flood, the rest is only
+# counted.
+REJECTED_KEPT_MAX: Final = 1000
 
 # -------------------------------------------------------------------- submit
 
@@ -98,10 +98,13 @@ def _submit_one(
         return error  # an answer to this request: others of the transaction are not to blame
     key = request.idempotency
     if key is None:
-        return _admit_all(tx, request, ordered, known, now)
+        return _not_allowed(tx, request, known) or _admit_all(tx, request, ordered, known, now)
     memory = remembered.get((key.agent, key.key))
     if memory is not None:
         return _again(tx, memory, key.digest)
+    problem = _not_allowed(tx, request, known)
+    if problem is not None:
+        return problem
     answers = _admit_all(tx, request, ordered, known, now)
     # A refused submission is to be tried again with the same key, so it is not remembered.
     seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
@@ -112,6 +115,14 @@ def _submit_one(
         row = (key.agent, key.key, key.digest, text, max(seqs), now)
         tx.remember_key(row)
     return answers
+
+
+def _not_allowed(
+    tx: Transaction, request: Submit, known: Mapping[str, Task]
+) -> FairlaneError | None:
+    if request.caller is None:
+        return None
+    return isolation.refusal(tx, request.caller, request.submissions, known)
 
 
 def _parents_first(submissions: Sequence[Submission]) -> Sequence[Submission]:
@@ -190,7 +201,7 @@ def _admit(
     enter: Callable[[], None] | None = None,
 ) -> Task | FairlaneError:
     """`leaving` and `enter`: see `sessions.Admit`."""
-    problem = admission.problem(submission, now)
+    problem = admission.problem(submission, now) or tx.vault.problem(submission.body)
     if problem:
         return problem
     policy = tx.policy
@@ -198,7 +209,7 @@ def _admit(
     refusal = _refusal(tx, submission.agent, submission.id, lane, leaving)
     if refusal:
         change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
-        tx.apply(change, body=_without_params(submission.body))
+        tx.reject(change, _without_params(submission.body), REJECTED_KEPT_MAX)
         return refusal
     if enter is not None:
         enter()
@@ -333,6 +344,7 @@ def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[Any]
 
 def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[Any]:
     tasks = tx.tasks_by_seq(request.seq for request in requests)
+    requests = redacting.reports(tx, tasks, requests, "progress")
     decisions = [_renewed(tx, tasks.get(request.seq), request, now) for request in requests]
     tx.renew(decision.change for decision in decisions if decision.change)
     for request, decision in zip(requests, decisions, strict=True):
@@ -348,7 +360,7 @@ def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> le
 
 def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
-    for request in requests:
+    for request in redacting.reports(tx, tasks, requests, "result"):
         _begin_late(tx, tasks.get(request.seq), request, now)
         task = tasks.get(request.seq)
         decision = leases.complete(task, request.token, request.result, now)
@@ -366,7 +378,7 @@ def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, no
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
     owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
-    for request in requests:
+    for request in redacting.reports(tx, tasks, requests, "error"):
         _begin_late(tx, tasks.get(request.seq), request, now)
         decision = leases.fail(
             tasks.get(request.seq),
@@ -399,6 +411,7 @@ def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None
 def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:
     """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
+    requests = redacting.reports(tx, tasks, requests, "text")
     answers = [None if r.trusted else leases.lost(tasks.get(r.seq), r.token) for r in requests]
     kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
     rows = [
@@ -428,8 +441,27 @@ def _within_limits(tx: Transaction, requests: Sequence[Output]) -> Iterator[Outp
 
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
     tasks = _load(tx, requests)
+    last = _given_back_too_often(tx, tasks.values())
     for request in requests:
-        yield _decided(tx, leases.release(tasks.get(request.seq), request.token, now))
+        task = tasks.get(request.seq)
+        yield _decided(tx, leases.release(task, request.token, now, last=request.seq in last))
+
+
+def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
+    """Our own nodes give back only what they could not begin, so theirs does not count."""
+    theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
+    if not theirs:
+        return set()
+    tx.write()
+    rows = tx.connection.run_rows("event_released", [(seq,) for seq in theirs])
+    counted: dict[int, int] = dict(row for row in rows)
+    found = set()
+    for seq, lane in theirs.items():
+        settings = tx.policy.lanes.get(lane)
+        most = settings.max_releases if settings else None
+        if most is not None and counted.get(seq, 0) >= most:
+            found.add(seq)
+    return found
 
 
 def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[Any]:
@@ -515,50 +547,21 @@ def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[
         owns = backoffs(tx, tasks)
         for task in tasks:
             tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
+        tx.reclaimed += tasks
         yield len(tasks)
 
 
-# -------------------------------------------------------------------- webhooks owed
-
-
-def claim_deliveries(
-    tx: Transaction, requests: Sequence[ClaimDeliveries], now: int
-) -> Iterator[Any]:
-    tx.write()
-    for request in requests:
-        rows = tx.connection.run("delivery_due", now=now, limit=request.limit)
-        held = [(row[0], now + request.hold_ms) for row in rows]
-        tx.connection.change_rows("delivery_claim", held)
-        yield [OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1) for row in rows]
-
-
-def reclaim_deliveries(
-    tx: Transaction, requests: Sequence[ReclaimDeliveries], now: int
-) -> Iterator[Any]:
-    """Only a failed try leaves an error, so one without has been claimed and not settled."""
-    tx.connection.run("delivery_reclaim", now=now)
-    return iter([None] * len(requests))
-
-
-def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: int) -> Iterator[Any]:
-    rows: list[Row] = []
-    for request in requests:
-        row: Row
-        if request.delivered:
-            row = (request.id, "delivered", now, None, now)
-        elif request.retry_after_ms is None:
-            row = (request.id, "given_up", now, request.error, now)
-        else:
-            row = (request.id, "due", now + request.retry_after_ms, request.error, None)
-        rows.append(row)
-    tx.connection.run_rows("delivery_settle", rows)
-    return iter([None] * len(requests))
+# -------------------------------------------------------------------- the secret of webhooks
 
 
 def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[Any]:
     for request in requests:
         kept = tx.connection.run("secret_get")[0][0]
-        if kept is None:
-            kept = request.candidate
-            tx.connection.run("secret_set", secret=kept)
-        yield kept
+        try:
+            secret = request.candidate if kept is None else tx.vault.open(kept)
+        except StoreMismatch as error:
+            yield error
+            continue
+        if secret is kept or kept is None:  # there was none, or it is from before there were keys
+            tx.connection.run("secret_set", secret=tx.vault.seal(secret))
+        yield secret

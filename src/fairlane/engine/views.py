@@ -14,6 +14,8 @@ import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core import events
+from fairlane.core.access import Token
+from fairlane.core.audit import Written
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.cron import QUEUED, RUNNING, Job, Run
@@ -24,6 +26,8 @@ from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.engine import explaining, planning, templates
+from fairlane.engine.watch_views import WatchViews
+from fairlane.engine.webhook_views import WebhookViews
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
 from fairlane.store.cron import job_from_row, run_from_row
 
@@ -46,7 +50,11 @@ class TaskView(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which tasks to list; `before` continues below a sequence number."""
+    """Which tasks to list; `before` continues below a sequence number, `floor` ends above one.
+
+    `parent` is a task that they depend on, `text` a pattern of LIKE with `!` before what is meant
+    as it stands. Both are for lists only.
+    """
 
     agent: str | None = None
     states: list[str] | None = None
@@ -55,16 +63,20 @@ class Filter(msgspec.Struct, frozen=True):
     batch: str | None = None
     kind: str | None = None
     before: int | None = None
+    parent: str | None = None
+    floor: int | None = None
+    text: str | None = None
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events to read; all that is given has to fit."""
+    """Which events to read; all that is given has to fit. `owner` is the agent who may see them."""
 
     task: str | None = None
     batch: str | None = None
     agent: str | None = None
     lane: str | None = None
     types: list[str] | None = None
+    owner: str | None = None
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -117,9 +129,10 @@ def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
     return task.gate == DEBOUNCE_GATE, not holds_turn(task), task.priority, task.seq
 
 
-class Views:
+class Views(WatchViews, WebhookViews):
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._vault = store.vault
         self._local = threading.local()
         self._connections: list[Connection] = []
         self._guard = threading.Lock()
@@ -134,9 +147,11 @@ class Views:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
         return found[0] if found else None
 
-    def why(self, task_id: str) -> explaining.Explained | None:
-        """Why it does not run yet."""
-        return self._ask(lambda connection: explaining.read(connection, task_id))
+    def why(
+        self, task_id: str, pace_of: explaining.PaceOf, agent: str | None
+    ) -> explaining.Explained | None:
+        """Why it does not run yet. With `agent`, other tasks are named only when they are its."""
+        return self._ask(lambda connection: explaining.read(connection, task_id, pace_of, agent))
 
     def _views(self, find: Callable[[Connection], list[Row]]) -> list[TaskView]:
         """Tasks with the logs of their attempts, all of one moment."""
@@ -157,8 +172,14 @@ class Views:
         rows = self._run("task_ids", limit=limit, **msgspec.structs.asdict(wanted))
         return [(row[0], row[1]) for row in rows]
 
-    def session(self, key: str) -> SessionView | None:
-        """A session with its tasks of one moment: those that run, and those that wait, in order."""
+    def session(self, key: str, agent: str | None = None) -> SessionView | None:
+        """A session with its tasks of one moment: those that run, and those that wait, in order.
+
+        With `agent`, one of that agent, with its tasks only.
+        """
+
+        def mine(rows: Iterable[Row]) -> list[Task]:
+            return [task for task in (Task(*row) for row in rows) if agent in (None, task.agent)]
 
         def read(connection: Connection) -> SessionView | None:
             with connection.snapshot():
@@ -170,15 +191,16 @@ class Views:
                 waiting = connection.run("session_open", session=key)
             return SessionView(
                 Session(*rows[0]),
-                [Task(*row) for row in turns],
-                sorted((Task(*row) for row in (*held, *waiting)), key=_place_in_session),
+                mine(turns),
+                sorted(mine((*held, *waiting)), key=_place_in_session),
             )
 
-        return self._ask(read)
+        found = self._ask(read)
+        return found if found and agent in (None, found.session.agent) else None
 
-    def sessions(self, after: str, limit: int) -> list[Session]:
-        """By key."""
-        rows = self._run("session_list", after=after, limit=limit)
+    def sessions(self, after: str, agent: str | None, limit: int) -> list[Session]:
+        """By key; of one agent or of all."""
+        rows = self._run("session_list", after=after, agent=agent, limit=limit)
         return [Session(*row) for row in rows]
 
     def oldest_waits(self, lanes: Sequence[str]) -> dict[str, int | None]:
@@ -231,16 +253,24 @@ class Views:
         given = msgspec.structs.asdict(wanted)
         return self._views(lambda connection: connection.run("task_list", limit=limit, **given))
 
-    def lanes(self) -> dict[str, Tally]:
-        return {row[0]: Tally(*row[1:]) for row in self._run("lane_view")}
+    def brief_tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
+        """Newest first, without the logs of their attempts."""
+        rows = self._run("task_list", limit=limit, **msgspec.structs.asdict(wanted))
+        return [_view(row) for row in rows]
 
-    def stats(self) -> tuple[dict[str, Tally], list[Row]]:
-        """Lanes and agents of one moment, so that the numbers add up."""
+    def lanes(self, agent: str | None = None) -> dict[str, Tally]:
+        """How much is where, of all agents or of one."""
+        return self._ask(lambda connection: _lanes(connection, agent))
+
+    def stats(self, agent: str | None = None) -> tuple[dict[str, Tally], list[Row]]:
+        """Lanes and agents of one moment, so that the numbers add up; of all agents or of one."""
 
         def read(connection: Connection) -> tuple[dict[str, Tally], list[Row]]:
             with connection.snapshot():
-                lanes = {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
-                return lanes, connection.run("agent_view", lane=None, limit=AGENTS_SHOWN_MAX)
+                agents = connection.run(
+                    "agent_view", lane=None, agent=agent, limit=AGENTS_SHOWN_MAX
+                )
+                return _lanes(connection, agent), agents
 
         return self._ask(read)
 
@@ -258,28 +288,38 @@ class Views:
         """What a lease would give, by the clock that judges unless another moment is asked for."""
 
         def moment(connection: Connection) -> int:
-            own = clock.judges or not self._store.shared
-            now: int = clock.now() if own else connection.run("moment")[0][0]
-            return now
+            return self._moment(connection, clock)
 
         return self._ask(lambda connection: planning.read(connection, asked, moment))
 
+    def _moment(self, connection: Connection, clock: Clock) -> int:
+        own = clock.judges or not self._store.shared
+        now: int = clock.now() if own else connection.run("moment")[0][0]
+        return now
+
     def entries(
-        self, states: Sequence[str], after: tuple[int, int] | None, limit: int
+        self, states: Sequence[str], agent: str | None, after: tuple[int, int] | None, limit: int
     ) -> list[TaskView]:
-        """Tasks of the lane `queue` in the order of rank and submission, behind a place there."""
+        """Tasks of the lane `queue` in the order of rank and submission, behind a place there.
+
+        Of all agents, or of one.
+        """
         rank, seq = after or (-(2**62), 0)
         rows = [(state,) for state in states]
 
         def find(connection: Connection) -> list[Row]:
-            found = connection.run_rows("entry_page", rows, rank=rank, seq=seq, limit=limit)
+            place: dict[str, Any] = {"rank": rank, "seq": seq, "limit": limit}
+            if agent is None:
+                found = connection.run_rows("entry_page", rows, **place)
+            else:
+                found = connection.run_rows("entry_page_of", rows, agent=agent, **place)
             return sorted(found, key=_place_in_queue)[:limit]
 
         return [_view(row) for row in self._ask(find)]
 
     def job(self, job_id: str) -> Job | None:
         rows = self._ask(lambda connection: connection.run_rows("job_by_id", [(job_id,)]))
-        return job_from_row(rows[0]) if rows else None
+        return job_from_row(rows[0], self._vault) if rows else None
 
     def jobs(
         self,
@@ -294,14 +334,21 @@ class Views:
         rows = self._run(
             "job_list", agent=agent, name=name, enabled=wanted, before=before, limit=limit
         )
-        return [job_from_row(row) for row in rows]
+        return [job_from_row(row, self._vault) for row in rows]
 
     def runs(
-        self, job_id: str | None, status: str | None, before: int | None, limit: int
+        self,
+        job_id: str | None,
+        status: str | None,
+        agent: str | None,
+        before: int | None,
+        limit: int,
     ) -> list[Run]:
-        """Entries of the run log, newest first, below `before`. A job may be gone already."""
+        """Entries of the run log, newest first, below `before`. A job may be gone already; those of
+        one agent only are of jobs that are there.
+        """
         key = "started" if status in (QUEUED, RUNNING) else "status"
-        wanted = {key: status, "before": before, "limit": limit}
+        wanted = {key: status, "before": before, "agent": agent, "limit": limit}
         if job_id is None:
             rows = self._run("run_list", **wanted)
         else:
@@ -317,25 +364,30 @@ class Views:
     def template(self, template_id: str) -> Template | None:
         wanted = [(template_id,)]
         rows = self._ask(lambda connection: connection.run_rows("template_by_id", wanted))
-        return templates.from_row(rows[0]) if rows else None
+        return templates.from_row(rows[0], self._vault) if rows else None
 
     def templates(self, name: str | None, before: int | None, limit: int) -> list[Template]:
         """Newest first; `before` continues below a sequence number."""
         rows = self._run("template_list", name=name, before=before, limit=limit)
-        return [templates.from_row(row) for row in rows]
+        return [templates.from_row(row, self._vault) for row in rows]
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
         wanted = [(seq,) for seq in seqs]
         found = self._views(lambda connection: connection.run_rows("task_view_many", wanted))
         return {view.task.seq: view for view in found}
 
-    def next_delivery_ms(self, now: int) -> int | None:
-        """How long until a webhook is due, by the clock that judges; None when none is owed."""
-        left: int | None = self._run("delivery_next", now=now)[0][0]
-        return left
+    def audit(self, wanted: dict[str, Any], limit: int) -> list[Written]:
+        """Newest first."""
+        return [Written(*row) for row in self._run("audit_list", **wanted, limit=limit)]
 
-    def deliveries(self, task_id: str) -> list[Row]:
-        return self._run("delivery_view", id=task_id)
+    def agent_of(self, seq: int) -> str | None:
+        """Whose a task is; None when there is none."""
+        rows = self._run("task_agent", seq=seq)
+        return rows[0][0] if rows else None
+
+    def all_tokens(self) -> list[Token]:
+        """Oldest first, with logins."""
+        return [Token(*row) for row in self._run("token_all")]
 
     def disagreements(self) -> list[str]:
         """Recount everything and name each counter that differs. Empty is what it should be."""
@@ -355,6 +407,10 @@ class Views:
 
     def _run(self, name: str, /, **values: Any) -> list[Row]:
         return self._ask(lambda connection: connection.run(name, **values))
+
+    def ask(self, read: Callable[..., T], *arguments: Any) -> T:
+        """A read that stands elsewhere; its first argument is the connection."""
+        return self._ask(lambda connection: read(connection, *arguments))
 
     def _ask(self, read: Callable[[Connection], T]) -> T:
         """A connection may have died of old age or of a restarted database: try a fresh one."""
@@ -384,6 +440,23 @@ class Views:
             with self._guard:
                 self._connections.append(connection)
         return connection
+
+
+def _lanes(connection: Connection, agent: str | None) -> dict[str, Tally]:
+    lanes = {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
+    if agent is None:
+        return lanes
+    found = dict.fromkeys(lanes, Tally())
+    pairs = [(lane, agent) for lane in lanes]
+    for row in connection.run_rows("line_find", pairs) if pairs else ():
+        line = Line(*row)
+        sums = zip(_tally(found[line.lane]), _tally(line), strict=True)
+        found[line.lane] = Tally(*(one + other for one, other in sums))
+    return found
+
+
+def _tally(tally: Tally) -> list[int]:
+    return [getattr(tally, name) for name in Tally.__struct_fields__]
 
 
 def _view(row: Row) -> TaskView:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -55,6 +56,10 @@ class Writer:
         self._nudged = True
         self._stopping = False
         self._begins_asked = False  # the thread begins with the first request
+        # How it is doing, for whoever asks. Moments are of the monotonic clock.
+        self.busy_since: float | None = None
+        self.written_at: float | None = None
+        self.trouble: str | None = None  # why the last batch could not be written
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
     def start(self, *, look: bool = True) -> None:
@@ -71,6 +76,16 @@ class Writer:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still answer. One that nobody has asked yet may not have begun."""
+        return self._thread.ident is None or self._thread.is_alive()
+
+    @property
+    def backlog(self) -> int:
+        """How many requests wait for the next batch."""
+        return len(self._inbox)
 
     async def ask(self, request: Any) -> Any:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
@@ -89,6 +104,11 @@ class Writer:
         self._post(ticket)
         return ticket.future.result()
 
+    def tell(self, request: Any) -> None:
+        """Have it done; nobody waits for the answer."""
+        with contextlib.suppress(StoreUnavailable):
+            self._post(_of_thread(request))
+
     def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
         """The answers to several requests in one go; errors are answers here."""
         tickets = [_of_thread(request) for request in requests]
@@ -106,12 +126,19 @@ class Writer:
             self._nudged = True
             self._wake.notify()
 
-    def withdraw(self, worker: str | None) -> int:
-        """Answer the waiting leases of a worker, or of all, with nothing; how many those were."""
+    def withdraw(self, worker: str | None, agent: str | None = None) -> int:
+        """Answer the waiting leases of a worker, or of all, with nothing; how many those were.
+
+        With `agent`, only leases that are for that agent's tasks.
+        """
+
+        def is_mine(ticket: Ticket) -> bool:
+            return _is_lease_of(ticket, worker) and agent in (None, ticket.request.agent)
+
         with self._wake:
-            mine = [t for t in (*self._waiting, *self._inbox) if _is_lease_of(t, worker)]
-            self._waiting = [t for t in self._waiting if not _is_lease_of(t, worker)]
-            self._inbox = deque(t for t in self._inbox if not _is_lease_of(t, worker))
+            mine = [t for t in (*self._waiting, *self._inbox) if is_mine(t)]
+            self._waiting = [t for t in self._waiting if not is_mine(t)]
+            self._inbox = deque(t for t in self._inbox if not is_mine(t))
         _answer((ticket, []) for ticket in mine)
         return len(mine)
 
@@ -177,21 +204,29 @@ class Writer:
             self._nudged = False
             self._waiting = [t for t in self._waiting if not t.future.done()]
             waiting = list(self._waiting)
+        self.busy_since = self.engine.clock.monotonic()
         try:
             outcome = self.engine.apply(
                 [ticket.request for ticket in batch], [ticket.request for ticket in waiting]
             )
         except FairlaneError as error:
+            self.trouble = error.message
             self.nudge()  # those who wait for leases are still to be served
             _answer((ticket, error) for ticket in batch)
             if isinstance(error, OperatorError):  # only a person can help: no need to hurry
                 log.warning("nothing can be done: %s", error.message)
                 self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         except Exception as error:
+            self.trouble = "something went wrong there; see the log"
             log.exception("a batch of %d could not be applied", len(batch))
             self._write_one_by_one(batch, error)
         else:
+            self.trouble = None
+            if outcome.committed:
+                self.written_at = self.engine.clock.monotonic()
             self._share(batch, waiting, outcome)
+        finally:
+            self.busy_since = None
 
     def _has_reason(self) -> bool:
         """Somebody asked, something is due, or another process has written to the store."""

@@ -22,6 +22,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from fairlane import wire
+from fairlane.core import access
+from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import FairlaneError, InvalidRequest, PayloadTooLarge
 from fairlane.core.policy import nearest
 
@@ -30,16 +32,24 @@ STATUS: Final[Mapping[str, int]] = {
     "batch_too_large": 400,
     "invalid_policy": 400,
     "target_refused": 400,
+    "unauthenticated": 401,
     "forbidden": 403,
     "not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "conflict": 409,
     "idempotency_conflict": 409,
     "message_stale": 409,
     "lease_lost": 409,
     "payload_too_large": 413,
+    "uri_too_long": 414,
+    "unsupported_media_type": 415,
+    "misdirected": 421,
     "queue_full": 429,
     "session_queue_full": 429,
+    "rate_limited": 429,
+    "quota_exceeded": 429,
+    "headers_too_large": 431,
     "internal_error": 500,
     "store_mismatch": 500,
     "draining": 503,
@@ -55,21 +65,25 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON: Final = (b"content-type", b"application/json")
-_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 class Request:
-    """What a route may ask about a request. `path` holds the parts of the path that vary."""
+    """What a route may ask about a request. `path` holds the parts of the path that vary.
 
-    __slots__ = ("_receive", "_scope", "path")
+    `caller` is who asks; whatever a route reads or changes has to be that caller's to see.
+    """
+
+    __slots__ = ("_body", "_receive", "caller", "path", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._scope = scope
+        self.scope = scope
         self._receive = receive
+        self._body: bytes | None = None
         self.path: Mapping[str, str] = {}
+        self.caller: Caller = TRUSTED
 
     def header(self, name: bytes) -> str | None:
-        for key, value in self._scope["headers"]:
+        for key, value in self.scope["headers"]:
             if key == name:
                 text: str = value.decode("latin-1")
                 return text
@@ -77,12 +91,18 @@ class Request:
 
     def query(self, *known: str) -> dict[str, str]:
         """The query's values; the first of each. Unknown names are refused, not ignored."""
-        values = parse_qs(self._scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        text = self.scope["query_string"].decode("latin-1")
+        try:
+            values = parse_qs(text, keep_blank_values=True, errors="strict")
+        except ValueError:
+            raise InvalidRequest("the query is not UTF-8, percent-encoded") from None
         for name in values:
             if name not in known:
                 hint = nearest(name, known)
                 raise InvalidRequest(f"unknown query parameter '{name[:40]}'{hint}")
-            if any("\0" in value for value in values[name]):
+            if len(values[name]) > 1:
+                raise InvalidRequest(f"query parameter '{name}' must not be given twice")
+            if "\0" in values[name][0]:
                 raise InvalidRequest(f"query parameter '{name}' must not hold the character U+0000")
         return {name: found[0] for name, found in values.items()}
 
@@ -101,7 +121,7 @@ class Request:
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
         """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
         declared = self.header(b"content-length")
-        if declared and declared.isdigit() and int(declared) > most:
+        if declared and declared.isascii() and declared.isdigit() and int(declared) > most:
             raise _too_large(most)
         chunks: list[bytes] = []
         size = 0
@@ -115,8 +135,23 @@ class Request:
             if size > most:
                 raise _too_large(most)
             if not message.get("more_body"):
-                return chunk if not chunks else b"".join([*chunks, chunk])
+                self._body = chunk if not chunks else b"".join([*chunks, chunk])
+                return self._body
             chunks.append(chunk)
+
+    async def again(self) -> MutableMapping[str, Any]:
+        """What `receive` gives, for who reads after this: the body first, once more."""
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """A body that is sent as it is, in place of JSON."""
+
+    body: bytes
+    type: str
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -134,16 +169,37 @@ class Stream(msgspec.Struct, frozen=True):
 Handler = Callable[[Request], Awaitable[Answer | Stream]]
 
 
+class Route(msgspec.Struct, frozen=True):
+    """Who answers, and who may ask: a token with `scope`, or with None any token that is valid.
+
+    `agents` says that tokens which are one agent's may ask too: then the handler sees to it that
+    they see and touch nothing else. `open` needs no token.
+    """
+
+    handler: Handler
+    scope: access.Scope | None
+    agents: bool = True
+    open: bool = False
+
+
+Routes = dict[str, dict[str, Route]]
+
+
 def refusal(problem: FairlaneError) -> Answer:
     headers = None
     if problem.retry_after_ms is not None:
         headers = {"Retry-After": str(max(1, -(-problem.retry_after_ms // 1000)))}
+    if problem.code == "unauthenticated":
+        headers = {"WWW-Authenticate": "Bearer"}
     return Answer(STATUS.get(problem.code, 500), wire.error(problem), headers)
 
 
 async def send_answer(send: Send, answer: Answer) -> None:
-    body = wire.encode(answer.shape)
-    headers = [_JSON, _NOSNIFF, (b"content-length", b"%d" % len(body))]
+    if isinstance(answer.shape, Raw):
+        body, kind = answer.shape.body, (b"content-type", answer.shape.type.encode())
+    else:
+        body, kind = wire.encode(answer.shape), _JSON
+    headers = [kind, (b"content-length", b"%d" % len(body))]
     for name, value in (answer.headers or {}).items():
         headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -156,7 +212,6 @@ async def send_stream(send: Send, request: Request, stream: Stream) -> None:
         (b"content-type", b"text/event-stream"),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),
-        _NOSNIFF,
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     sending = asyncio.create_task(_send_pieces(send, stream))
@@ -196,7 +251,9 @@ def whole_number(
 
 
 def actor(request: Request) -> str | None:
-    """Who asks, by their own account."""
+    """Who asks: whose token it is, or where none is needed, by their own account."""
+    if request.caller.token is not None:
+        return request.caller.name
     return short_text("the header X-Fairlane-Actor", request.header(b"x-fairlane-actor"))
 
 

@@ -7,13 +7,18 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from fairlane import strict, wire
+from fairlane.core.access import CALLER
 from fairlane.core.errors import FairlaneError, NotFound
 from fairlane.engine.node import Node
+from fairlane.http import openapi
 from fairlane.http.answers import (
     Answer,
-    Handler,
+    Raw,
     Receive,
     Request,
+    Route,
+    Routes,
     Scope,
     Send,
     Stream,
@@ -21,16 +26,25 @@ from fairlane.http.answers import (
     send_answer,
     send_stream,
 )
+from fairlane.http.audit import AuditLog, note_denied, recorded
+from fairlane.http.auth import Gate
 from fairlane.http.batches import Batches
+from fairlane.http.browsers import went_wrong
 from fairlane.http.cron import Cron
+from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.events import Events
+from fairlane.http.health import Health
 from fairlane.http.lanes import Lanes
 from fairlane.http.leases import Leases
+from fairlane.http.metrics import MetricsRoute
 from fairlane.http.policy import Policies
 from fairlane.http.queue import Queue
 from fairlane.http.sessions import Sessions
 from fairlane.http.tasks import Tasks
 from fairlane.http.templates import Templates
+from fairlane.http.tokens import TokenRoutes
+from fairlane.http.watch import Watch
+from fairlane.http.webhooks import Webhooks
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
@@ -49,16 +63,22 @@ class HttpApp:
         *,
         look_seconds: float | None = None,
         mounts: Mapping[str, Application] | None = None,
+        exposed: bool = False,
     ) -> None:
         """`look_seconds`: how often streams look for what others wrote, when nobody tells.
 
-        `mounts` are applications of their own that answer POST at a path.
+        `mounts` are applications of their own that answer POST at a path. `exposed`: others than
+        this machine can reach it, so that every caller needs a token.
         """
         self._node = node
         self._mounts = mounts or {}
+        self._dashboard = Dashboard()
+        self._described: Raw | None = None
+        self.gate = Gate(node, exposed=exposed)
         tasks = Tasks(node, check_url)
-        self.routes: dict[str, dict[str, Handler]] = {
-            "/": {"GET": self._about},
+        self.routes: Routes = {
+            "/": {"GET": Route(self._about, None, open=True)},
+            "/openapi.json": {"GET": Route(self._openapi, None)},
             **tasks.routes(),
             **Events(node, look_seconds).routes(),
             **Batches(node).routes(),
@@ -69,9 +89,16 @@ class HttpApp:
             **Queue(node).routes(),
             **Templates(node, tasks).routes(),
             **Cron(node, check_url).routes(),
-            "/health/live": {"GET": self._live},
-            "/health/ready": {"GET": self._ready},
+            **Webhooks(node, check_url).routes(),
+            **self._dashboard.routes(),
+            **self.gate.routes(),
+            **TokenRoutes(node).routes(),
+            **AuditLog(node).routes(),
+            **Watch(node).routes(),
+            **MetricsRoute(node).routes(),
+            **Health(node).routes(),
         }
+        self.routes = recorded(self.routes, node.audit)
         self._patterns = [
             (re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path)), methods)
             for path, methods in self.routes.items()
@@ -81,32 +108,60 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        request = Request(scope, receive)
         mounted = self._mounts.get(scope["path"])
         if mounted is not None:
-            await mounted(scope, receive, send)
+            problem = await self._let_in(scope, request)
+            if problem is None:
+                await mounted(scope, request.again, send)
+            else:
+                await send_answer(send, problem)
             return
-        request = Request(scope, receive)
-        answer = await self._answer(scope, request)
+        tracer = self._node.tracer
+        if tracer is None:
+            answer = await self._answer(scope, request)
+        else:
+            with tracer.within(request.header(b"traceparent")):
+                answer = await self._answer(scope, request)
         if isinstance(answer, Answer):
             await send_answer(send, answer)
         else:
-            await send_stream(send, request, answer)
+            pieces = self.gate.while_valid(scope, request, answer.pieces)
+            await send_stream(send, request, Stream(pieces))
 
     async def _answer(self, scope: Scope, request: Request) -> Answer | Stream:
         try:
             methods = self._find(scope, request)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            if method not in methods:
-                return _not_allowed(scope["method"], methods)
-            return await methods[method](request)
+            route = methods.get(method)
+            if route is None:
+                await self.gate.admit(scope, request)
+                return _not_allowed(scope, methods)
+            if not route.open:
+                await self.gate.admit(scope, request, route)
+            return await route.handler(request)
         except FairlaneError as error:
+            note_denied(self._node.audit, scope, request, error)
             return refusal(error)
         except Exception:
-            log.exception("%s %s went wrong", scope["method"], scope["path"])
-            shape = {"code": "internal_error", "error": "something went wrong here; see the log"}
-            return Answer(500, shape)
+            number = scope.get("request_id", b"of this process").decode()
+            log.exception("%s %s went wrong (request %s)", scope["method"], scope["path"], number)
+            return went_wrong()
 
-    def _find(self, scope: Scope, request: Request) -> dict[str, Handler]:
+    async def _let_in(self, scope: Scope, request: Request) -> Answer | None:
+        """For what answers for itself: why not, or None and the caller's name in the scope."""
+        try:
+            await self.gate.admit(scope, request)
+            if scope["method"] == "POST":
+                strict.check_any(await request.body())
+        except FairlaneError as error:
+            note_denied(self._node.audit, scope, request, error)
+            return refusal(error)
+        scope[CALLER] = request.caller
+        return None
+
+    def _find(self, scope: Scope, request: Request) -> dict[str, Route]:
+        """What answers there, by method; nothing for a path that nobody knows."""
         path = scope["path"]
         exact = self.routes.get(path)
         # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
@@ -117,25 +172,27 @@ class HttpApp:
             if found:
                 request.path = found.groupdict()
                 return methods
-        raise NotFound(f"there is nothing at {path[:100]}; GET / lists the routes")
+        return {}
 
-    async def _about(self, _: Request) -> Answer:
+    async def _about(self, request: Request) -> Answer:
+        if wants_page(request):
+            return self._dashboard.serve(request)
+        await self.gate.admit(request.scope, request)
         routes = {path: sorted(methods) for path, methods in self.routes.items()}
         routes |= {path: ["POST"] for path in self._mounts}
         return Answer(200, {"name": "fairlane", "version": __version__, "routes": routes})
 
-    async def _live(self, _: Request) -> Answer:
-        return Answer(200, {"status": "live"})
-
-    async def _ready(self, _: Request) -> Answer:
-        if self._node.draining:
-            return Answer(503, {"status": "draining"})
-        await self._node.views.read(self._node.views.lanes)
-        return Answer(200, {"status": "ready"})
+    async def _openapi(self, request: Request) -> Answer:
+        request.query()
+        if self._described is None:
+            self._described = Raw(wire.encode(openapi.document(self.routes)), openapi.JSON)
+        return Answer(200, self._described)
 
 
-def _not_allowed(method: str, methods: dict[str, Handler]) -> Answer:
+def _not_allowed(scope: Scope, methods: dict[str, Route]) -> Answer:
+    if not methods:
+        raise NotFound(f"there is nothing at {scope['path'][:100]}; GET / lists the routes")
     allowed = ", ".join(methods)
-    error = f"{method} is not allowed here; allowed: {allowed}"
+    error = f"{scope['method']} is not allowed here; allowed: {allowed}"
     shape = {"code": "method_not_allowed", "error": error}
     return Answer(405, shape, {"Allow": allowed})

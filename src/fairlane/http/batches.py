@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from fairlane import wire
+from fairlane.core.access import Scope
+from fairlane.core.batches import Batch
 from fairlane.core.errors import NotFound
 from fairlane.engine.node import Node
-from fairlane.http.answers import Answer, Handler, Request, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
 
 
 class Batches:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/batches": {"GET": self.list},
-            "/batches/{id}": {"GET": self.show},
-            "/batches/{id}/cancel": {"POST": self.cancel},
+            "/batches": {"GET": Route(self.list, Scope.READ)},
+            "/batches/{id}": {"GET": Route(self.show, Scope.READ)},
+            "/batches/{id}/cancel": {"POST": Route(self.cancel, Scope.CANCEL)},
         }
 
     async def list(self, request: Request) -> Answer:
@@ -29,7 +31,8 @@ class Batches:
         before = whole_number(query, "cursor", None, low=1, high=2**62)
         assert limit is not None
         views = self._node.views
-        found = await views.read(views.batches, query.get("agentId") or None, before, limit + 1)
+        agent = request.caller.agent_for(query.get("agentId")) or None
+        found = await views.read(views.batches, agent, before, limit + 1)
         page = found[:limit]
         shape: dict[str, Any] = {"batches": [wire.batch_status(one) for one in page]}
         shape["count"] = len(page)
@@ -39,13 +42,18 @@ class Batches:
 
     async def show(self, request: Request) -> Answer:
         request.query()
-        views = self._node.views
-        found = await views.read(views.batch, request.path["id"])
-        if found is None:
-            raise NotFound("batch not found")
-        return Answer(200, wire.batch_status(*found))
+        return Answer(200, wire.batch_status(*await self._found(request)))
 
     async def cancel(self, request: Request) -> Answer:
         batch_id = request.path["id"]
+        if request.caller.agent is not None:
+            await self._found(request)
         count = await self._node.cancel_batch(batch_id)
         return Answer(200, {"batchId": batch_id, "cancelled": count, "state": "cancelled"})
+
+    async def _found(self, request: Request) -> tuple[Batch, dict[str, int]]:
+        views = self._node.views
+        found = await views.read(views.batch, request.path["id"])
+        if found is None or not request.caller.owns(found[0].agent):
+            raise NotFound("batch not found")
+        return found

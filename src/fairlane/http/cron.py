@@ -6,6 +6,7 @@ masked. A log outlives its job: by the job's id its runs can still be read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,12 +14,13 @@ from zoneinfo import ZoneInfo
 
 from fairlane import fields, jobs, wire
 from fairlane.core import cron
+from fairlane.core.access import Scope
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidRequest, NotFound
 from fairlane.engine.cron import not_found
 from fairlane.engine.node import Node
 from fairlane.engine.requests import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
-from fairlane.http.answers import Answer, Handler, Request, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
 
 PREVIEW_DEFAULT: Final = 5
 PREVIEW_MAX: Final = 100
@@ -31,15 +33,22 @@ class Cron:
         self._node = node
         self._check_url = check_url
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/cron/jobs": {"POST": self.create, "GET": self.list},
-            "/cron/jobs/{id}": {"GET": self.show, "PATCH": self.update, "DELETE": self.delete},
-            "/cron/jobs/{id}/toggle": {"POST": self.toggle},
-            "/cron/jobs/{id}/run": {"POST": self.run},
-            "/cron/jobs/{id}/runs": {"GET": self.runs_of},
-            "/cron/runs": {"GET": self.runs},
-            "/cron/preview": {"GET": self.preview},
+            "/cron/jobs": {
+                "POST": Route(self.create, Scope.OPERATE),
+                "GET": Route(self.list, Scope.READ),
+            },
+            "/cron/jobs/{id}": {
+                "GET": Route(self.show, Scope.READ),
+                "PATCH": Route(self.update, Scope.OPERATE),
+                "DELETE": Route(self.delete, Scope.OPERATE),
+            },
+            "/cron/jobs/{id}/toggle": {"POST": Route(self.toggle, Scope.OPERATE)},
+            "/cron/jobs/{id}/run": {"POST": Route(self.run, Scope.OPERATE)},
+            "/cron/jobs/{id}/runs": {"GET": Route(self.runs_of, Scope.READ)},
+            "/cron/runs": {"GET": Route(self.runs, Scope.READ)},
+            "/cron/preview": {"GET": Route(self.preview, Scope.READ)},
         }
 
     # ---------------------------------------------------------------- jobs
@@ -48,6 +57,8 @@ class Cron:
         """One job, or all of `{"jobs": […]}` or none."""
         body = fields.parse_object(await request.body())
         documents = jobs.documents_of(body)
+        for document in [body] if documents is None else documents:
+            _claim(request, document)
         for number, document in enumerate([body] if documents is None else documents):
             self._check_urls(document, "" if documents is None else f"jobs[{number}]: ")
         if documents is None:
@@ -71,9 +82,8 @@ class Cron:
         enabled = _flag(query, "enabled")
         limit, before = _page(query)
         views = self._node.views
-        found = await views.read(
-            views.jobs, query.get("agentId"), query.get("name"), enabled, before, limit + 1
-        )
+        agent = request.caller.agent_for(query.get("agentId"))
+        found = await views.read(views.jobs, agent, query.get("name"), enabled, before, limit + 1)
         page = found[:limit]
         shape: dict[str, Any] = {"jobs": [_job(one) for one in page], "count": len(page)}
         if len(found) > limit:
@@ -87,6 +97,8 @@ class Cron:
         document = fields.parse_object(await request.body())
         self._check_urls(document)
         job = await self._found(request)
+        if request.caller.agent is not None and "agentId" in document:
+            _claim(request, document)
         return Answer(200, _job(await self._node.writer.ask(UpdateJob(job.id, document))))
 
     async def delete(self, request: Request) -> Answer:
@@ -112,8 +124,8 @@ class Cron:
     async def runs_of(self, request: Request) -> Answer:
         query = request.query("status", "limit", "cursor")
         word = request.path["id"]
-        job = await self._job(word)
-        answer = await self._runs(query, word if job is None else job.id)
+        job = await self._job(request, word)
+        answer = await self._runs(request, query, word if job is None else job.id)
         if job is None and not answer.shape["count"] and not query.get("cursor"):
             hint = "; /cron/runs lists also the runs of jobs that are gone"
             raise NotFound(not_found(word).message + hint)
@@ -121,16 +133,17 @@ class Cron:
 
     async def runs(self, request: Request) -> Answer:
         query = request.query("jobId", "status", "limit", "cursor")
-        return await self._runs(query, query.get("jobId") or None)
+        return await self._runs(request, query, query.get("jobId") or None)
 
-    async def _runs(self, query: Mapping[str, str], job_id: str | None) -> Answer:
+    async def _runs(self, request: Request, query: Mapping[str, str], job_id: str | None) -> Answer:
         status = query.get("status") or None
         if status is not None and status not in cron.STATUSES:
             known = ", ".join(cron.STATUSES)
             raise InvalidRequest(f"query parameter 'status' must be one of {known}")
         limit, before = _page(query)
         views = self._node.views
-        found = await views.read(views.runs, job_id, status, before, limit + 1)
+        agent = request.caller.agent
+        found = await views.read(views.runs, job_id, status, agent, before, limit + 1)
         page = found[:limit]
         shape: dict[str, Any] = {"runs": [wire.run(one) for one in page], "count": len(page)}
         if len(found) > limit:
@@ -143,7 +156,10 @@ class Cron:
         assert count is not None
         zone = query.get("tz") or "UTC"
         try:
-            moments = jobs.preview(_schedule(query), zone, count, self._node.clock.now())
+            # In a thread: dates that seldom come take long to find.
+            moments = await asyncio.to_thread(
+                jobs.preview, _schedule(query), zone, count, self._node.clock.now()
+            )
         except InvalidRequest as error:
             raise InvalidRequest(error.message.replace("'schedule.", "'")) from None
         shapes = [{"utc": wire.moment(at), "local": _local(at, zone)} for at in moments]
@@ -153,18 +169,20 @@ class Cron:
 
     async def _found(self, request: Request) -> Job:
         word = request.path["id"]
-        job = await self._job(word)
+        job = await self._job(request, word)
         if job is None:
             raise not_found(word)
         return job
 
-    async def _job(self, word: str) -> Job | None:
-        """By its id, or by a name that only one agent has given to a job."""
-        views = self._node.views
+    async def _job(self, request: Request, word: str) -> Job | None:
+        """By its id, or by a name that only one agent has given to a job; of those that the caller
+        may see.
+        """
+        views, caller = self._node.views, request.caller
         job: Job | None = await views.read(views.job, word)
-        if job is not None:
+        if job is not None and caller.owns(job.definition.agent_id):
             return job
-        named: list[Job] = await views.read(views.jobs, None, word, None, None, 2)
+        named: list[Job] = await views.read(views.jobs, caller.agent, word, None, None, 2)
         if len(named) > 1:
             raise Conflict(f"several agents have a job named '{word[:128]}': name it by its id")
         return named[0] if named else None
@@ -184,6 +202,16 @@ class Cron:
                 except FairlaneError as error:
                     message = f"{where}invalid job: field '{field}': {error.message}"
                     raise InvalidRequest(message) from None
+
+
+def _claim(request: Request, document: Any) -> None:
+    """A job that says nothing of an agent is the caller's, if that is one."""
+    caller = request.caller
+    if caller.agent is None or not isinstance(document, dict):
+        return  # what is no object is refused later
+    given = document.get("agentId")
+    if given is None or isinstance(given, str):
+        document["agentId"] = caller.agent_for(given)
 
 
 def _of_one(error: FairlaneError) -> FairlaneError:

@@ -7,21 +7,24 @@ the node's bell; on a shared store they also look by themselves now and then.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from fairlane import wire
 from fairlane.core import events, lifecycle
+from fairlane.core.access import Scope
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.views import EventFilter, EventView, Piece
-from fairlane.http.answers import Answer, Handler, Request, Stream, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, Stream, whole_number
 
 HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
 WINDOW: Final = 5000
 PAGE: Final = 500
+PULSE_SECONDS: Final = 0.5  # between two of them, however much happens
 _HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 _FILTERS: Final = {"taskId": "task", "batchId": "batch", "agentId": "agent", "lane": "lane"}
@@ -34,17 +37,20 @@ class Events:
         self._node = node
         self._look_seconds = LOOK_AGAIN_SECONDS if node.store.shared else look_seconds
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/events": {"GET": self.read},
-            "/tasks/{id}/events": {"GET": self.of_task},
-            "/tasks/{id}/output": {"GET": self.output},
+            "/events": {"GET": Route(self.read, Scope.READ)},
+            "/events/pulse": {"GET": Route(self.pulse, Scope.READ)},
+            "/tasks/{id}/events": {"GET": Route(self.of_task, Scope.READ)},
+            "/tasks/{id}/output": {"GET": Route(self.output, Scope.READ)},
         }
 
     async def read(self, request: Request) -> Answer | Stream:
         query = request.query(*_FILTERS, "type", "after", "limit")
+        request.caller.agent_for(query.get("agentId"))
         wanted = EventFilter(
             types=_types(query.get("type", "")),
+            owner=request.caller.agent,
             **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},
         )
         after = _after(request, query)
@@ -54,9 +60,14 @@ class Events:
             after = await self._node.views.read(self._node.views.last_event)
         return Stream(self._follow(wanted, after))
 
+    async def pulse(self, request: Request) -> Stream:
+        """That something has happened, seldom enough to be cheap however much happens."""
+        request.query()
+        return Stream(self._beat())
+
     async def of_task(self, request: Request) -> Answer:
         request.query()
-        view = await self._node.show(request.path["id"])
+        view = await self._node.show(request.path["id"], request.caller.agent)
         views = self._node.views
         last = await views.read(views.last_event)
         found = await views.read(
@@ -66,7 +77,7 @@ class Events:
 
     async def output(self, request: Request) -> Answer | Stream:
         query = request.query("follow")
-        view = await self._node.show(request.path["id"])
+        view = await self._node.show(request.path["id"], request.caller.agent)
         if request.wants_events() or query.get("follow") in ("1", "true"):
             return Stream(self._follow_output(view.task.id, view.task.seq))
         pieces = [piece async for piece in self._pieces(view.task.seq)]
@@ -119,6 +130,23 @@ class Events:
                 if drained:
                     return
                 async for beat in self._wait(waiter, self._news(views.last_event, after)):
+                    yield beat
+
+    async def _beat(self) -> AsyncIterator[bytes]:
+        views = self._node.views
+        told = -1
+        with self._node.follow() as waiter:
+            yield _HELLO
+            while True:
+                drained = self._node.drained
+                last = await views.read(views.last_event)
+                if last != told:
+                    told = last
+                    yield wire.sse("pulse", {"id": last})
+                if drained:
+                    return
+                await asyncio.sleep(PULSE_SECONDS)
+                async for beat in self._wait(waiter, self._news(views.last_event, told)):
                     yield beat
 
     async def _follow_output(self, task_id: str, seq: int) -> AsyncIterator[bytes]:

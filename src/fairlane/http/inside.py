@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from fairlane import sse
+from fairlane.core.access import CALLER, TRUSTED, Caller
 from fairlane.core.errors import StoreUnavailable
 from fairlane.http.answers import Receive
 from fairlane.http.app import HttpApp
@@ -34,7 +35,7 @@ class Streaming(msgspec.Struct, frozen=True):
     pieces: AsyncIterator[bytes]
 
 
-async def ask(app: HttpApp, request: Request) -> Answer:
+async def ask(app: HttpApp, request: Request, caller: Caller = TRUSTED) -> Answer:
     status, found, body = 0, {}, b""
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -44,7 +45,7 @@ async def ask(app: HttpApp, request: Request) -> Answer:
         else:
             body += message.get("body", b"")
 
-    await app(_scope(request), _receive(request), send)
+    await app(_scope(request, caller), _receive(request), send)
     return Answer(status, found, body)
 
 
@@ -140,7 +141,7 @@ def _headers(message: MutableMapping[str, Any]) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in message["headers"]}
 
 
-def _scope(request: Request) -> dict[str, Any]:
+def _scope(request: Request, caller: Caller = TRUSTED) -> dict[str, Any]:
     path, _, query = request.target.partition("?")
     headers = {"host": "127.0.0.1", **request.headers}
     return {
@@ -156,4 +157,5 @@ def _scope(request: Request) -> dict[str, Any]:
         "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
+        CALLER: caller,
     }

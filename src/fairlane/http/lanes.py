@@ -6,13 +6,14 @@ from typing import Final
 
 from fairlane import wire
 from fairlane.core import lifecycle
+from fairlane.core.access import Scope
 from fairlane.core.counts import Tally
 from fairlane.core.errors import NotFound
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Cancel, SetPolicy
 from fairlane.engine.views import Filter
-from fairlane.http.answers import Answer, Handler, Request, actor
+from fairlane.http.answers import Answer, Request, Route, Routes, actor
 
 LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
 
@@ -21,20 +22,23 @@ class Lanes:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/lanes": {"GET": self.list},
-            "/lanes/{name}/pause": {"POST": self.pause},
-            "/lanes/{name}/resume": {"POST": self.resume},
-            "/lanes/{name}/clear": {"POST": self.clear},
+            "/lanes": {"GET": Route(self.list, Scope.READ)},
+            "/lanes/{name}/pause": {"POST": Route(self.pause, Scope.OPERATE, agents=False)},
+            "/lanes/{name}/resume": {"POST": Route(self.resume, Scope.OPERATE, agents=False)},
+            "/lanes/{name}/clear": {"POST": Route(self.clear, Scope.OPERATE, agents=False)},
         }
 
     async def list(self, request: Request) -> Answer:
         request.query()
         lanes = self._node.policy.lanes
         views = self._node.views
-        tallies = await views.read(views.lanes)
-        oldest = await views.read(views.oldest_waits, list(lanes))
+        agent = request.caller.agent
+        tallies = await views.read(views.lanes, agent)
+        oldest = dict.fromkeys(lanes)
+        if agent is None:
+            oldest = await views.read(views.oldest_waits, list(lanes))
         now = self._node.clock.now()
         shapes = [
             wire.lane(name, lanes[name], tallies.get(name, Tally()), oldest[name], now)

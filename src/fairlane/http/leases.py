@@ -15,18 +15,21 @@ import msgspec
 
 from fairlane import fields, wire
 from fairlane.bodies import KINDS
+from fairlane.core.access import Scope
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
-from fairlane.http.answers import Answer, Handler, Request
+from fairlane.http.answers import Answer, Request, Route, Routes
 
 LIMIT_MAX: Final = 1000
 WAIT_MS_MAX: Final = 60_000
 NAMES_MAX: Final = 1000
 
 _VERSION: Final = {"schemaVersion": 1}  # of what cool-workflow's clients know of these answers
+
+_NO_TASK: Final = 0  # the number of none
 
 Key = tuple[int, int]
 
@@ -89,22 +92,22 @@ class Leases:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/leases": {"POST": self.lease},
-            "/leases/withdraw": {"POST": self.withdraw},
-            "/leases/{id}/start": {"POST": self.start},
-            "/leases/{id}/renew": {"POST": self.renew},
-            "/leases/{id}/output": {"POST": self.output},
-            "/leases/{id}/complete": {"POST": self.complete},
-            "/leases/{id}/fail": {"POST": self.fail},
-            "/leases/{id}/release": {"POST": self.release},
+            "/leases": {"POST": Route(self.lease, Scope.LEASE)},
+            "/leases/withdraw": {"POST": Route(self.withdraw, Scope.LEASE)},
+            "/leases/{id}/start": {"POST": Route(self.start, Scope.LEASE)},
+            "/leases/{id}/renew": {"POST": Route(self.renew, Scope.LEASE)},
+            "/leases/{id}/output": {"POST": Route(self.output, Scope.LEASE)},
+            "/leases/{id}/complete": {"POST": Route(self.complete, Scope.LEASE)},
+            "/leases/{id}/fail": {"POST": Route(self.fail, Scope.LEASE)},
+            "/leases/{id}/release": {"POST": Route(self.release, Scope.LEASE)},
         }
 
     async def lease(self, request: Request) -> Answer:
         body = await _decoded(request, _lease_decoder)
         await self._check_lanes(body.lanes or ())
-        wanted = _wanted(body, self._node.clock.monotonic())
+        wanted = _wanted(body, self._node.clock.monotonic(), request.caller.agent)
         if self._node.draining:
             raise Draining(
                 "the server is stopping; lease from another one or try again later",
@@ -118,7 +121,8 @@ class Leases:
     async def withdraw(self, request: Request) -> Answer:
         body: WithdrawBody = await _decoded(request, _withdraw_decoder)
         _check_worker(body.worker)
-        return Answer(200, {"withdrawn": self._node.writer.withdraw(body.worker)})
+        count = self._node.writer.withdraw(body.worker, request.caller.agent)
+        return Answer(200, {"withdrawn": count})
 
     async def start(self, request: Request) -> Answer:
         key, _ = await self._report(request, _token_decoder)
@@ -204,7 +208,14 @@ class Leases:
             raise NotFound(f'"{text[:64]}" is no lease id; use the leaseId of POST /leases')
         if body.token is not None and body.token != key[1]:
             raise LeaseLost("field 'token' is not the token of this lease; lease again")
-        return key, body
+        return await self._mine(request, key), body
+
+    async def _mine(self, request: Request, key: Key) -> Key:
+        """A lease on another agent's task is one that there has never been."""
+        if request.caller.agent is None:
+            return key
+        agent = await self._node.views.read(self._node.views.agent_of, key[0])
+        return key if request.caller.owns(agent) else (_NO_TASK, key[1])
 
     def _shape(self, grant: Grant) -> dict[str, Any]:
         timeout_ms = self._node.policy.kinds[grant.task.kind].timeout_ms
@@ -220,7 +231,7 @@ async def _decoded(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
     return fields.decoded(decoder, await request.body() or b"{}", names)
 
 
-def _wanted(body: LeaseBody, now: float) -> Lease:
+def _wanted(body: LeaseBody, now: float, agent: str | None) -> Lease:
     _check_worker(body.worker)
     fields.within("limit", body.limit, 1, LIMIT_MAX)
     fields.within("waitMs", body.wait_ms, 0, WAIT_MS_MAX)
@@ -235,6 +246,7 @@ def _wanted(body: LeaseBody, now: float) -> Lease:
         until=now + body.wait_ms / 1000,
         any_handler=any_handler,
         start=body.start,
+        agent=agent,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane import fields, wire
 from fairlane.core import differences
+from fairlane.core.access import Scope
 from fairlane.core.differences import Difference
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound, StoreMismatch
 from fairlane.core.policy import Policy, nearest, read, to_document
@@ -20,7 +21,7 @@ from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.views import PolicyView
-from fairlane.http.answers import Answer, Handler, Request, actor, short_text, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, actor, short_text, whole_number
 
 _NUMBER_MAX: Final = 2**62
 _WHY: Final = ("note", "author", "expectedVersion")
@@ -30,13 +31,17 @@ class Policies:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/policy": {"GET": self.show, "PUT": self.replace, "PATCH": self.patch},
-            "/policy/check": {"POST": self.check},
-            "/policy/versions": {"GET": self.versions},
-            "/policy/diff": {"GET": self.diff},
-            "/policy/rollback": {"POST": self.rollback},
+            "/policy": {
+                "GET": Route(self.show, Scope.READ, agents=False),
+                "PUT": Route(self.replace, Scope.ADMIN, agents=False),
+                "PATCH": Route(self.patch, Scope.ADMIN, agents=False),
+            },
+            "/policy/check": {"POST": Route(self.check, Scope.READ, agents=False)},
+            "/policy/versions": {"GET": Route(self.versions, Scope.READ, agents=False)},
+            "/policy/diff": {"GET": Route(self.diff, Scope.READ, agents=False)},
+            "/policy/rollback": {"POST": Route(self.rollback, Scope.ADMIN, agents=False)},
         }
 
     async def show(self, request: Request) -> Answer:
@@ -100,8 +105,7 @@ class Policies:
                 document,
                 source,
                 how,
-                author=short_text("query parameter 'author'", query.get("author"))
-                or actor(request),
+                author=_author(request, query.get("author")),
                 note=short_text("query parameter 'note'", query.get("note")) or note,
                 expected_version=whole_number(
                     query, "expectedVersion", None, low=0, high=_NUMBER_MAX
@@ -138,6 +142,12 @@ class Policies:
         if view is None and version is not None:
             raise NotFound(f"the policy has no version {version}; GET /policy/versions lists them")
         return view
+
+
+def _author(request: Request, said: str | None) -> str | None:
+    """Who has a token is who the token says, whatever else is said."""
+    named = short_text("query parameter 'author'", said)
+    return actor(request) if request.caller.token is not None else named or actor(request)
 
 
 def _version(body: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlane import entries, fields, wire
 from fairlane.core import policy as policies
+from fairlane.core.access import Scope
 from fairlane.core.counts import Tally
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound
 from fairlane.core.model import Task
@@ -22,7 +23,8 @@ from fairlane.engine.planning import Asked, Plan
 from fairlane.engine.requests import PATCH, Drain, Drained, Enqueue, SetPolicy, TakeBack, TakenBack
 from fairlane.engine.views import TaskView
 from fairlane.entries import LANE, SCHEMA_VERSION
-from fairlane.http.answers import Answer, Handler, Request, actor, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, actor, whole_number
+from fairlane.http.tasks import submitter
 
 PLAN_LIMIT_DEFAULT: Final = 100
 _CURSOR_PARTS: Final = 2
@@ -32,15 +34,18 @@ class Queue:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/leases/reclaim": {"POST": self.reclaim},
-            "/scheduler/plan": {"GET": self.plan},
-            "/scheduler/policy": {"GET": self.policy, "PATCH": self.set_policy},
-            "/queue": {"POST": self.add, "GET": self.list},
-            "/queue/drain": {"POST": self.drain},
-            "/queue/import": {"POST": self.import_},
-            "/queue/{id}": {"GET": self.show},
+            "/leases/reclaim": {"POST": Route(self.reclaim, Scope.LEASE)},
+            "/scheduler/plan": {"GET": Route(self.plan, Scope.READ, agents=False)},
+            "/scheduler/policy": {
+                "GET": Route(self.policy, Scope.READ),
+                "PATCH": Route(self.set_policy, Scope.ADMIN, agents=False),
+            },
+            "/queue": {"POST": Route(self.add, Scope.SUBMIT), "GET": Route(self.list, Scope.READ)},
+            "/queue/drain": {"POST": Route(self.drain, Scope.LEASE)},
+            "/queue/import": {"POST": Route(self.import_, Scope.OPERATE, agents=False)},
+            "/queue/{id}": {"GET": Route(self.show, Scope.READ)},
         }
 
     async def plan(self, request: Request) -> Answer:
@@ -57,15 +62,17 @@ class Queue:
         _nothing(await request.body())
         ids: list[str] = []
         while True:
-            taken: TakenBack = await self._node.writer.ask(TakeBack())
+            taken: TakenBack = await self._node.writer.ask(TakeBack(request.caller.agent))
             ids += taken.ids
             if not taken.more:
                 shape = {"now": wire.moment(taken.now), "reclaimed": ids}
                 return Answer(200, {"schemaVersion": SCHEMA_VERSION, **shape})
 
     async def add(self, request: Request) -> Answer:
-        entry = entries.parse_entry(await request.body(), entry_id=self._node.new_id())
-        (task,) = await self._node.submit(Enqueue([entry]))
+        raw, caller = await request.body(), request.caller
+        entry = entries.parse_entry(raw, entry_id=self._node.new_id(), agent=caller.agent)
+        caller.agent_for(entry.submission.agent)
+        (task,) = await self._node.submit(Enqueue([entry], submitter(request)))
         return Answer(201, entries.shape(task, entry.submission.body, None))
 
     async def list(self, request: Request) -> Answer:
@@ -76,8 +83,9 @@ class Queue:
         )
         assert limit is not None
         views = self._node.views
-        found = await views.read(views.entries, states, _cursor(query.get("cursor")), limit + 1)
-        lanes = await views.read(views.lanes)
+        agent, place = request.caller.agent, _cursor(query.get("cursor"))
+        found = await views.read(views.entries, states, agent, place, limit + 1)
+        lanes = await views.read(views.lanes, agent)
         page = found[:limit]
         shape: dict[str, Any] = {
             "schemaVersion": SCHEMA_VERSION,
@@ -92,20 +100,21 @@ class Queue:
     async def show(self, request: Request) -> Answer:
         entry_id = request.path["id"]
         view = await self._node.views.read(self._node.views.task, entry_id)
-        if view is None or view.task.lane != LANE:
+        mine = view is not None and request.caller.owns(view.task.agent)
+        if view is None or not mine or view.task.lane != LANE:
             raise NotFound(f'there is no entry "{entry_id[:128]}" in the queue')
         return Answer(200, _entry(view))
 
     async def drain(self, request: Request) -> Answer:
         body = entries.parse_drain(await request.body())
-        drained: Drained = await self._node.writer.ask(Drain(body.limit))
+        drained: Drained = await self._node.writer.ask(Drain(body.limit, request.caller.agent))
         shapes = [entries.shape(grant.task, grant.body, None) for grant in drained.grants]
         shape = {"drained": shapes, "remaining": drained.remaining}
         return Answer(200, {"schemaVersion": SCHEMA_VERSION, **shape})
 
     async def import_(self, request: Request) -> Answer:
         raw = await request.body(entries.IMPORT_BYTES_MAX)
-        tasks = await self._node.submit(Enqueue(entries.parse_file(raw)))
+        tasks = await self._node.submit(Enqueue(entries.parse_file(raw), submitter(request)))
         by_status: dict[str, int] = {}
         for task in tasks:
             status = entries.status_of(task)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from fairlane import messages, wire
+from fairlane.core.access import Scope
 from fairlane.core.errors import FairlaneError
 from fairlane.core.sessions import Session
+from fairlane.engine import isolation
 from fairlane.engine.node import Node
 from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
-from fairlane.engine.sessions import not_found
 from fairlane.engine.views import SessionView
-from fairlane.http.answers import Answer, Handler, Request, whole_number
-from fairlane.http.tasks import Tasks, idempotency_key
+from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.tasks import Tasks, idempotency_key, submitter
 
 
 class Sessions:
@@ -20,26 +21,33 @@ class Sessions:
         self._node = node
         self._tasks = tasks
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/sessions": {"GET": self.list},
-            "/sessions/{key}": {"GET": self.show, "PATCH": self.change},
-            "/sessions/{key}/messages": {"POST": self.message},
-            "/sessions/{key}/stop": {"POST": self.stop},
-            "/sessions/{key}/stopall": {"POST": self.stop_all},
-            "/sessions/{key}/reset": {"POST": self.reset},
-            "/sessions/{key}/usage": {"PUT": self.usage},
+            "/sessions": {"GET": Route(self.list, Scope.READ)},
+            "/sessions/{key}": {
+                "GET": Route(self.show, Scope.READ),
+                "PATCH": Route(self.change, Scope.OPERATE),
+            },
+            "/sessions/{key}/messages": {"POST": Route(self.message, Scope.SUBMIT)},
+            "/sessions/{key}/stop": {"POST": Route(self.stop, Scope.CANCEL)},
+            "/sessions/{key}/stopall": {"POST": Route(self.stop_all, Scope.CANCEL)},
+            "/sessions/{key}/reset": {"POST": Route(self.reset, Scope.CANCEL)},
+            "/sessions/{key}/usage": {"PUT": Route(self.usage, Scope.OPERATE)},
         }
 
     async def message(self, request: Request) -> Answer:
         raw = await request.body()
         key = request.path["key"]
-        made = messages.parse_message(raw, key=key, task_id=self._node.new_id())
+        caller = request.caller
+        made = messages.parse_message(raw, key=key, task_id=self._node.new_id(), agent=caller.agent)
         if isinstance(made, str):
-            return await self._stop(StopSession(key, only_oldest=made == "stop"))
+            caller.require(Scope.CANCEL)
+            stop = StopSession(key, only_oldest=made == "stop", agent=caller.agent)
+            return await self._stop(stop)
+        caller.agent_for(made.agent)
         self._tasks.check_callback(made)
         once = idempotency_key(request, made.agent, raw)
-        answer = (await self._node.submit(Submit([made], once)))[0]
+        answer = (await self._node.submit(Submit([made], once, caller=submitter(request))))[0]
         if isinstance(answer, FairlaneError):
             raise answer
         shape = wire.accepted(answer)
@@ -48,13 +56,15 @@ class Sessions:
         return Answer(202, shape)
 
     async def stop(self, request: Request) -> Answer:
-        return await self._stop(StopSession(_key(request), only_oldest=True))
+        stop = StopSession(_key(request), only_oldest=True, agent=request.caller.agent)
+        return await self._stop(stop)
 
     async def stop_all(self, request: Request) -> Answer:
-        return await self._stop(StopSession(_key(request)))
+        return await self._stop(StopSession(_key(request), agent=request.caller.agent))
 
     async def reset(self, request: Request) -> Answer:
-        answer: Stopped = await self._node.writer.ask(StopSession(_key(request), reset=True))
+        stop = StopSession(_key(request), reset=True, agent=request.caller.agent)
+        answer: Stopped = await self._node.writer.ask(stop)
         return Answer(200, {**_stopped(answer), "generation": answer.generation})
 
     async def _stop(self, stop: StopSession) -> Answer:
@@ -63,25 +73,27 @@ class Sessions:
     async def usage(self, request: Request) -> Answer:
         body = messages.parse_usage(await request.body())
         key = _key(request)
-        await self._node.writer.ask(SetUsage(key, body.tokens, body.context_window))
-        return await self._shown(key)
+        agent = request.caller.agent
+        await self._node.writer.ask(SetUsage(key, body.tokens, body.context_window, agent))
+        return await self._shown(key, agent)
 
     async def change(self, request: Request) -> Answer:
         settings, unset = messages.parse_settings(await request.body())
         key = _key(request)
-        session: Session = await self._node.writer.ask(SetSession(key, settings, unset))
-        return await self._shown(key, SessionView(session, [], []))
+        agent = request.caller.agent
+        session: Session = await self._node.writer.ask(SetSession(key, settings, unset, agent))
+        return await self._shown(key, agent, SessionView(session, [], []))
 
     async def show(self, request: Request) -> Answer:
         request.query()
-        return await self._shown(request.path["key"])
+        return await self._shown(request.path["key"], request.caller.agent)
 
-    async def _shown(self, key: str, known: SessionView | None = None) -> Answer:
+    async def _shown(self, key: str, agent: str | None, known: SessionView | None = None) -> Answer:
         """`known` is what to show of a session that nothing is kept of."""
         views = self._node.views
-        view = await views.read(views.session, key) or known
+        view = await views.read(views.session, key, agent) or known
         if view is None:
-            raise not_found(key)
+            raise isolation.not_mine(key)
         policy = self._node.policy.sessions
         return Answer(200, wire.session(view.session, policy, view.turns, view.queued))
 
@@ -92,7 +104,9 @@ class Sessions:
         )
         assert limit is not None
         views = self._node.views
-        found = await views.read(views.sessions, query.get("cursor", ""), limit + 1)
+        found = await views.read(
+            views.sessions, query.get("cursor", ""), request.caller.agent, limit + 1
+        )
         page = found[:limit]
         policy = self._node.policy.sessions
         shape: dict[str, Any] = {

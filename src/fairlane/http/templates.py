@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane import bodies, fields, wire
 from fairlane.core import secrets, templates
+from fairlane.core.access import Scope
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.core.templates import Template
@@ -25,8 +26,8 @@ from fairlane.engine.requests import (
     UseTemplate,
 )
 from fairlane.engine.templates import not_found
-from fairlane.http.answers import Answer, Handler, Request, whole_number
-from fairlane.http.tasks import Tasks, idempotency_key
+from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.tasks import Tasks, idempotency_key, submitter
 
 
 class Templates:
@@ -34,16 +35,19 @@ class Templates:
         self._node = node
         self._tasks = tasks
 
-    def routes(self) -> dict[str, dict[str, Handler]]:
+    def routes(self) -> Routes:
         return {
-            "/templates": {"POST": self.create, "GET": self.list},
-            "/templates/{id}": {
-                "GET": self.show,
-                "PUT": self.update,
-                "PATCH": self.update,
-                "DELETE": self.delete,
+            "/templates": {
+                "POST": Route(self.create, Scope.OPERATE, agents=False),
+                "GET": Route(self.list, Scope.READ),
             },
-            "/templates/{id}/instantiate": {"POST": self.instantiate},
+            "/templates/{id}": {
+                "GET": Route(self.show, Scope.READ),
+                "PUT": Route(self.update, Scope.OPERATE, agents=False),
+                "PATCH": Route(self.update, Scope.OPERATE, agents=False),
+                "DELETE": Route(self.delete, Scope.OPERATE, agents=False),
+            },
+            "/templates/{id}/instantiate": {"POST": Route(self.instantiate, Scope.SUBMIT)},
         }
 
     async def create(self, request: Request) -> Answer:
@@ -84,13 +88,15 @@ class Templates:
         use = _use(raw)
         template = await self._found(request)
         body = templates.instantiate(template, use.params or {}, use.overrides)
-        submission = bodies.parse_task(wire.encode(body), task_id=self._node.new_id())
+        agent = request.caller.agent
+        submission = bodies.parse_task(wire.encode(body), task_id=self._node.new_id(), agent=agent)
+        request.caller.agent_for(submission.agent)
         self._tasks.check_callback(submission)
         if not use.submit:
             await self._node.writer.ask(UseTemplate(template.id))
             return Answer(200, _masked(body))
         key = idempotency_key(request, submission.agent, template.id.encode() + raw)
-        asked = UseTemplate(template.id, Submit([submission], key))
+        asked = UseTemplate(template.id, Submit([submission], key, caller=submitter(request)))
         answer = (await self._node.submit(asked))[0]
         if isinstance(answer, FairlaneError):
             raise answer

@@ -5,11 +5,12 @@ Who answers is one function: a client's `call`, or the one of a scheduler in thi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, Unpack
 
 from fairlane.client import AT_REST, WAIT_SLICE_SECONDS
 from fairlane.clock import SystemClock
+from fairlane.core.access import Caller
 from fairlane.fields import within
 from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
 
@@ -32,6 +33,9 @@ class Ask(Protocol):
         idempotency_key: str | None = None,
         wait_ms: int = 0,
     ) -> Awaitable[Shape]: ...
+
+
+AskAs = Callable[[Caller], Ask]
 
 
 class Calls(Verbs[Call]):

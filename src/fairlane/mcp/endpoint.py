@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from fairlane import wire
 from fairlane.core.errors import OperatorError
-from fairlane.mcp.calls import Ask
+from fairlane.mcp.calls import AskAs
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,11 +35,10 @@ def require() -> None:
 
 
 class Endpoint:
-    def __init__(self, ask: Ask, *, writes: bool, authorities: Sequence[str]) -> None:
-        """`authorities` are the hosts with ports that requests may name."""
-        self._ask = ask
+    def __init__(self, ask_as: AskAs, *, writes: bool) -> None:
+        """`ask_as` gives who answers a caller; whoever calls this has named it in the scope."""
+        self._ask_as = ask_as
         self._writes = writes
-        self._authorities = authorities
         self._handle: asyncio.Future[Handle] | None = None
         self._running: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
@@ -62,9 +61,7 @@ class Endpoint:
     async def _run(self, ready: asyncio.Future[Handle]) -> None:
         try:
             module = await asyncio.to_thread(importlib.import_module, "fairlane.mcp.server")
-            manager = module.over_http(
-                self._ask, writes=self._writes, authorities=self._authorities
-            )
+            manager = module.over_http(self._ask_as, writes=self._writes)
             async with manager.run():
                 ready.set_result(manager.handle_request)
                 await self._ending.wait()

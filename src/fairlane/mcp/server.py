@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -13,9 +13,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from fairlane import wire
+from fairlane.core.access import CALLER
 from fairlane.core.policy import nearest
 from fairlane.mcp.answers import answer
-from fairlane.mcp.calls import Ask, Calls
+from fairlane.mcp.calls import Ask, AskAs, Calls
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Tool
 from fairlane.version import __version__
@@ -33,6 +34,10 @@ _READ_ONLY: Final = " This server only reads: tools that change something are no
 def build(ask: Ask, *, writes: bool) -> Server[Any]:
     """A server whose tools call `ask`. Tools that write are neither listed nor run unless told."""
     calls = Calls(ask)
+    return _build(lambda _: calls, writes=writes)
+
+
+def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[Any]:
     offered = {name: tool for name, tool in TOOLS.items() if writes or not tool.writes}
     listed = [_listed(tool) for tool in offered.values()]
 
@@ -41,12 +46,14 @@ def build(ask: Ask, *, writes: bool) -> Server[Any]:
     ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=listed)
 
-    async def call_tool(_: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         tool = TOOLS.get(params.name)
         if tool is None:
             unknown = f"there is no tool {wire.one_line(params.name[:64])!r}"
             raise MCPError(types.INVALID_PARAMS, f"{unknown}{nearest(params.name, offered)}")
-        return await _called(calls, tool, params.arguments or {}, writes=writes)
+        return await _called(calls_of(context), tool, params.arguments or {}, writes=writes)
 
     return Server(
         "fairlane",
@@ -59,20 +66,23 @@ def build(ask: Ask, *, writes: bool) -> Server[Any]:
     )
 
 
-def over_http(
-    ask: Ask, *, writes: bool, authorities: Sequence[str]
-) -> StreamableHTTPSessionManager:
-    """Answers requests that name one of `authorities` as their host.
+def over_http(ask_as: AskAs, *, writes: bool) -> StreamableHTTPSessionManager:
+    """Without sessions, so that each request may go to another node.
 
-    Without sessions, so that each request may go to another node. A page in a browser that got
-    here by another name, or was not loaded from here, is turned away.
+    Hosts, origins and tokens are looked at before a request gets here, as for every other route;
+    what a tool asks of a route it asks as who called it, so that the route decides.
     """
-    security = TransportSecuritySettings(
-        allowed_hosts=list(authorities),
-        allowed_origins=[f"http://{authority}" for authority in authorities],
-    )
+
+    def calls_of(context: Context) -> Calls:
+        assert context.request is not None
+        return Calls(ask_as(context.request.scope[CALLER]))
+
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     return StreamableHTTPSessionManager(
-        build(ask, writes=writes), json_response=True, stateless=True, security_settings=security
+        _build(calls_of, writes=writes),
+        json_response=True,
+        stateless=True,
+        security_settings=security,
     )
 
 

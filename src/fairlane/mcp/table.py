@@ -345,7 +345,7 @@ _RULES: Final = (
         "lanes_clear",
         Calls.clear_lane,
         "lanes clear",
-        "cancel",
+        "operate",
         "Cancel everything that is queued in a lane.",
         names=_LANE,
         destructive=True,

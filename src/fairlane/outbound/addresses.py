@@ -8,6 +8,7 @@ loopback and of cloud metadata services global, and changes between versions of 
 
 from __future__ import annotations
 
+import socket
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -48,14 +49,16 @@ FORBIDDEN: Final = (
     ("ff00::/8", "multicast"),
 )
 
-_NETWORKS: Final = tuple(ip_network(text) for text, _ in FORBIDDEN)
+_NETWORKS: Final = tuple((ip_network(text), what) for text, what in FORBIDDEN)
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+# Of documentation: no machine has them, so whoever lends them lends every address.
+_NOBODYS: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 
 
 def is_public(address: str | Address) -> bool:
     """Whether this is a plainly public address; text that is none at all is not."""
     try:
-        return _judged(unwrapped(address))
+        return not special(unwrapped(address))
     except ValueError:
         return False
 
@@ -70,8 +73,34 @@ def unwrapped(address: str | Address) -> Address:
 
 
 @lru_cache(maxsize=4096)
-def _judged(address: Address) -> bool:
+def special(address: Address) -> str:
+    """What an address is that is not plainly public; empty for one that is."""
     # A zone names one of our own interfaces, whatever the address in front of it is.
-    if isinstance(address, IPv6Address) and (address.scope_id or address not in _GLOBAL_UNICAST):
+    if isinstance(address, IPv6Address) and address.scope_id:
+        return "an address with a zone"
+    for network, what in _NETWORKS:
+        if address in network:
+            return what
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
+        return "outside the addresses in use"
+    return ""
+
+
+def is_own(address: Address) -> bool:
+    """Whether an interface of this machine has it: only then the system lends it to a socket.
+
+    Nothing is sent. A system that lends every address, as some load balancers do, tells nothing.
+    """
+    return _is_lent(str(address), address.version) and not _is_lent(
+        _NOBODYS[address.version], address.version
+    )
+
+
+def _is_lent(address: str, version: int) -> bool:
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
         return False
-    return not any(address in network for network in _NETWORKS)
+    return True

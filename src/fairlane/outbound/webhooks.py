@@ -13,22 +13,32 @@ import binascii
 import hashlib
 import hmac
 import logging
+import random
 import re
-import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from fairlane import tracing
 from fairlane.core.errors import FairlaneError, InvalidRequest, InvalidSettings
-from fairlane.outbound.guard import Guard, Response, asked_wait_ms, open_session, post
+from fairlane.core.webhooks import GONE, host_of
+from fairlane.engine.webhooks import SECRET_PREFIX
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Response, asked_wait_ms, open_session, post
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import aiohttp
 
+    from fairlane.tracing import Tracer
+
 TIMEOUT_SECONDS: Final = 10.0
-CONCURRENCY: Final = 16
+CONCURRENCY: Final = 64
+HOST_CONCURRENCY: Final = 16  # of these to one host, and one only to a host that gave no answer
+SLOW_HOSTS_MAX: Final = 1000
+JITTER: Final = 0.1  # by how much a longer wait may be longer, so that not all come back at once
 ERROR_CHARS_MAX: Final = 500
 ANSWER_BYTES_MAX: Final = 64 * 1024  # only the status counts; a short body keeps the connection
 PAUSE_SECONDS: Final = 1.0
@@ -44,9 +54,8 @@ SCHEDULE_MS: Final = (
     *(hours * _HOUR_MS for hours in (2, 5, 10, 14, 20, 24)),
 )
 
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix that marks a secret, not a secret
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_GONE: Final = 410
+_STEADY_MS: Final = 5 * _SECOND_MS
 
 _log = logging.getLogger(__name__)
 
@@ -60,15 +69,23 @@ class Delivery(msgspec.Struct, frozen=True):
     event: str
     attempt: int
     body: bytes
+    traceparent: str | None = None  # the trace it belongs to, where traces are kept
+    secret: str | None = None  # of its endpoint, if that has one of its own
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.id!r})"
 
 
 class DeliverySource(Protocol):
-    async def claim_deliveries(self, limit: int) -> list[Delivery]:
-        """Due deliveries, claimed for a while; none when nothing is due."""
+    async def claim_deliveries(
+        self, limit: int, *, room: int, rooms: Mapping[str, int]
+    ) -> list[Delivery]:
+        """Due deliveries, claimed for a while; none when nothing is due.
 
-    async def settle_delivery(
-        self, delivery_id: str, *, delivered: bool, error: str | None, retry_after_ms: int | None
-    ) -> None:
+        At most `room` of them for one host, except those that `rooms` names.
+        """
+
+    async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
         """Records how a try ended. Not delivered and no wait means that it is given up."""
 
     async def wait_for_deliveries(self) -> None:
@@ -76,16 +93,15 @@ class DeliverySource(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """How a try ended; `status` is what was answered, None when there was no answer."""
+
     delivered: bool
     error: str | None = None
     retry_after_ms: int | None = None
+    status: int | None = None
 
 
 # --- what is sent and when ------------------------------------------------------------------------
-
-
-def new_secret() -> str:
-    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode("ascii")
 
 
 def sign(secret: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
@@ -116,19 +132,31 @@ def retry_after_ms(attempts: int) -> int | None:
 
 def judge(delivery: Delivery, answer: Response, *, now: int) -> Outcome:
     """What an answer means: 2xx is success, 410 ends it, all else is tried again."""
-    if 200 <= answer.status < 300:
-        return Outcome(delivered=True)
-    error = f"receiver answered {answer.status}"
-    if answer.status == _GONE:
-        return Outcome(delivered=False, error=error)
-    return failed(delivery, error, wait_ms=asked_wait_ms(answer.headers, now=now))
+    status = answer.status
+    if 200 <= status < 300:
+        return Outcome(delivered=True, status=status)
+    error = f"receiver answered {status}"
+    if status == GONE:
+        return Outcome(delivered=False, error=error, status=status)
+    wait_ms = asked_wait_ms(answer.headers, now=now)
+    return failed(delivery, error, wait_ms=wait_ms, status=status)
 
 
-def failed(delivery: Delivery, error: str, *, wait_ms: int | None = None) -> Outcome:
+def failed(
+    delivery: Delivery, error: str, *, wait_ms: int | None = None, status: int | None = None
+) -> Outcome:
     """A try that went wrong; the next is never earlier than the receiver asked for."""
     scheduled = retry_after_ms(delivery.attempt)
     wait = None if scheduled is None else max(scheduled, wait_ms or 0)
-    return Outcome(delivered=False, error=one_line(error), retry_after_ms=wait)
+    return Outcome(False, one_line(error), wait, status)
+
+
+def spread(outcome: Outcome, chance: float) -> Outcome:
+    """The same with a wait that is a little longer, unless it is short."""
+    wait = outcome.retry_after_ms
+    if wait is None or wait <= _STEADY_MS:
+        return outcome
+    return msgspec.structs.replace(outcome, retry_after_ms=round(wait * (1 + JITTER * chance)))
 
 
 def one_line(text: str) -> str:
@@ -159,8 +187,8 @@ def _key(secret: str) -> bytes:
 class Deliverer:
     """Sends what is due until cancelled, then lets what is being sent come to its end.
 
-    `secret_for` gives the signing secrets of a delivery and is asked each time, so that a new
-    secret needs no restart.
+    `secret_for` gives the signing secrets of a delivery whose endpoint has none of its own, and is
+    asked each time, so that a new secret needs no restart.
     """
 
     def __init__(
@@ -171,17 +199,22 @@ class Deliverer:
         now: Callable[[], int],
         *,
         concurrency: int = CONCURRENCY,
+        host_concurrency: int = HOST_CONCURRENCY,
         timeout_seconds: float = TIMEOUT_SECONDS,
         pause_seconds: float = PAUSE_SECONDS,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._source = source
         self._guard = guard
         self._secret_for = secret_for
         self._now = now
         self._concurrency = concurrency
+        self._host_concurrency = host_concurrency
         self._timeout_seconds = timeout_seconds
         self._pause_seconds = pause_seconds
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], str] = {}  # to which host
+        self._slow: dict[str, None] = {}  # hosts that gave no answer, the latest last
 
     async def run(self) -> None:
         """Runs until cancelled; a second cancel ends it without waiting for what is being sent."""
@@ -198,11 +231,13 @@ class Deliverer:
             if free <= 0:
                 await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
                 return
-            deliveries = await self._source.claim_deliveries(free)
+            deliveries = await self._source.claim_deliveries(
+                free, room=self._host_concurrency, rooms=self._rooms()
+            )
             for delivery in deliveries:
                 self._begin(session, delivery)
             if not deliveries:
-                await self._source.wait_for_deliveries()
+                await self._wait()
         except FairlaneError as error:
             _log.warning("webhook deliveries could not be claimed: %s", error)
             await asyncio.sleep(self._pause_seconds)
@@ -212,24 +247,62 @@ class Deliverer:
 
     def _begin(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
         task = asyncio.create_task(self._deliver(session, delivery), name=f"webhook-{delivery.id}")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._sending[task] = host_of(delivery.url)
+        task.add_done_callback(self._sending.pop)
+
+    def _rooms(self) -> dict[str, int]:
+        """How many more may go to the hosts that have some, or that gave no answer."""
+        busy = Counter(self._sending.values())
+        most = dict.fromkeys(busy, self._host_concurrency) | dict.fromkeys(self._slow, 1)
+        return {host: max(0, number - busy[host]) for host, number in most.items()}
+
+    async def _wait(self) -> None:
+        """Until something may be due, or the end of a try makes room for what is."""
+        waiting = asyncio.create_task(self._source.wait_for_deliveries())
+        try:
+            await asyncio.wait({waiting, *self._sending}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
+
+    def _note(self, host: str, *, answered: bool) -> None:
+        self._slow.pop(host, None)
+        if not answered:
+            self._slow[host] = None
+            if len(self._slow) > SLOW_HOSTS_MAX:
+                del self._slow[next(iter(self._slow))]
 
     async def _deliver(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
-        outcome = await self._try(session, delivery)
+        begun_at = self._now()
+        outcome = await self._traced_try(session, delivery)
+        took_ms = max(0, self._now() - begun_at)
+        self._note(host_of(delivery.url), answered=outcome.status is not None)
         if not outcome.delivered:
             _log.info("webhook %s of task %s: %s", delivery.id, delivery.task_id, outcome.error)
+        outcome = spread(outcome, random.random())  # noqa: S311 - no secret is made of it
         try:
-            await self._source.settle_delivery(
-                delivery.id,
-                delivered=outcome.delivered,
-                error=outcome.error,
-                retry_after_ms=outcome.retry_after_ms,
-            )
+            await self._source.settle_delivery(delivery, outcome, took_ms)
         except FairlaneError as error:
             _log.warning("webhook %s could not be settled: %s", delivery.id, error)
         except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
             _log.exception("webhook %s could not be settled", delivery.id)
+
+    async def _traced_try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
+        if self._tracer is None:
+            return await self._try(session, delivery)
+        with self._tracer.step(
+            tracing.WEBHOOK,
+            delivery.traceparent,
+            task_id=delivery.task_id,
+            event=delivery.event,
+            attempt=delivery.attempt,
+        ) as span:
+            traced = msgspec.structs.replace(delivery, traceparent=span.traceparent)
+            outcome = await self._try(session, traced)
+            if not outcome.delivered:
+                span.fail(outcome.error or "not delivered")
+            return outcome
 
     async def _try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
         try:
@@ -243,6 +316,8 @@ class Deliverer:
                 max_response_bytes=ANSWER_BYTES_MAX,
             )
         except FairlaneError as error:
+            cause = error.__cause__ or error
+            _log.debug("webhook %s got no answer: %s", delivery.id, type(cause).__name__)
             return failed(delivery, error.message)
         except Exception:  # noqa: BLE001 - a fault of ours counts as a failed try, or it never ends
             _log.exception("webhook %s could not be sent", delivery.id)
@@ -250,12 +325,17 @@ class Deliverer:
         return judge(delivery, answer, now=self._now())
 
     def _headers(self, delivery: Delivery) -> Mapping[str, str]:
+        trace = {} if delivery.traceparent is None else {tracing.HEADER: delivery.traceparent}
         return {
             "Content-Type": "application/json",
             "X-PinchTab-Event": delivery.event,
             "X-PinchTab-Task-ID": delivery.task_id,
-            **sign(self._secret_for(delivery), delivery.id, self._now(), delivery.body),
+            **trace,
+            **sign(self._secret(delivery), delivery.id, self._now(), delivery.body),
         }
+
+    def _secret(self, delivery: Delivery) -> str:
+        return delivery.secret or self._secret_for(delivery)
 
     async def _finish(self) -> None:
         try:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from fairlane.store.vault import Vault
+
 Row = tuple[Any, ...]
 
 
@@ -57,6 +59,7 @@ class Store(Protocol):
     dialect: str
     url: str
     shared: bool  # other nodes may serve from it too, so polling is the truth
+    vault: Vault  # seals what must not stand in it as it is
 
     def migrate(self) -> None:
         """Bring the schema to this version, or refuse when it is newer."""

@@ -231,6 +231,8 @@ class Counters:
         if after.session:
             session = self._sessions.get(after.session) or self._load_session(after.session)
             gates.apply(session, change)
+            if session.agent is None:
+                session.agent = after.agent
             self._dirty_sessions.add(session.key)
             if session.waiting and session.free:
                 self.open_sessions.add(session.key)
@@ -296,7 +298,9 @@ class Counters:
                 session.touched_at = self.now
                 keep.append(astuple(session)[:-1])
                 self._known_sessions.add(key)
-            elif key in self._known_sessions:
+                continue
+            session.agent = None  # whoever comes next may have it
+            if key in self._known_sessions:
                 forget.append((key,))
                 self._known_sessions.discard(key)
         self._dirty_sessions.clear()

@@ -13,14 +13,16 @@ from msgspec.structs import astuple
 from fairlane.core.cron import QUEUED, RUNNING, Definition, Job, Run
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
+from fairlane.store.vault import Vault
 
 _definition = msgspec.json.Decoder(Definition)
 _RUN_WIDTH = len(Run.__struct_fields__)
 
 
-def job_from_row(row: Row) -> Job:
+def job_from_row(row: Row, vault: Vault) -> Job:
     seq, id_, definition, slot_at, *rest = row
-    job = Job(seq, id_, _definition.decode(definition), slot_at, *rest)
+    kept = _definition.decode(vault.open_body(definition))
+    job = Job(seq, id_, kept, slot_at, *rest)
     job.alerted = bool(job.alerted)
     return job
 
@@ -38,17 +40,21 @@ def run_from_row(row: Row) -> Run:
 def jobs_by_id(tx: Transaction, ids: Iterable[str]) -> dict[str, Job]:
     rows = [(id_,) for id_ in dict.fromkeys(ids)]
     found = tx.connection.run_rows("job_by_id", rows) if rows else ()
-    return {job.id: job for job in map(job_from_row, found)}
+    return {job.id: job for job in _jobs(tx, found)}
 
 
 def jobs_by_name(tx: Transaction, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Job]:
     """By agent and name."""
-    found = map(job_from_row, tx.connection.run_rows("job_by_name", list(names)))
+    found = _jobs(tx, tx.connection.run_rows("job_by_name", list(names)))
     return {(job.definition.agent_id, job.definition.name): job for job in found}
 
 
 def due_jobs(tx: Transaction, now: int, limit: int) -> list[Job]:
-    return [job_from_row(row) for row in tx.connection.run("job_due", now=now, limit=limit)]
+    return _jobs(tx, tx.connection.run("job_due", now=now, limit=limit))
+
+
+def _jobs(tx: Transaction, rows: Iterable[Row]) -> list[Job]:
+    return [job_from_row(row, tx.vault) for row in rows]
 
 
 def next_due_at(tx: Transaction) -> int | None:
@@ -57,7 +63,7 @@ def next_due_at(tx: Transaction) -> int | None:
 
 
 def save_jobs(tx: Transaction, jobs: Iterable[Job]) -> None:
-    rows = [_job_row(job) for job in jobs]
+    rows = [_job_row(job, tx.vault) for job in jobs]
     if rows:
         tx.connection.run_rows("job_save", rows)
         tx.changed = True
@@ -70,14 +76,14 @@ def delete_jobs(tx: Transaction, ids: Iterable[str]) -> None:
         tx.changed = True
 
 
-def _job_row(job: Job) -> Row:
+def _job_row(job: Job, vault: Vault) -> Row:
     definition = job.definition
     return (
         job.seq,
         job.id,
         definition.agent_id,
         definition.name,
-        msgspec.json.encode(definition).decode(),
+        vault.seal_body(msgspec.json.encode(definition).decode()),
         int(definition.enabled),
         job.slot_at,
         job.next_run_at,

@@ -126,7 +126,8 @@ def _overdue(task: Task, values: Mapping[str, Any]) -> bool:
 
 
 def _abandoned(task: Task, values: Mapping[str, Any]) -> bool:
-    return task.lease_expires_at is not None and task.lease_expires_at <= values["now"]
+    at = task.lease_expires_at
+    return at is not None and at <= values["now"] and task.lane not in values.get("by_hand", ())
 
 
 def _due(task: Task, values: Mapping[str, Any]) -> bool:

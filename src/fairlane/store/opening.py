@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
-from fairlane.core.errors import OperatorError, StoreMismatch
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fairlane import config
+from fairlane.core.errors import InvalidSettings, OperatorError, StoreMismatch
+from fairlane.core.secrets import References
+from fairlane.store import vault
 from fairlane.store.base import Store
 from fairlane.store.sqlite import MEMORY, SqliteStore
+from fairlane.store.vault import Vault
 
 
-def open_store(url: str) -> Store:
-    """`sqlite:///path`, `sqlite://:memory:` or `postgresql://…`."""
+def open_store(
+    url: str, *, secret_key: str | None = None, references: References | None = None
+) -> Store:
+    """`sqlite:///path`, `sqlite://:memory:` or `postgresql://…`.
+
+    `secret_key`, one or more with blanks between them, seals the secrets in it. Without it a key
+    file is used, and made when there is none: beside a database file, else where a user's programs
+    keep their data.
+    """
+    store = _store(url)
+    keys = _own_keys(store) if secret_key is None else _given_keys(secret_key)
+    store.vault = Vault(keys, references)
+    return store
+
+
+def _given_keys(text: str) -> Callable[[], Sequence[bytes]]:
+    try:
+        keys = vault.read_keys(text)
+    except ValueError as error:
+        raise InvalidSettings([f"secret_key: {error}"]) from None
+    return lambda: keys
+
+
+def _own_keys(store: Store) -> Callable[[], Sequence[bytes]]:
+    if not isinstance(store, SqliteStore):
+        return lambda: vault.keys_of_file(config.key_file())
+    if store.path == MEMORY:
+        return lambda: [vault.new_key()]
+    # One file may have several names; its key has one.
+    return lambda: vault.keys_of_file(Path(os.path.realpath(store.path) + ".key"))
+
+
+def _store(url: str) -> Store:
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" and rest == MEMORY:
         return SqliteStore(MEMORY, url)

@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from fairlane.core.errors import OperatorError
 from fairlane.store import migrate, queries
 from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+from fairlane.store.vault import Vault
 
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
 _WRITER: Final = (
@@ -179,6 +180,7 @@ class PostgresStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.vault = Vault()
         try:
             self._options = str(conninfo_to_dict(url).get("options") or "")
         except psycopg.ProgrammingError as error:
@@ -186,8 +188,11 @@ class PostgresStore:
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
-        with self.connect("", autocommit=False) as connection:
-            migrate.migrate(PostgresSchema(connection))
+        try:
+            with self.connect("", autocommit=False) as connection:
+                migrate.migrate(PostgresSchema(connection))
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(_first_line(error)) from None
 
     def claim(self) -> None:
         """Any number of nodes may serve; there is nothing to claim."""

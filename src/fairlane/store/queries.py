@@ -24,12 +24,14 @@ from typing import Final
 
 import msgspec
 
+from fairlane.core.access import Token
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.cron import Job, Run
 from fairlane.core.events import Event
 from fairlane.core.model import Task
 from fairlane.core.sessions import Session
+from fairlane.core.webhooks import Delivery, Endpoint
 
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
@@ -106,6 +108,9 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
     text = text.replace("{job}", _columns(Job, "job."))
     text = text.replace("{run}", _columns(Run, "" if insert else "run."))
+    text = text.replace("{token}", _columns(Token, "" if insert else "token."))
+    text = text.replace("{delivery}", _columns(Delivery, "delivery."))
+    text = text.replace("{endpoint}", _columns(Endpoint, "endpoint."))
     text = text.replace("{event}", _columns(Event, "event."))
     text = text.replace("{session}", _session_columns("" if insert else "session."))
     return Statement(name, text.replace("{tally}", _tally_columns()), columns)

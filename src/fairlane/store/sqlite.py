@@ -18,6 +18,7 @@ import apsw
 from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
 from fairlane.store import migrate, queries
 from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+from fairlane.store.vault import Vault
 
 SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
@@ -26,7 +27,13 @@ _BUSY_MS: Final = 10_000
 _WRITER_CACHE_KIB: Final = 48_000
 _READER_CACHE_KIB: Final = 8_000
 _CHECKPOINT_PAGES: Final = 4000
-_TROUBLE: Final = (apsw.IOError, apsw.FullError, apsw.BusyError, apsw.CantOpenError)
+_TROUBLE: Final = (
+    apsw.IOError,
+    apsw.FullError,
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+)
 
 
 class SqliteConnection:
@@ -148,6 +155,7 @@ class SqliteStore:
             )
         self.path = path
         self.url = url
+        self.vault = Vault()
         self._lock_file: TextIO | None = None
         # A database in memory lives as long as one connection to it.
         self._memory_name = f"file:/fairlane-{id(self)}?vfs=memdb"
@@ -174,7 +182,7 @@ class SqliteStore:
             self._refuse_foreign()
             with contextlib.closing(self._open()) as connection:
                 migrate.migrate(SqliteSchema(connection))
-        except (*_TROUBLE, apsw.ReadOnlyError, apsw.CorruptError) as error:
+        except (*_TROUBLE, apsw.CorruptError) as error:
             raise self._unusable(error) from None
 
     def _refuse_foreign(self) -> None:

@@ -18,6 +18,7 @@ from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
 from fairlane.store.base import Connection, Row
 from fairlane.store.counters import Counters, Kept
+from fairlane.store.vault import Vault
 
 _TASK_WIDTH = len(Task.__struct_fields__)
 _NAMES_OF = {"line_order": "line_order_agents", "line_urgent": "line_urgent_agents"}
@@ -39,20 +40,26 @@ class Transaction(Counters):
         unsettled: int,
         policy_version: int,
         policy: Policy,
+        vault: Vault | None = None,
         kept: Kept | None = None,
     ) -> None:
         kept = Kept() if kept is None else kept
         super().__init__(connection, now=now, last_line=last_line, policy=policy, kept=kept)
         self.policy_version = policy_version
+        self.vault = vault or Vault()  # one that opens nothing, for who only plans
         self.last_seq = last_seq
         self.last_token = last_token
         self.last_event = last_event
         self.open_edges = open_edges
         self.unsettled = unsettled
+        self.changes: list[Change] = []
+        self.reclaimed: list[Task] = []
         self.ended: list[Task] = []
         self.stopped: list[Task] = []
         self.owes = False
         self.wrote_output = False
+        self.access_changed = False
+        self._rejected: int | None = None  # how many refused submissions are kept
         self.due_at: int | None = None
         # Parents whose edges have to follow: the state that edges leave and go to, and their own.
         self.settling: dict[str, tuple[int, int, str]] = {}
@@ -123,7 +130,12 @@ class Transaction(Counters):
         """The requests, as JSON text, that the tasks were made from."""
         rows = [(seq,) for seq in seqs]
         self.write()
-        return {row[0]: row[1] for row in self.connection.run_rows("request_find", rows)}
+        found = self.connection.run_rows("request_find", rows)
+        return {row[0]: self.vault.open_body(row[1]) for row in found}
+
+    def rewrite_request(self, seq: int, body: str) -> None:
+        self.connection.run_rows("request_grow", [(seq, self.vault.seal_body(body))])
+        self.changed = True
 
     def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
         """The ready tasks of a lane, with their requests, when all of them are new in this
@@ -144,7 +156,19 @@ class Transaction(Counters):
             rows = self.connection.run_rows("task_head", wanted)
         else:
             rows = self.connection.run_rows("task_next", wanted, limit=limit)
-        return [(Task(*row[:_TASK_WIDTH]), row[_TASK_WIDTH]) for row in rows]
+        return self._opened(rows)
+
+    def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[tuple[Task, str]]:
+        """The same, of one agent only, where lines are of all agents."""
+        self.write()
+        wanted = [(line,) for line in lines]
+        return self._opened(
+            self.connection.run_rows("task_next_of", wanted, agent=agent, limit=limit)
+        )
+
+    def _opened(self, rows: Iterable[Row]) -> list[tuple[Task, str]]:
+        open_body = self.vault.open_body
+        return [(Task(*row[:_TASK_WIDTH]), open_body(row[_TASK_WIDTH])) for row in rows]
 
     def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
         """All lines of the agents that come first by the statement `name`, for each of `rows`."""
@@ -182,6 +206,7 @@ class Transaction(Counters):
         before, after = change.before, change.after
         seq = after.seq
         self.changed = True
+        self.changes.append(change)
         self.count(change)
         fact = events.of(change)
         if fact is not None:
@@ -210,17 +235,35 @@ class Transaction(Counters):
         for task in newest.values():
             self._note_due(task)
 
+    def reject(self, change: Change, body: str, most: int) -> None:
+        """Keep a refused submission when not so many are kept already; runs of cron always.
+
+        Of others it is only counted that its lane has refused one, and nothing else is kept, not
+        even that there is such an agent.
+        """
+        if self._rejected is None:
+            self.write()
+            self._rejected = int(self.connection.run("rejected_count", limit=most)[0][0])
+        if self._rejected < most or is_run(change.after.id):
+            self._rejected += 1
+            self.apply(change, body)
+            return
+        self.changed = True
+        self.changes.append(change)
+        self.lane(change.after.lane).rejected += 1
+        self._dirty_lanes.add(change.after.lane)
+
     def tell_progress(self, task: Task, progress: str) -> None:
         self._record(task.seq, events.PROGRESS, task.attempts, progress, None)
 
     def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:
         self._record(task.seq, events.CRON_FIRED, 0, f"{job_id} {run_id}", None)
 
-    def owe_alert(self, run: Run, url: str, event: str) -> None:
+    def owe_alert(self, run: Run, url: str, event: str, agent: str) -> None:
         """A webhook about a run of a cron job."""
         self.owes = True
         id_ = f"msg_{run.id}_{self.last_event}"
-        self._owed.append((id_, run.seq, url, event, "due", self.now, 0, self.now))
+        self._owed.append((id_, run.seq, url, event, "due", self.now, 0, self.now, agent))
 
     def output_sizes(self, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Row]:
         """The next part and the number of characters that are kept of runs, by task and token."""
@@ -281,7 +324,8 @@ class Transaction(Counters):
         run = self.connection.run_rows
         if self._inserts:
             run("task_insert", [astuple(task) for task in self._inserts.values()])
-            run("request_insert", list(self._bodies.items()))
+            seal = self.vault.seal_body
+            run("request_insert", [(seq, seal(body)) for seq, body in self._bodies.items()])
             self._inserts, self._bodies = {}, {}
         if self._updates:
             rows = [(seq, *self._guards[seq], *_moving(t)) for seq, t in self._updates.items()]
@@ -338,7 +382,7 @@ class Transaction(Counters):
     def _delivery_row(self, task: Task) -> Row:
         event = EVENTS[task.state]
         id_ = f"msg_{task.id}_{self.last_event}"
-        return (id_, task.seq, task.callback_url, event, "due", self.now, 0, self.now)
+        return (id_, task.seq, task.callback_url, event, "due", self.now, 0, self.now, task.agent)
 
     def close_batches(self) -> None:
         """Tell of the batches that have ended: asked when everything has been counted."""
@@ -354,7 +398,8 @@ class Transaction(Counters):
     def _batch_delivery(self, batch: Batch) -> Row:
         id_ = f"msg_{batch.id}_{self.last_event}"
         event = events.BATCH_COMPLETED
-        return (id_, batch.seq, batch.callback_url, event, "due", self.now, 0, self.now)
+        what = (id_, batch.seq, batch.callback_url, event)
+        return (*what, "due", self.now, 0, self.now, batch.agent)
 
     def _note_due(self, task: Task) -> None:
         if task.lease_expires_at is not None:

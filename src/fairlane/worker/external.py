@@ -37,12 +37,14 @@ class Worker:
 
     No lanes means all. A lease that is not renewed for `lease_seconds` is over: the server then
     counts an attempt and gives the task to another worker.
+    `token` None is what FAIRLANE_TOKEN says.
     """
 
     def __init__(
         self,
         url: str = DEFAULT_URL,
         *,
+        token: str | None = None,
         lanes: Sequence[str] = (),
         concurrency: int = 10,
         name: str | None = None,
@@ -51,6 +53,7 @@ class Worker:
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
         self.url = url
+        self.token = token
         self.lanes = lanes
         self.concurrency = concurrency
         self.name = name or _new_name()
@@ -121,7 +124,9 @@ class Worker:
     async def _run(self, stopping: asyncio.Event) -> None:
         self._events = asyncio.get_running_loop()
         lease_ms = round(self.lease_seconds * 1000)
-        source = RemoteSource(self.url, worker=self.name, lanes=self.lanes, lease_ms=lease_ms)
+        source = RemoteSource(
+            self.url, worker=self.name, lanes=self.lanes, lease_ms=lease_ms, token=self.token
+        )
         executor = HandlerExecutor(self._handlers, threads_max=self.concurrency)
         loop = Loop(
             source,

@@ -16,7 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
+from fairlane import tracing
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.tracing import Tracer
 from fairlane.wire import OUTPUT_CHARACTERS_MAX
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work
@@ -32,6 +36,8 @@ INTERRUPTED: Final = "interrupted: the worker stopped before the work had finish
 INTERRUPT_SECONDS: Final = 10.0
 START_TRIES: Final = 5
 OUTPUT_SECONDS: Final = 0.1
+# Six bytes of JSON for each still fit into one body.
+_REPORT_CHARACTERS_MAX: Final = 131_072
 PROGRESS_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
@@ -50,6 +56,7 @@ class _Run:
         self.began = False
         self.working = False
         self.limit: asyncio.Timeout | None = None
+        self.span: tracing.Span | None = None
         self._source = source
         self._output: _Output | None = None
         self._progress: _Progress | None = None
@@ -133,13 +140,16 @@ class _Reports:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.pause_seconds):
                     await self._ending.wait()
-            part, reports = next(self._parts), list(self._pending)
-            self._pending.clear()
+            part, reports = next(self._parts), self._taken()
             try:
                 await _repeated(partial(self._keep, part, reports), tries=START_TRIES)
             except FairlaneError as error:
                 task_id = self._assignment.work.task_id
                 log.warning("a report about task %s is lost: %s", task_id, error)
+
+    def _taken(self) -> list[Any]:
+        taken, self._pending = self._pending, []
+        return taken
 
     async def _keep(self, part: int, reports: Sequence[Any]) -> None:
         raise NotImplementedError
@@ -170,7 +180,15 @@ class _Output(_Reports):
         if not text:
             return
         self._size += len(text)
-        super().add(text)
+        for start in range(0, len(text), _REPORT_CHARACTERS_MAX):
+            super().add(text[start : start + _REPORT_CHARACTERS_MAX])
+
+    def _taken(self) -> list[Any]:
+        """As much as one report may hold, however its characters are escaped."""
+        sizes = itertools.accumulate(map(len, self._pending))
+        count = max(1, sum(size <= _REPORT_CHARACTERS_MAX for size in sizes))
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        return taken
 
     async def _keep(self, part: int, reports: Sequence[str]) -> None:
         await self._source.output(self._assignment, part, "".join(reports))
@@ -184,8 +202,10 @@ class Loop:
         limit: Callable[[], int],
         *,
         renew_seconds: float = RENEW_SECONDS,
+        tracer: Tracer | None = None,
     ) -> None:
         """`executors` maps routes to what runs them; both are asked anew for each lease."""
+        self._tracer = tracer
         self._source = source
         self._executors = executors
         self._limit = limit
@@ -292,7 +312,10 @@ class Loop:
 
     async def _execute(self, run: _Run, executor: Executor) -> None:
         try:
-            await self._attempt(run, executor)
+            if self._tracer is None:
+                await self._attempt(run, executor)
+            else:
+                await self._traced_attempt(self._tracer, run, executor)
         except LeaseLost:
             log.info("task %s is no longer ours; its run was dropped", run.work.task_id)
         except Exception:
@@ -300,6 +323,20 @@ class Loop:
         finally:
             del self._runs[run.assignment.seq, run.assignment.token]
             self._changed.set()
+
+    async def _traced_attempt(self, tracer: Tracer, run: _Run, executor: Executor) -> None:
+        work = run.work
+        with tracer.step(
+            tracing.ATTEMPT,
+            work.request.get(tracing.HEADER),
+            task_id=work.task_id,
+            agent=work.agent,
+            lane=work.lane,
+            attempt=work.attempt,
+        ) as span:
+            run.span = span
+            run.work = msgspec.structs.replace(work, traceparent=span.traceparent)
+            await self._attempt(run, executor)
 
     async def _attempt(self, run: _Run, executor: Executor) -> None:
         try:
@@ -355,6 +392,8 @@ class Loop:
             await _repeated(lambda: self._source.release(run.assignment))
 
     async def _fail(self, run: _Run, error: ExecutionFailed) -> None:
+        if run.span is not None:
+            run.span.fail(error.message)
         await _repeated(
             lambda: self._source.fail(
                 run.assignment,

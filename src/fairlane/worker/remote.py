@@ -38,12 +38,20 @@ T = TypeVar("T")
 class RemoteSource:
     """Leases of handler tasks in `lanes`, or in all when there are none."""
 
-    def __init__(self, url: str, *, worker: str, lanes: Sequence[str], lease_ms: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker: str,
+        lanes: Sequence[str],
+        lease_ms: int,
+        token: str | None = None,
+    ) -> None:
         self.worker = worker
         self._lanes = lanes
         self._lease_ms = lease_ms
-        self._client = AsyncClient(url)
-        self._renewals = Client(url, timeout=max(1.0, lease_ms / 3000))
+        self._client = AsyncClient(url, token=token)
+        self._renewals = Client(url, token=token, timeout=max(1.0, lease_ms / 3000))
         self._polls: set[asyncio.Task[Shape]] = set()
         self._withdrawing: asyncio.Task[None] | None = None
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core import explain
 from fairlane.core.batches import Batch
-from fairlane.core.explain import AHEAD_MAX, Ceiling, Facts
+from fairlane.core.explain import AHEAD_MAX, Ceiling, Facts, Pace
 from fairlane.core.model import Task
 from fairlane.core.policy import LanePolicy, Policy, ReservedPolicy
 from fairlane.core.sessions import Session
@@ -162,3 +162,47 @@ def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
 )
 def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
     assert why(ready(), narrow(), lane_slots=2, ahead=ahead).reason.endswith(f"; {words}")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "pace", "estimate_ms", "said"),
+    [
+        (3, Pace(30, 300_000), 40_000, "about 40 s at the pace of the last 5 min"),
+        (0, Pace(600, 20_000), 33, "about 1 s at the pace of the last 20 s"),
+        (119, Pace(10, 60_000), 720_000, "about 12 min at the pace of the last 60 s"),
+        (2999, Pace(25, 300_000), 36_000_000, "about 10 h at the pace of the last 5 min"),
+    ],
+)
+def test_a_full_ceiling_tells_how_long_it_may_take(
+    ahead: int, pace: Pace, estimate_ms: int, said: str
+) -> None:
+    found = why(ready(), narrow(), lane_slots=2, ahead=ahead, pace=pace)
+    assert found.estimate_ms == estimate_ms
+    assert found.reason.endswith(f"before it, {said}")
+    assert found.position == ahead + 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "pace"),
+    [
+        (3, None),
+        (3, Pace(2, 300_000)),  # too few to tell
+        (3, Pace(100, 4_000)),  # too short a time
+        (AHEAD_MAX, Pace(1000, 300_000)),  # there may be any number more
+    ],
+)
+def test_without_data_there_is_no_number(ahead: int, pace: Pace | None) -> None:
+    found = why(ready(), narrow(), lane_slots=2, ahead=ahead, pace=pace)
+    assert found.estimate_ms is None
+    assert "about" not in found.reason
+
+
+@pytest.mark.parametrize("task", [ready(gate="session", session="s"), ready(gate="batch")])
+def test_what_a_gate_holds_back_is_not_estimated(task: Task) -> None:
+    assert why(task, narrow(), pace=Pace(100, 300_000)).estimate_ms is None
+
+
+def test_neither_is_what_could_start_or_what_an_operator_has_stopped() -> None:
+    pace = Pace(100, 300_000)
+    assert why(ready(), narrow(), pace=pace).estimate_ms is None
+    assert why(ready(), narrow(paused=True), lane_slots=2, pace=pace).estimate_ms is None

@@ -11,7 +11,7 @@ import pytest
 from fairlane.core import leases
 from fairlane.core.errors import Conflict, LeaseLost, NotFound
 from fairlane.core.leases import Decision
-from fairlane.core.model import Change, Task
+from fairlane.core.model import RUN_PREFIX, Change, Task
 from fairlane.core.policy import Policy, from_document
 from fairlane.core.retries import Backoff
 from tests.unit.core import rows
@@ -283,6 +283,17 @@ def test_a_released_task_is_ready_again_and_has_lost_no_attempt(task: Task) -> N
     assert (change.verb, change.error) == ("release", None)
     assert (after.ready, after.attempts, after.leased, after.worker) == (True, 1, False, None)
     assert (after.queued_at, after.token) == (LATER, TOKEN)
+
+
+def test_a_task_released_for_the_last_time_is_parked() -> None:
+    change = _changed(leases.release(rows.running(attempts=2), TOKEN, LATER, last=True))
+    assert (change.verb, change.error) == ("park", leases.RELEASED_TOO_OFTEN)
+    assert (change.after.state, change.after.leased) == ("parked", False)
+
+
+def test_a_run_of_a_job_is_not_parked_however_often_it_is_released() -> None:
+    change = _changed(leases.release(rows.running(id=f"{RUN_PREFIX}1"), TOKEN, LATER, last=True))
+    assert (change.verb, change.after.ready) == ("release", True)
 
 
 def test_a_run_whose_worker_died_counts_as_a_failed_attempt() -> None:

@@ -171,6 +171,8 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "paused": False,
         "agingMs": None,
         "reserved": {"critical": 0},
+        "maxReleases": 100,
+        "autoReclaim": True,
     }
     assert document["sessions"] == {
         "mode": "queue",
@@ -557,3 +559,8 @@ def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float)
         "backoffCapMs": 60_000,
     }
     assert isinstance(flat(policy)["backoffFactor"], type(shown))
+
+
+def test_lanes_can_leave_leases_that_ran_out_to_people() -> None:
+    policy = from_document({"lanes": {"queue": {"autoReclaim": False}}})
+    assert (Policy().reclaimed_by_hand(), policy.reclaimed_by_hand()) == ([], ["queue"])

@@ -80,6 +80,7 @@ SELECT {run}, task.started_at, task.attempts FROM run
 LEFT JOIN task ON task.id = run.task_id AND run.status = 'queued'
 WHERE true
 --? before: AND run.seq < :before
+--? agent: AND EXISTS (SELECT 1 FROM job WHERE job.id = run.job_id AND job.agent = :agent)
 --? status: AND run.status = :status
 --? started: AND run.status = 'queued' AND (task.started_at IS NOT NULL) = (:started = 'running')
 ORDER BY run.seq DESC LIMIT :limit
@@ -89,6 +90,7 @@ SELECT {run}, task.started_at, task.attempts FROM run
 LEFT JOIN task ON task.id = run.task_id AND run.status = 'queued'
 WHERE run.job_id = :job
 --? before: AND run.seq < :before
+--? agent: AND EXISTS (SELECT 1 FROM job WHERE job.id = run.job_id AND job.agent = :agent)
 --? status: AND run.status = :status
 --? started: AND run.status = 'queued' AND (task.started_at IS NOT NULL) = (:started = 'running')
 ORDER BY run.number DESC LIMIT :limit
@@ -110,8 +112,10 @@ WHERE run.status <> 'queued'
 LIMIT :limit
 
 -- name: run_old
+-- The state is spelled so that a planner without statistics does not read all that is due.
 SELECT seq FROM run WHERE forget_at IS NOT NULL AND forget_at <= :now
-  AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = run.seq AND delivery.state = 'due')
+  AND NOT EXISTS (SELECT 1 FROM delivery
+    WHERE delivery.seq = run.seq AND coalesce(delivery.state, '') = 'due')
 ORDER BY forget_at LIMIT :limit
 
 -- name: run_delete

@@ -11,6 +11,13 @@ INSERT INTO event (id, seq, at, type, attempt, detail, batch, policy_version) SE
 SELECT event.seq, event.at FROM rows JOIN event ON event.id = (
   SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued')
 
+-- name: event_released
+-- rows: seq int
+SELECT rows.seq, count(*) FROM rows JOIN event ON event.seq = rows.seq
+WHERE event.type = 'task.released' AND event.id > coalesce((
+  SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued'), 0)
+GROUP BY rows.seq
+
 -- name: event_tasks
 -- rows: seq int
 SELECT {event} FROM rows JOIN event ON event.seq = rows.seq
@@ -26,6 +33,7 @@ WHERE event.id > :after AND event.id <= :until
 --? task: AND event.seq = (SELECT t.seq FROM task AS t WHERE t.id = :task)
 --? batch: AND (task.batch = :batch OR event.batch = :batch)
 --? agent: AND task.agent = :agent
+--? owner: AND (task.agent = :owner OR EXISTS (SELECT 1 FROM batch WHERE batch.id = event.batch AND batch.agent = :owner))
 --? lane: AND task.lane = :lane
 --? types: AND event.type IN (:types...)
 ORDER BY event.id LIMIT :limit
@@ -46,37 +54,7 @@ SELECT token, part, attempt, text FROM output
 WHERE seq = :seq AND (token, part) > (:token, :part)
 ORDER BY token, part LIMIT :limit
 
--- ------------------------------------------------------------------ webhooks owed
-
--- name: delivery_insert
--- rows: id text, seq int, url text, event text, state text, due_at int, attempts int, created_at int
-INSERT INTO delivery (id, seq, url, event, state, due_at, attempts, created_at)
-SELECT * FROM rows
-
--- name: delivery_due
-SELECT id, seq, url, event, attempts FROM delivery
-WHERE state = 'due' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
-
--- name: delivery_next @sqlite
-SELECT min(due_at) - :now FROM delivery WHERE state = 'due'
--- name: delivery_next @postgres
-SELECT min(due_at) - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-FROM delivery WHERE state = 'due'
-
--- name: delivery_claim
--- rows: id text, due_at int
-UPDATE delivery SET due_at = rows.due_at, attempts = delivery.attempts + 1, error = NULL
-FROM rows WHERE delivery.id = rows.id AND delivery.state = 'due'
-
--- name: delivery_reclaim
-UPDATE delivery SET due_at = :now
-WHERE state = 'due' AND due_at > :now AND attempts > 0 AND error IS NULL
-
--- name: delivery_settle
--- rows: id text, state text, due_at int, error text, settled_at int
-UPDATE delivery SET state = rows.state, due_at = rows.due_at, error = rows.error,
-  settled_at = rows.settled_at
-FROM rows WHERE delivery.id = rows.id AND delivery.state = 'due'
+-- ------------------------------------------------------------------ the secret of webhooks
 
 -- name: secret_get
 SELECT webhook_secret FROM scheduler WHERE id = 1

@@ -7,13 +7,13 @@
 SELECT {session} FROM rows JOIN session ON session.key = rows.key
 
 -- name: session_save
--- rows: key text, holders int, waiting int, debouncing int, settings text, tokens int, context_window int, cutoff_at int, generation int, touched_at int, interrupted int
+-- rows: key text, holders int, waiting int, debouncing int, settings text, tokens int, context_window int, cutoff_at int, generation int, touched_at int, interrupted int, agent text
 INSERT INTO session ({session}) SELECT * FROM rows WHERE true
 ON CONFLICT (key) DO UPDATE SET holders = excluded.holders, waiting = excluded.waiting,
   debouncing = excluded.debouncing, settings = excluded.settings, tokens = excluded.tokens,
   context_window = excluded.context_window, cutoff_at = excluded.cutoff_at,
   generation = excluded.generation, touched_at = excluded.touched_at,
-  interrupted = excluded.interrupted
+  interrupted = excluded.interrupted, agent = excluded.agent
 
 -- name: session_old
 SELECT key FROM session WHERE touched_at <= :before AND holders = 0 AND waiting = 0
@@ -69,7 +69,9 @@ SELECT {session} FROM session WHERE key = :key
 
 -- name: session_list
 SELECT {session} FROM session
-WHERE key > :after ORDER BY key LIMIT :limit
+WHERE key > :after
+--? agent: AND agent = :agent
+ORDER BY key LIMIT :limit
 
 -- name: lane_oldest
 SELECT min(queued_at) FROM task WHERE lane = :lane AND state = 'queued' AND gate IS NULL

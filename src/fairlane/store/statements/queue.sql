@@ -26,6 +26,27 @@ SELECT {task} FROM (
 CROSS JOIN task WHERE task.seq = found.seq AND task.lane = :lane
 ORDER BY task.rank, task.seq LIMIT :limit
 
+-- name: entry_page_of @sqlite
+-- rows: state text
+SELECT {task}, request.body, result.result, result.error FROM rows
+CROSS JOIN task ON task.seq IN (
+  SELECT t.seq FROM task AS t
+  WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
+    AND t.agent = :agent
+  ORDER BY t.rank, t.seq LIMIT :limit)
+CROSS JOIN request ON request.seq = task.seq
+LEFT JOIN result ON result.seq = task.seq
+-- name: entry_page_of @postgres
+-- rows: state text
+SELECT {task}, request.body, result.result, result.error FROM rows
+CROSS JOIN LATERAL (
+  SELECT * FROM task AS t
+  WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
+    AND t.agent = :agent
+  ORDER BY t.rank, t.seq LIMIT :limit) AS task
+JOIN request ON request.seq = task.seq
+LEFT JOIN result ON result.seq = task.seq
+
 -- name: entry_page @sqlite
 -- rows: state text
 SELECT {task}, request.body, result.result, result.error FROM rows

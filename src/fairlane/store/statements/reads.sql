@@ -13,7 +13,8 @@ SELECT {task}, request.body, result.result, result.error FROM rows
 JOIN task ON task.seq = rows.seq
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 
--- name: task_list
+-- The text of an instruction is looked into, the rest of a request is not: it may hold secrets.
+-- name: task_list @sqlite
 SELECT {task}, request.body, result.result, result.error FROM task
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 WHERE true
@@ -24,6 +25,24 @@ WHERE true
 --? batch: AND task.batch = :batch
 --? kind: AND task.kind = :kind
 --? states: AND task.state IN (:states...)
+--? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
+--? floor: AND task.seq > :floor
+--? text: AND lower(concat_ws(' ', task.id, task.route, task.session, result.error, json_extract(request.body, '$.instruction'))) LIKE lower(:text) ESCAPE '!'
+ORDER BY task.seq DESC LIMIT :limit
+-- name: task_list @postgres
+SELECT {task}, request.body, result.result, result.error FROM task
+JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
+WHERE true
+--? before: AND task.seq < :before
+--? agent: AND task.agent = :agent
+--? lane: AND task.lane = :lane
+--? session: AND task.session = :session
+--? batch: AND task.batch = :batch
+--? kind: AND task.kind = :kind
+--? states: AND task.state IN (:states...)
+--? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
+--? floor: AND task.seq > :floor
+--? text: AND lower(concat_ws(' ', task.id, task.route, task.session, result.error, CAST(request.body AS json) ->> 'instruction')) LIKE lower(:text) ESCAPE '!'
 ORDER BY task.seq DESC LIMIT :limit
 
 -- name: task_ids
@@ -38,6 +57,9 @@ WHERE true
 --? states: AND task.state IN (:states...)
 ORDER BY task.seq DESC LIMIT :limit
 
+-- name: task_agent
+SELECT agent FROM task WHERE seq = :seq
+
 -- name: lane_view
 SELECT name, {tally} FROM lane ORDER BY name
 
@@ -48,11 +70,8 @@ SELECT agent, CAST(sum(queued) AS bigint), CAST(sum(inflight) AS bigint),
 FROM line
 WHERE agent <> ''
 --? lane: AND line.lane = :lane
+--? agent: AND line.agent = :agent
 GROUP BY agent ORDER BY sum(queued) + sum(inflight) DESC, agent LIMIT :limit
-
--- name: delivery_view
-SELECT id, url, event, state, attempts, error, due_at, settled_at FROM delivery
-WHERE seq = (SELECT seq FROM task WHERE task.id = :id) ORDER BY id
 
 -- name: policy_list
 SELECT version, document, source, created_at, author, note FROM policy
@@ -113,7 +132,7 @@ FROM task WHERE state = 'waiting_dependency'
 -- ------------------------------------------------------------------ why a task waits
 
 -- name: why_parents
-SELECT d.parent, task.state FROM dependency AS d LEFT JOIN task ON task.id = d.parent
+SELECT d.parent, task.state, task.agent FROM dependency AS d LEFT JOIN task ON task.id = d.parent
 WHERE d.child = :seq AND d.state = 0 ORDER BY d.parent LIMIT :limit
 
 -- name: why_ahead
@@ -138,4 +157,5 @@ ORDER BY lease_expires_at, seq LIMIT :limit
 -- name: why_batch_holders
 SELECT id FROM task
 WHERE batch = :batch AND (lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL))
+--? agent: AND agent = :agent
 ORDER BY seq LIMIT :limit

@@ -225,6 +225,23 @@ CROSS JOIN LATERAL (
   ORDER BY t.rank, t.seq LIMIT :limit) AS task
 JOIN request ON request.seq = task.seq
 
+-- name: task_next_of @sqlite
+-- rows: line int
+SELECT {task}, request.body FROM rows
+CROSS JOIN task ON task.seq IN (
+  SELECT t.seq FROM task AS t
+  WHERE t.line = rows.line AND t.state = 'queued' AND t.gate IS NULL AND t.agent = :agent
+  ORDER BY t.rank, t.seq LIMIT :limit)
+CROSS JOIN request ON request.seq = task.seq
+-- name: task_next_of @postgres
+-- rows: line int
+SELECT {task}, request.body FROM rows
+CROSS JOIN LATERAL (
+  SELECT * FROM task AS t
+  WHERE t.line = rows.line AND t.state = 'queued' AND t.gate IS NULL AND t.agent = :agent
+  ORDER BY t.rank, t.seq LIMIT :limit) AS task
+JOIN request ON request.seq = task.seq
+
 -- name: task_preemptible
 SELECT {task} FROM task
 WHERE lane = :lane AND preempt IS NOT NULL AND lease_expires_at IS NOT NULL
@@ -249,6 +266,7 @@ ORDER BY deadline_at, seq LIMIT :limit
 -- name: task_abandoned
 SELECT {task} FROM task
 WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= :now
+--? by_hand: AND lane NOT IN (:by_hand...)
 ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: task_due
@@ -261,7 +279,9 @@ SELECT
   (SELECT min(deadline_at) FROM task
    WHERE deadline_at IS NOT NULL
      AND state IN ('waiting_dependency', 'queued', 'assigned', 'running')),
-  (SELECT min(lease_expires_at) FROM task WHERE lease_expires_at IS NOT NULL),
+  (SELECT lease_expires_at FROM task WHERE lease_expires_at IS NOT NULL
+--? by_hand: AND lane NOT IN (:by_hand...)
+   ORDER BY lease_expires_at, seq LIMIT 1),
   (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce') AND state = 'queued')
 
 -- name: task_stopped
@@ -292,6 +312,9 @@ SELECT seq, batch, lane, agent FROM task WHERE state = 'rejected' AND completed_
   AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
     WHERE batch.id = task.batch AND delivery.state = 'due')
 ORDER BY completed_at, seq LIMIT :limit
+
+-- name: rejected_count
+SELECT count(*) FROM (SELECT 1 FROM task WHERE state = 'rejected' LIMIT :limit) AS found
 
 -- name: task_delete
 -- rows: seq int

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.core.secrets import Redactor
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Response, Run, Sender, Work
 from fairlane.worker.executors.tabs import Instance, TabResolver
@@ -34,6 +35,8 @@ class ActionExecutor:
     def __init__(self, instances: Sequence[Instance], sender: Sender) -> None:
         self._sender = sender
         self._tabs = TabResolver(instances, sender)
+        # An instance may repeat the token that it was sent.
+        self._redactor = Redactor(one.token or "" for one in instances)
 
     async def execute(self, run: Run) -> Any:
         tab_id, body = tab_of(run.work), body_of(run.work)
@@ -47,7 +50,7 @@ class ActionExecutor:
                 answer = await self._send(moved_to, tab_id, headers, body)
                 if says_tab_is_gone(answer):
                     self._tabs.forget(tab_id, moved_to)
-        return result_of(answer)
+        return self._redactor.hide_in(result_of(answer, self._redactor))
 
     async def close(self) -> None:
         await self._tabs.close()
@@ -105,17 +108,19 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
         "X-PinchTab-Source": "scheduler",
         "X-PinchTab-Tab-Id": tab_id,
         **exchange.agent_header(work),
+        **exchange.trace_header(work),
     }
 
 
-def result_of(answer: Response) -> Any:
+def result_of(answer: Response, redactor: Redactor) -> Any:
     """The result an answer carries, or the failure it is."""
     if not 200 <= answer.status < 300:
         wait = _fields(answer.body).get("code") in _WAIT_CODES
-        raise exchange.refused("executor", answer.status, answer.headers, answer.body, wait=wait)
+        text = redactor.hide(answer.body.decode("utf-8", "replace"))
+        raise exchange.refused("executor", answer.status, answer.headers, text, wait=wait)
     result = _decoded(answer.body)
     if isinstance(result, dict) and result.get("success") is False:
-        raise _unsuccessful(result)
+        raise _unsuccessful(redactor.hide_in(result))
     return result
 
 

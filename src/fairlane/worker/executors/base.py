@@ -32,6 +32,7 @@ class Work(msgspec.Struct, frozen=True):
     max_attempts: int = 1
     timeout_ms: int | None = None
     inputs: list[dict[str, Any]] = []  # what the tasks that it depended on have left
+    traceparent: str | None = None  # of this attempt, where traces are kept
 
 
 class Run(Protocol):

@@ -30,6 +30,10 @@ def agent_header(work: Work) -> dict[str, str]:
     return {"X-Agent-Id": work.agent}
 
 
+def trace_header(work: Work) -> dict[str, str]:
+    return {} if work.traceparent is None else {"traceparent": work.traceparent}
+
+
 @contextlib.contextmanager
 def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iterator[None]:
     """What breaks the exchange inside fails the task, in words of ours: `who` did not answer.

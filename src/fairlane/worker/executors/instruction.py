@@ -2,28 +2,30 @@
 
 The task is marked running immediately before the request leaves; leaving, by a time-out or a
 cancel, hangs up, and so stops the agent. What the events mean is in `transcript`.
-The trap: llmConfig carries keys of the caller's, and agents repeat what they were sent in their
-errors. Every error text from an agent goes through `hiding` before it is cut.
+The trap: llmConfig carries keys, and agents repeat what they were sent. Whatever comes from an
+agent, errors, text and results, goes through a `Redactor` before it is kept or cut.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.errors import ExecutionFailed
-from fairlane.core.secrets import SECRETS
+from fairlane import logs
+from fairlane.core.errors import ExecutionFailed, InvalidRequest
+from fairlane.core.secrets import RedactedStream, Redactor, texts
 from fairlane.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Stream, StreamSender, Work
-from fairlane.worker.executors.transcript import UNFINISHED, Hide, Transcript
+from fairlane.worker.executors.transcript import UNFINISHED, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Mapping
 
     from fairlane.worker.executors.tabs import Instance
 
@@ -36,8 +38,8 @@ REFUSAL_BYTES_MAX: Final = 64 * 1024
 REFUSAL_SECONDS: Final = 5.0
 
 RESERVED: Final = frozenset({"conversationId", "message", "isScheduledTask", "mode", "inputs"})
-# Shorter ones ("x", "-", "none" for a local model) protect nothing and would garble the text.
-SECRET_CHARACTERS_MIN: Final = 5
+
+_log = logging.getLogger(__name__)
 
 
 class InstructionExecutor:
@@ -47,20 +49,27 @@ class InstructionExecutor:
         self,
         agent: Instance,
         sender: StreamSender,
+        resolve: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
         *,
         refusal_seconds: float = REFUSAL_SECONDS,
     ) -> None:
+        """`resolve` puts the secrets into a configuration that only refers to them."""
         self._agent = agent
         self._sender = sender
+        self._resolve = resolve
         self._refusal_seconds = refusal_seconds
 
     async def execute(self, run: Run) -> Any:
-        body = body_of(run.work)
+        config = self._config(run.work)
+        body = body_of(run.work, config)
         headers = {**headers_of(run.work), **self._agent.credentials}
-        hide = hiding(run.work, self._agent.token)
+        redactor = Redactor([*texts(config), self._agent.token or ""])
         await run.start()
-        with exchange.broken_is_failed(
-            WHO, server="agent", url=self._agent.url, max_bytes=STREAM_BYTES_MAX
+        with (
+            logs.hiding(redactor),
+            exchange.broken_is_failed(
+                WHO, server="agent", url=self._agent.url, max_bytes=STREAM_BYTES_MAX
+            ),
         ):
             async with self._sender.stream(
                 "POST",
@@ -71,9 +80,23 @@ class InstructionExecutor:
                 timeout_seconds=None,
             ) as answer:
                 if 200 <= answer.status < 300:
-                    return await _result(answer, Transcript(run.output, hide))
-                text = hide(await _refusal(answer, self._refusal_seconds))
+                    return await _redacted_result(answer, redactor, run.output)
+                text = redactor.hide(await _refusal(answer, self._refusal_seconds))
                 raise exchange.refused(WHO, answer.status, answer.headers, text)
+
+    def _config(self, work: Work) -> dict[str, Any]:
+        config = work.request.get("llmConfig") or {}
+        if not isinstance(config, dict):
+            raise ExecutionFailed("llmConfig is not valid: use an object", retryable=False)
+        try:
+            return self._resolve(config)
+        except InvalidRequest as error:
+            raise ExecutionFailed(error.message, retryable=False) from None
+        except ValueError as error:
+            # Where the server keeps its secrets is for the operator's eyes.
+            _log.error("a secret of task %s cannot be had: %s", work.task_id, error)
+            text = "a secret that llmConfig refers to cannot be had; the server's log says why"
+            raise ExecutionFailed(text) from None
 
     async def close(self) -> None:
         """Nothing to close: the sender is somebody else's."""
@@ -82,14 +105,11 @@ class InstructionExecutor:
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-def body_of(work: Work) -> bytes:
+def body_of(work: Work, config: Mapping[str, Any]) -> bytes:
     """The defaults, llmConfig over them, and over both what llmConfig may not change."""
     instruction = work.request.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
         raise ExecutionFailed("instruction is required for task execution", retryable=False)
-    config = work.request.get("llmConfig") or {}
-    if not isinstance(config, dict):
-        raise ExecutionFailed("llmConfig is not valid: use an object", retryable=False)
     body: dict[str, Any] = {"supportsImages": False, "provider": "browseros"}
     body.update({key: config[key] for key in config.keys() - RESERVED})
     body["conversationId"] = str(uuid.uuid4())
@@ -108,39 +128,21 @@ def headers_of(work: Work) -> dict[str, str]:
         "X-Fairlane-Task-Id": work.task_id,
         "X-Fairlane-Attempt": str(work.attempt),
         **exchange.agent_header(work),
+        **exchange.trace_header(work),
     }
 
 
-def hiding(work: Work, token: str | None) -> Hide:
-    """A function that puts *** for the secrets that were sent, as they are and as JSON has them."""
-    secrets = {*_secrets(work.request.get("llmConfig")), token or ""}
-    escaped = {msgspec.json.encode(secret).decode()[1:-1] for secret in secrets}
-    wanted = {one for one in secrets | escaped if len(one) >= SECRET_CHARACTERS_MIN}
-    # The longest first: one may be a part of another.
-    ordered = sorted(wanted, key=len, reverse=True)
-
-    def hide(text: str) -> str:
-        for secret in ordered:
-            text = text.replace(secret, "***")
-        return text
-
-    return hide
-
-
-def _secrets(value: Any) -> Iterator[str]:
-    """Nested ones too; how deep a request may be is bounded where it comes in."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key in SECRETS and isinstance(inner, str):
-                yield inner
-            else:
-                yield from _secrets(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _secrets(inner)
-
-
 # --- what comes back ------------------------------------------------------------------------------
+
+
+async def _redacted_result(
+    answer: Stream, redactor: Redactor, output: Callable[[str], None]
+) -> Any:
+    stream = RedactedStream(redactor, output)
+    try:
+        return redactor.hide_in(await _result(answer, Transcript(stream.feed, redactor.hide)))
+    finally:
+        stream.end()
 
 
 async def _result(answer: Stream, transcript: Transcript) -> Any:
@@ -149,7 +151,7 @@ async def _result(answer: Stream, transcript: Transcript) -> Any:
         return transcript.result_of(await _document(answer))
     head = await _follow(answer, transcript)
     if not transcript.any and media.lower() != "text/event-stream" and head.strip():
-        return {"raw": head.decode("utf-8", "replace")[:RAW_CHARACTERS_MAX]}
+        return {"raw": transcript.hidden(head.decode("utf-8", "replace"))[:RAW_CHARACTERS_MAX]}
     return transcript.result()
 
 

@@ -85,6 +85,9 @@ class Transcript:
             raise self._failure(document)
         return document
 
+    def hidden(self, text: str) -> str:
+        return self._hide(text)
+
     def _take(self, document: Any, kind: str) -> None:
         if kind in _FAILING or _is_error(document):
             raise self._failure(document)

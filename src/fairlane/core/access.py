@@ -1,0 +1,218 @@
+"""Who may do what: scopes, tokens, callers, and how much of it.
+
+A token is `fl_<id>_<secret>_<crc>`: the id finds it, the secret proves it, and the checksum lets a
+scanner of leaked secrets, and this program, tell a token from noise without looking it up. Only a
+digest of the secret is kept: with 256 random bits a plain hash is as good as a slow one. A caller
+who is bound to an agent sees and touches what is that agent's, and learns of nothing else whether
+it exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import zlib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from fairlane.core.errors import Forbidden, InvalidRequest
+
+PREFIX: Final = "fl"
+ID_CHARACTERS: Final = 12
+SECRET_BYTES: Final = 32
+NAME_CHARACTERS_MAX: Final = 64
+RATE_MAX: Final = 100_000
+OPEN_MAX: Final = 100_000_000
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_SECRET_CHARACTERS: Final = 43  # what 256 bits need of these digits
+_TOKEN: Final = re.compile(rb"(fl_([0-9A-Za-z]{12})_([0-9A-Za-z]{43}))_([0-9a-f]{8})")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@ -]{0,63}")
+_RATE: Final = re.compile(r"([1-9][0-9]{0,5})/(s|m|h)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+class Scope(StrEnum):
+    """`read` looks, `submit` hands in, `cancel` ends, `lease` runs; `operate` and `admin` tune."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    CANCEL = "cancel"
+    LEASE = "lease"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+ALL: Final = frozenset(Scope)
+DEFAULT: Final = (Scope.SUBMIT, Scope.READ, Scope.CANCEL)
+EVERY: Final = "all"
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. `token` is the id of the token, None for those who are trusted without one."""
+
+    name: str
+    agent: str | None = None
+    scopes: frozenset[Scope] = ALL
+    token: str | None = None
+    max_open: int | None = None
+
+    def require(self, scope: Scope) -> None:
+        if scope not in self.scopes:
+            raise Forbidden(
+                f"this needs a token with the scope {scope}", details={"scope": str(scope)}
+            )
+
+    def owns(self, agent: str | None) -> bool:
+        return self.agent is None or self.agent == agent
+
+    def agent_for(self, given: str | None, field: str = "agentId") -> str | None:
+        """The agent that a request is about: the one it names, or the caller's own."""
+        if self.agent is None or not given:
+            return self.agent or given
+        if given != self.agent:
+            raise Forbidden(
+                f"field '{field}' must be '{self.agent}' or left out: this token is that agent's",
+                details={"agentId": self.agent},
+            )
+        return given
+
+
+TRUSTED: Final = Caller("local")
+CALLER: Final = "fairlane.caller"  # where a request that was let in already names its caller
+
+
+class Token(msgspec.Struct, frozen=True):
+    """What is kept of a token. `scopes` are words; `parent` is the token that a login stands for.
+
+    `rate` is how many requests it may make, as in `50/s`; `max_open` how many tasks may be open
+    of those that it can see, for it to submit one more.
+    """
+
+    seq: int
+    id: str
+    name: str
+    digest: str
+    scopes: str
+    created_at: int
+    agent: str | None = None
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+    rate: str | None = None
+    max_open: int | None = None
+    parent: str | None = None
+
+    def valid(self, now: int) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def caller(self) -> Caller:
+        scopes = frozenset(Scope(word) for word in self.scopes.split())
+        return Caller(self.name, self.agent, scopes, self.parent or self.id, self.max_open)
+
+
+# -------------------------------------------------------------------- the token itself
+
+
+def written(token_id: str, secret: bytes) -> str:
+    """The token as its owner gets it, once."""
+    body = f"{PREFIX}_{token_id}_{spelled(secret, _SECRET_CHARACTERS)}"
+    return f"{body}_{zlib.crc32(body.encode()):08x}"
+
+
+def spelled(raw: bytes, characters: int) -> str:
+    """Bytes as letters and digits, the last `characters` of them."""
+    number, found = int.from_bytes(raw), []
+    for _ in range(characters):
+        number, digit = divmod(number, len(_DIGITS))
+        found.append(_DIGITS[digit])
+    return "".join(reversed(found))
+
+
+def presented(token: bytes) -> tuple[str, bytes] | None:
+    """The id and the secret of what a caller presents; None when it is no token at all."""
+    found = _TOKEN.fullmatch(token)
+    if found is None or f"{zlib.crc32(found[1]):08x}".encode() != found[4]:
+        return None
+    return found[2].decode(), found[3]
+
+
+def digest(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()
+
+
+def proves(secret: bytes, kept: str) -> bool:
+    """In a time that does not tell how much of it was right."""
+    return hmac.compare_digest(digest(secret).encode(), kept.encode())
+
+
+# -------------------------------------------------------------------- what a token is made of
+
+
+def parse_name(text: str) -> str:
+    if not _NAME.fullmatch(text) or text != text.strip():
+        raise InvalidRequest(
+            f"field 'name' must be letters, digits, blanks and any of _.:@-, "
+            f"at most {NAME_CHARACTERS_MAX} of them"
+        )
+    return text
+
+
+def parse_scopes(words: Iterable[str], agent: str | None) -> str:
+    """The scopes of a new token, each once and in their order."""
+    given = {part for word in words for part in word.replace(",", " ").split()} or set(DEFAULT)
+    if EVERY in given:
+        given = {scope for scope in Scope if agent is None or scope is not Scope.ADMIN}
+    for word in sorted(given):
+        if word not in list(Scope):
+            known = ", ".join(Scope)
+            raise InvalidRequest(f"field 'scopes': '{word[:40]}' is none of {known}, {EVERY}")
+    if agent is not None and Scope.ADMIN in given:
+        raise InvalidRequest(
+            "field 'scopes': admin is about all agents; a token that is one agent's cannot have it"
+        )
+    return " ".join(scope for scope in Scope if scope in given)
+
+
+def parse_rate(text: str | None) -> str | None:
+    if text is None:
+        return None
+    found = _RATE.fullmatch(text)
+    if found is None or int(found[1]) > RATE_MAX:
+        raise InvalidRequest(
+            f"field 'rate' must be requests per second, minute or hour, as in 50/s, 600/m or "
+            f"1000/h, and at most {RATE_MAX}"
+        )
+    return text
+
+
+class Bucket:
+    """How many requests are left. It fills up steadily to what one second, or one request, needs.
+
+    A request that is worth many is let through as one and paid off afterwards: larger than the
+    bucket, it would else never go.
+    """
+
+    def __init__(self, rate: str, now: float) -> None:
+        count, unit = rate.split("/")
+        self._per_second = int(count) / _SECONDS[unit]
+        self._most = max(1.0, self._per_second)
+        self._level = self._most
+        self._at = now
+
+    def take(self, now: float) -> int | None:
+        """None when it may go; else how many milliseconds to wait."""
+        self._level = min(self._most, self._level + max(0.0, now - self._at) * self._per_second)
+        self._at = now
+        if self._level < 1:
+            return max(1, round((1 - self._level) / self._per_second * 1000))
+        self._level -= 1
+        return None
+
+    def owe(self, cost: int) -> None:
+        """What turned out to cost more than it seemed is paid off later."""
+        self._level -= cost

@@ -1,0 +1,62 @@
+"""What external workers report about instructions, without the secrets that they were told.
+
+Our own executors see to that themselves, before anything is cut into pieces. Others are asked to
+keep a secret and may repeat it, so it is taken out where the report is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlane.core.model import INSTRUCTION, Task, is_node
+from fairlane.core.secrets import Redactor, texts
+from fairlane.store.transaction import Transaction
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def reports(
+    tx: Transaction, tasks: Mapping[int, Task], requests: Sequence[R], field: str
+) -> Sequence[R]:
+    """The same requests; `field` is the text, or JSON text, that a worker may have written."""
+    told = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
+    if not told:
+        return requests  # nearly always
+    redactors = {seq: _redactor(body) for seq, body in tx.requests(told).items()}
+    return [
+        _hidden(one, field, redactors[_seq(one)]) if _seq(one) in redactors else one
+        for one in requests
+    ]
+
+
+def _seq(request: Any) -> int:
+    seq: int = request.seq
+    return seq
+
+
+def _knows_secrets(task: Task | None) -> bool:
+    if task is None or task.kind != INSTRUCTION or task.worker is None:
+        return False
+    return not is_node(task.worker)
+
+
+def _redactor(body: str) -> Redactor:
+    return Redactor(texts(msgspec.json.decode(body, type=dict[str, Any]).get("llmConfig")))
+
+
+def _hidden(request: R, field: str, redactor: Redactor) -> R:
+    said = getattr(request, field)
+    if said is None or redactor.hide(said) == said:
+        return request
+    return msgspec.structs.replace(request, **{field: _without(said, redactor)})
+
+
+def _without(said: str, redactor: Redactor) -> str:
+    try:
+        document = msgspec.json.decode(said)
+    except msgspec.DecodeError:
+        return redactor.hide(said)
+    return msgspec.json.encode(redactor.hide_in(document)).decode()

@@ -1,0 +1,166 @@
+"""Who asks: the one place where a request is let in or turned away, and the dashboard's login.
+
+With no token made, whoever reaches a loopback address is trusted. From the first token on, and on
+any other address always, every route but the open ones needs one. A browser has a login instead: a
+token of its own in a cookie that no script can read and no other site can have sent; what changes
+something needs a header besides that no form can set. One answer for all that is wrong with a
+token: who does not have a valid one learns nothing about those there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import fields
+from fairlane.core.access import CALLER, TRUSTED, Caller, Token
+from fairlane.core.errors import Forbidden, Unauthenticated
+from fairlane.engine.node import Node
+from fairlane.engine.requests import CreateToken, RevokeToken
+from fairlane.engine.tokens import LOGIN_MS, new_token
+from fairlane.http.answers import Answer, Request, Route, Routes, Scope
+
+COOKIE: Final = "fairlane_login"
+_ATTRIBUTES: Final = "HttpOnly; SameSite=Strict; Path=/"
+_SAFE: Final = ("GET", "HEAD")
+_BEARER: Final = b"bearer "
+_ANYBODY: Final = Route(lambda _: _nobody(), None)
+
+
+class Gate:
+    def __init__(self, node: Node, *, exposed: bool = False) -> None:
+        """`exposed`: others than this machine can reach it, so nobody is trusted."""
+        self._node = node
+        self._tokens = node.tokens
+        self._exposed = exposed
+
+    def routes(self) -> Routes:
+        return {
+            "/login": {"POST": Route(self.login, None, open=True)},
+            "/logout": {"POST": Route(self.logout, None, open=True)},
+            "/whoami": {"GET": Route(self.whoami, None)},
+        }
+
+    @property
+    def required(self) -> bool:
+        return self._exposed or self._tokens.any
+
+    async def admit(self, scope: Scope, request: Request, route: Route = _ANYBODY) -> None:
+        """Name the caller, or raise what keeps them out."""
+        caller: Caller | None = scope.get(CALLER)
+        if caller is None:
+            if not self._tokens.fresh:
+                await self._tokens.refresh()
+            caller = self._identified(scope, request)
+            if caller is not TRUSTED:
+                self._tokens.spend(caller)
+        request.caller = caller
+        if route.scope is not None:
+            caller.require(route.scope)
+        if caller.agent is not None and not route.agents:
+            raise Forbidden("this is about all agents; a token that is one agent's cannot do it")
+
+    async def while_valid(
+        self, scope: Scope, request: Request, pieces: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """What is streamed ends with the token that it was asked with."""
+        async for piece in pieces:
+            if CALLER not in scope:
+                await self._tokens.refresh()
+                if not self._holds(request.caller):
+                    return
+            yield piece
+
+    def _holds(self, caller: Caller) -> bool:
+        return not self.required if caller is TRUSTED else self._tokens.holds(caller)
+
+    def _identified(self, scope: Scope, request: Request) -> Caller:
+        if not self.required:
+            return TRUSTED
+        header = _bytes(scope, b"authorization")
+        if header is not None:
+            bearer = header[: len(_BEARER)].lower() == _BEARER
+            found = self._tokens.find(header[len(_BEARER) :]) if bearer else None
+        else:
+            found = self._tokens.find(_cookie(request), login=True)
+            if found and scope["method"] not in _SAFE and request.header(b"x-fairlane") is None:
+                raise Forbidden("with a login, what changes something needs the header X-Fairlane")
+        if found is None:
+            raise Unauthenticated(
+                "this needs a valid token: send it as Authorization: Bearer fl_…; "
+                "fairlane token create makes one"
+            )
+        return found
+
+    # ---------------------------------------------------------------- logins
+
+    async def login(self, request: Request) -> Answer:
+        body: LoginBody = fields.decoded(_decoder, await request.body(), frozenset({"token"}))
+        await self._tokens.refresh()
+        caller = self._tokens.find(_raw(body.token.strip()))
+        if caller is None:
+            raise Unauthenticated("this token is not valid")
+        self._tokens.spend(caller)
+        now = self._node.clock.now()
+        seed = Token(0, "", caller.name, "", "", now, expires_at=now + LOGIN_MS)
+        kept, text = new_token(msgspec.structs.replace(seed, parent=caller.token))
+        await self._node.writer.ask(CreateToken(kept))
+        cookie = f"{COOKIE}={text}; Max-Age={LOGIN_MS // 1000}; {_ATTRIBUTES}"
+        return Answer(200, self._shape(caller), {"Set-Cookie": cookie})
+
+    async def logout(self, request: Request) -> Answer:
+        await self._tokens.refresh()
+        login = self._tokens.login(_cookie(request))
+        if login is not None:
+            await self._node.writer.ask(RevokeToken(login))
+        cookie = f"{COOKIE}=; Max-Age=0; {_ATTRIBUTES}"
+        return Answer(200, {"loggedOut": login is not None}, {"Set-Cookie": cookie})
+
+    async def whoami(self, request: Request) -> Answer:
+        request.query()
+        return Answer(200, self._shape(request.caller))
+
+    def _shape(self, caller: Caller) -> dict[str, Any]:
+        return {
+            "name": caller.name,
+            "agent": caller.agent,
+            "scopes": sorted(caller.scopes),
+            "tokensRequired": self.required,
+        }
+
+
+class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
+_decoder = msgspec.json.Decoder(LoginBody)
+
+
+async def _nobody() -> Answer:
+    raise AssertionError("only who may ask is looked at here")
+
+
+def _bytes(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+def _raw(text: str) -> bytes:
+    """What cannot be a token is none, whatever characters it has."""
+    return text.encode("utf-8", "replace")
+
+
+def _cookie(request: Request) -> bytes:
+    cookies: SimpleCookie = SimpleCookie()
+    try:
+        cookies.load(request.header(b"cookie") or "")
+    except CookieError:
+        return b""
+    found = cookies.get(COOKIE)
+    return b"" if found is None else _raw(found.value)

@@ -1,0 +1,68 @@
+// The public API, as everybody else speaks it.
+
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(body?.error ?? `the server answers ${status}`);
+    this.status = status;
+    this.code = body?.code ?? "";
+    this.details = body?.details ?? {};
+  }
+}
+
+let whenRefused = () => {};
+
+// `handler` is told when the server wants to know who asks.
+export function onRefused(handler) {
+  whenRefused = handler;
+}
+
+export function query(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+async function call(method, path, body) {
+  const options = { method, headers: { Accept: "application/json" }, credentials: "same-origin", cache: "no-store" };
+  if (method !== "GET") {
+    options.headers["Content-Type"] = "application/json";
+    options.headers["X-Fairlane"] = "dashboard"; // what no other site's form can send along
+    options.headers["X-Fairlane-Actor"] = "dashboard";
+    options.body = typeof body === "string" ? body : JSON.stringify(body ?? {});
+  }
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch {
+    throw new ApiError(0, { error: "the server cannot be reached", code: "unreachable" });
+  }
+  const text = await answer.text();
+  const shape = text ? parsed(text) : null;
+  if (answer.ok) return shape;
+  if (answer.status === 401) whenRefused();
+  throw new ApiError(answer.status, shape);
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+export const get = (path, values = {}) => call("GET", path + query(values));
+export const post = (path, body) => call("POST", path, body);
+export const patch = (path, body) => call("PATCH", path, body);
+export const put = (path, body) => call("PUT", path, body);
+export const remove = (path) => call("DELETE", path);
+
+// What an older server may not have is asked for only where its list of routes has it; else null.
+export let about = { version: "", routes: {} };
+
+export async function learn() {
+  about = await get("/");
+}
+
+export const getIfThere = async (path, values) => (path in about.routes ? get(path, values) : null);
+
+export const enc = encodeURIComponent;

@@ -1,0 +1,157 @@
+// Elements are built here and nowhere else. Whatever is text is set as text: nothing that a caller
+// of the API has written is ever read as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const PROPERTIES = ["value", "checked", "disabled"];
+const HANDLERS = ["onclick", "oninput", "onchange", "onsubmit", "onkeydown", "onpointermove", "onpointerleave"];
+
+// h("a.button", {href: "#/tasks", onclick: f, style: {width: "4em"}, key: id}, "text", child, [more])
+export function h(tag, props, ...children) {
+  return build(document.createElement(tag.split(".")[0]), tag, props, children);
+}
+
+export function svg(tag, props, ...children) {
+  return build(document.createElementNS(SVG, tag.split(".")[0]), tag, props, children);
+}
+
+function build(element, tag, props, children) {
+  const classes = tag.split(".").slice(1);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "key") element.$key = value;
+    else if (name === "keep") element.$keep = value;
+    else if (name === "class") classes.push(value);
+    else if (name === "style") style(element, value);
+    else if (name === "href") element.setAttribute("href", safeAddress(value));
+    else if (name.startsWith("on")) element[name] = value;
+    else if (PROPERTIES.includes(name)) element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) append(element, child);
+    else element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+// Through the object model: attributes named style are refused by the page's own policy.
+function style(element, values) {
+  element.$style = values;
+  for (const [name, value] of Object.entries(values)) element.style.setProperty(name, value);
+}
+
+// A link goes to a place in this page, never to an address that somebody has written.
+function safeAddress(address) {
+  return address.startsWith("#") ? address : "#";
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+// Make `old` look like `fresh` and keep what is the same, so that focus, selection, scrolling and
+// what somebody types survive that a page is drawn again. Children with a key are told by it.
+export function morph(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return old;
+  }
+  if (old.$keep && old.$keep === fresh.$keep) return old;
+  morphAttributes(old, fresh);
+  for (const name of HANDLERS) if (old[name] !== fresh[name]) old[name] = fresh[name];
+  if (old.tagName === "INPUT" || old.tagName === "BUTTON") {
+    if (old !== document.activeElement && "value" in fresh && old.value !== fresh.value) old.value = fresh.value;
+    if (old.checked !== fresh.checked) old.checked = fresh.checked;
+    if (old.disabled !== fresh.disabled) old.disabled = fresh.disabled;
+  }
+  morphChildren(old, fresh);
+  return old;
+}
+
+function morphAttributes(old, fresh) {
+  for (const { name } of [...old.attributes]) {
+    if (name !== "style" && !fresh.hasAttribute(name)
+      && !(name === "open" && old.tagName === "DETAILS")) old.removeAttribute(name);
+  }
+  for (const { name, value } of [...fresh.attributes]) {
+    if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  for (const name of Object.keys(old.$style ?? {})) {
+    if (!(name in (fresh.$style ?? {}))) old.style.removeProperty(name);
+  }
+  if (fresh.$style) style(old, fresh.$style);
+}
+
+function morphChildren(old, fresh) {
+  const keyed = new Map();
+  for (const child of old.childNodes) if (child.$key !== undefined) keyed.set(child.$key, child);
+  let place = old.firstChild;
+  for (const next of [...fresh.childNodes]) {
+    const found = next.$key === undefined ? unkeyed(place, next) : keyed.get(next.$key);
+    if (!found) {
+      old.insertBefore(next, place);
+      continue;
+    }
+    keyed.delete(next.$key);
+    if (found === place) place = place.nextSibling;
+    else old.insertBefore(found, place);
+    morph(found, next);
+  }
+  while (place) {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  }
+}
+
+function unkeyed(place, next) {
+  const same = place && place.$key === undefined && place.nodeType === next.nodeType
+    && place.nodeName === next.nodeName;
+  return same ? place : null;
+}
+
+// A line at the edge of the page that goes by itself; screen readers say it.
+export function toast(text, kind = "info") {
+  const line = h("div.toast", { class: kind, role: kind === "error" ? "alert" : "status" }, text);
+  toasts().append(line);
+  setTimeout(() => line.remove(), kind === "error" ? 9000 : 4000);
+}
+
+function toasts() {
+  return document.querySelector(".toasts") ?? document.body.appendChild(h("div.toasts"));
+}
+
+// A question that has to be answered first; resolves to whether it was confirmed.
+export function ask({ title, text, confirm, danger = false }) {
+  return new Promise((resolve) => {
+    const yes = h(danger ? "button.danger" : "button.primary", { type: "button", onclick: () => box.close("yes") },
+      confirm);
+    const no = h("button", { type: "button", onclick: () => box.close("") }, "Keep as it is");
+    const box = h("dialog.ask", { "aria-labelledby": "ask-title" },
+      h("h2", { id: "ask-title" }, title), text && h("p", null, text), h("div.actions", null, no, yes));
+    box.addEventListener("close", () => { box.remove(); resolve(box.returnValue === "yes"); });
+    document.body.append(box);
+    box.showModal();
+    no.focus();
+  });
+}
+
+// A box with anything in it, closed by Escape or its button.
+export function sheet(title, ...children) {
+  const box = h("dialog.sheet", { "aria-labelledby": "sheet-title" },
+    h("header", null, h("h2", { id: "sheet-title" }, title),
+      h("button.quiet", { type: "button", "aria-label": "Close", onclick: () => box.close() }, "✕")),
+    ...children);
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+  return box;
+}

@@ -1,0 +1,119 @@
+// One connection tells that something has happened; pages then read again what they show.
+// A page is read at most twice a second, and never more than a fifth of the time; what takes long,
+// as a search through everything does, a twentieth. The slower the server answers, the less it is asked.
+
+import { ApiError } from "./api.js";
+import { tick } from "./format.js";
+
+const PAUSE_MS = 500;
+const LONG_MS = 250;
+const LAZY_MS = 5000; // for what changes without an event: waits that grow, curves
+const watchers = new Set();
+const listeners = new Set();
+let source = null;
+let state = "off";
+export let lastEvent = null; // not known before the first pulse
+
+export function connect() {
+  source?.close();
+  source = new EventSource("/events/pulse");
+  source.addEventListener("open", () => { report("on"); wake(); });
+  source.addEventListener("pulse", (event) => {
+    lastEvent = Number(JSON.parse(event.data).id);
+    wake();
+  });
+  source.addEventListener("error", () => {
+    report("lost");
+    // A refusal closes it for good; anything else it mends by itself.
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+  });
+}
+
+export function disconnect() {
+  source?.close();
+  source = null;
+  report("off");
+}
+
+export function onState(listener) {
+  listeners.add(listener);
+  listener(state);
+}
+
+function report(next) {
+  if (next === state) return;
+  state = next;
+  for (const listener of listeners) listener(state);
+}
+
+// What goes wrong with reading, by who reads; the frame shows one of it until it has gone right.
+const troubles = new Map();
+let whenTroubled = () => {};
+
+export function onTrouble(listener) {
+  whenTroubled = listener;
+}
+
+function trouble(watcher, error) {
+  if (error?.code === "unreachable") report("lost");
+  else if (error) troubles.set(watcher, error);
+  else if (!troubles.delete(watcher)) return;
+  whenTroubled([...troubles.values()].at(-1) ?? null);
+}
+
+function wake() {
+  for (const watcher of watchers) watcher.ask();
+}
+
+// Call `read` now, when something has happened, and now and then. `now` is for what a person has
+// asked for, and does not wait; `soon` waits its turn; `end` ends it.
+export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
+  let timer = null, running = false, wanted = false, hurry = false, quietUntil = 0, ended = false;
+
+  function want() {
+    wanted = true;
+    if (running || ended || (document.hidden && !hurry)) return;
+    if (timer && !hurry) return;
+    clearTimeout(timer);
+    timer = setTimeout(run, hurry ? 0 : Math.max(0, quietUntil - Date.now()));
+  }
+  async function run() {
+    timer = null;
+    wanted = hurry = false;
+    running = true;
+    const began = performance.now();
+    let pause = PAUSE_MS;
+    try {
+      await read();
+      trouble(watcher, null);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      pause = LAZY_MS;
+      if (!ended) trouble(watcher, error);
+    } finally {
+      const took = performance.now() - began;
+      quietUntil = Date.now() + Math.max(pause, (took < LONG_MS ? 4 : 19) * took);
+      running = false;
+      if (wanted) want();
+    }
+  }
+
+  const watcher = { ask() { if (!onlyLazy) want(); } };
+  const shown = () => { if (!document.hidden) want(); };
+  const every = setInterval(want, lazyMs);
+  document.addEventListener("visibilitychange", shown);
+  watchers.add(watcher);
+  const now = () => { hurry = true; want(); };
+  const end = () => {
+    ended = true;
+    clearTimeout(timer);
+    clearInterval(every);
+    document.removeEventListener("visibilitychange", shown);
+    watchers.delete(watcher);
+    trouble(watcher, null);
+  };
+  now();
+  return { end, now, soon: want };
+}
+
+setInterval(() => { if (!document.hidden) tick(); }, 1000);

@@ -1,0 +1,214 @@
+// The frame around the pages: navigation, keys, colours, the search box, and who is asking.
+
+import { h, fill, sheet, toast } from "./dom.js";
+import { getIfThere, learn, onRefused, post } from "./api.js";
+import * as live from "./live.js";
+import { head, loading, problem } from "./pieces.js";
+import * as overview from "./pages/overview.js";
+import * as tasks from "./pages/tasks.js";
+import * as task from "./pages/task.js";
+import * as sessions from "./pages/sessions.js";
+import * as cron from "./pages/cron.js";
+import * as batches from "./pages/batches.js";
+import * as policy from "./pages/policy.js";
+import * as events from "./pages/events.js";
+import * as deliveries from "./pages/deliveries.js";
+import * as login from "./pages/login.js";
+
+const PAGES = [
+  { name: "overview", title: "Overview", key: "o", list: overview },
+  { name: "tasks", title: "Tasks", key: "t", list: tasks, one: task },
+  { name: "sessions", title: "Sessions", key: "s", list: sessions, one: { show: sessions.showOne } },
+  { name: "cron", title: "Cron", key: "c", list: cron, one: { show: cron.showOne } },
+  { name: "batches", title: "Batches", key: "b", list: batches, one: { show: batches.showOne } },
+  { name: "policy", title: "Policy", key: "p", list: policy },
+  { name: "events", title: "Events", key: "e", list: events },
+  { name: "deliveries", title: "Deliveries", key: "d", list: deliveries },
+];
+
+const main = h("main", { id: "main", tabindex: "-1" });
+const links = new Map(PAGES.map((page) => [page.name, h("a", { href: `#/${page.name}` }, page.title)]));
+const trouble = h("div.trouble");
+const light = h("span.light", { role: "status" });
+const account = h("span.account");
+const search = h("input", {
+  type: "search", id: "search", placeholder: "Search tasks, or go to an id",
+    "aria-label": "Search tasks, or go to an id",
+  autocomplete: "off", spellcheck: "false",
+    onkeydown: (event) => { if (event.key === "Enter") find(search.value.trim()); },
+});
+let leave = () => {};
+let shown = "";
+
+function frame() {
+  return [
+    h("header.bar", null,
+      h("a.brand", { href: "#/overview" }, logo(), "Fairlane"),
+      h("nav", { "aria-label": "Pages" }, [...links.values()]),
+      h("div.tools", null, h("span.search", null, search, h("kbd", { "aria-hidden": "true" }, "/")), light,
+        h("button.quiet", { type: "button", title: "Light or dark (Shift+D)", "aria-label": "Light or dark",
+          onclick: toggleTheme }, "◐"),
+        h("button.quiet", { type: "button", title: "Keys (?)", "aria-label": "Keys", onclick: help }, "?"), account)),
+    main,
+  ];
+}
+
+function logo() {
+  return h("span.logo", { "aria-hidden": "true" }, h("i"), h("i"), h("i"));
+}
+
+// --- where we are -----------------------------------------------------------------------------
+
+function place() {
+  const [path, text = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  return { name: name || "overview", id: rest.length ? decoded(rest.join("/")) : null,
+    query: Object.fromEntries(new URLSearchParams(text)) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function show() {
+  if (location.hash && !location.hash.startsWith("#/")) return; // a place inside the page
+  const { name, id, query } = place();
+  const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
+  leave();
+  for (const [other, link] of links) {
+    if (other === page.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${id ?? page.title} · Fairlane`;
+  const root = h("div.page", { class: `page-${page.name}` });
+  fill(root, head(page.title), loading());
+  fill(main, trouble, root);
+  const part = id === null || !page.one ? page.list : page.one;
+  leave = part.show(root, { id, query }) ?? (() => {});
+  if (shown && shown !== location.hash) main.focus({ preventScroll: true });
+  if (shown) window.scrollTo(0, 0);
+  shown = location.hash || "#/overview";
+}
+
+async function find(text) {
+  if (!text) return;
+  search.blur();
+  const kinds = { tsk_: "tasks", bat_: "batches", job_: "cron" };
+  const kind = kinds[text.slice(0, 4)];
+  if (kind && text.length > 20) location.hash = `#/${kind}/${encodeURIComponent(text)}`;
+  else location.hash = `#/tasks?${new URLSearchParams({ text })}`;
+  search.value = "";
+}
+
+// --- keys -------------------------------------------------------------------------------------
+
+let prefix = 0;
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
+  if (event.key === "Escape" && typing) event.target.blur();
+  if (typing) return;
+  const going = Date.now() - prefix < 1200 && PAGES.find((page) => page.key === event.key);
+  prefix = event.key === "g" ? Date.now() : 0;
+  if (going) location.hash = `#/${going.name}`;
+  else if (event.key === "/") search.focus();
+  else if (event.key === "?") help();
+  else if (event.key === "D") toggleTheme();
+  else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
+  else if (event.key === "x") rowNow()?.querySelector("input[type=checkbox]")?.click();
+  else return;
+  event.preventDefault();
+}
+
+const rowNow = () => document.activeElement?.closest?.("[data-row]");
+
+// To the next or the previous row of whatever list is there.
+function step(by) {
+  const rows = [...main.querySelectorAll("[data-row]")];
+  const now = rows.indexOf(rowNow());
+  const next = rows[now < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, now + by))];
+  next?.querySelector("a")?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+function help() {
+  const rows = [["/", "search"], ["g then a letter", "go to a page:"],
+    ...PAGES.map((page) => [`g ${page.key}`, page.title]),
+    ["j  k", "next and previous row"], ["Enter", "open it"], ["x", "select it"], ["Shift+D", "light or dark"],
+      ["Esc", "leave a field, close a box"], ["?", "this list"]];
+  sheet("Keys", h("dl.keys", null,
+    rows.map(([key, text]) => [h("dt", null, h("kbd", null, key)), h("dd", null, text)])));
+}
+
+// --- colours ----------------------------------------------------------------------------------
+
+function toggleTheme() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  setTheme(dark ? "light" : "dark");
+}
+
+function setTheme(theme) {
+  if (theme !== "light" && theme !== "dark") return;
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("fairlane-theme", theme);
+  } catch { /* a browser that keeps nothing */ }
+}
+
+function keptTheme() {
+  try {
+    return localStorage.getItem("fairlane-theme");
+  } catch {
+    return null;
+  }
+}
+
+// --- who asks ---------------------------------------------------------------------------------
+
+function logIn() {
+  if (document.querySelector(".page-login")) return;
+  leave();
+  leave = () => {};
+  live.disconnect();
+  const root = h("div.page.page-login");
+  fill(main, root);
+  login.show(root, begin);
+}
+
+async function logOut() {
+  await post("/logout", {}).catch(() => null);
+  logIn();
+}
+
+async function begin() {
+  let who;
+  try {
+    await learn();
+    who = await getIfThere("/whoami");
+  } catch (error) {
+    if (error.status === 401) return;
+    toast(error.message, "error");
+  }
+  fill(account, who?.tokensRequired && [h("span", { title: (who.scopes ?? []).join(" ") }, who.name ?? who.agent ?? ""),
+    h("button.quiet", { type: "button", onclick: logOut }, "Log out")]);
+  live.connect();
+  shown = "";
+  show();
+}
+
+const LIGHTS = { on: "live", lost: "connecting…", off: "not connected" };
+
+setTheme(keptTheme());
+fill(document.getElementById("app"), frame());
+live.onState((state) => { light.className = `light ${state}`; light.textContent = LIGHTS[state]; });
+live.onTrouble((error) => fill(trouble, error && problem(error)));
+onRefused(logIn);
+window.addEventListener("hashchange", show);
+window.addEventListener("keydown", onKey);
+begin();

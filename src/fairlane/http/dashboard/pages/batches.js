@@ -1,0 +1,113 @@
+// Batches: how far each one is, and the tasks in it.
+
+import { h, morph } from "../dom.js";
+import { enc, get, post } from "../api.js";
+import { badge, batchLink, cut, LABELS, number, plural, shortId, span, taskLink, time, title } from "../format.js";
+import { graph, parts } from "../charts.js";
+import { button, card, confirmed, curl, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { watch } from "../live.js";
+
+const PAGE = 30;
+const TASKS_SHOWN = 100;
+const GRAPH_MAX = 60;
+
+export function show(root) {
+  const pager = new Pager();
+  let found = null;
+  const turn = () => watcher.now();
+  const draw = () => morph(root, h("div", { class: root.className }, head("Batches"),
+    found ? list(found.batches) : loading(), found && pager.controls(found.nextCursor, turn)));
+  const watcher = watch(async () => {
+    found = await get("/batches", { limit: PAGE, cursor: pager.cursor });
+    draw();
+  });
+  draw();
+  return watcher.end;
+}
+
+function list(batches) {
+  if (!batches.length) {
+    const tasks = [{ key: "a", handler: "echo" }, { handler: "echo", dependsOn: ["#a"] }];
+    return h("section.card", null, empty("No batches yet",
+      "Tasks that belong together are submitted together, and may depend on each other:",
+      curl("POST", "/tasks/batch", { agentId: "me", parallelism: 2, tasks })));
+  }
+  return h("section.card.cards", null, table([
+    { name: "Batch", cell: (one) => batchLink(one.batchId) },
+    { name: "Agent", cell: (one) => one.agentId },
+    { name: "State", cell: (one) => badge(one.state) },
+    { name: "Progress", cell: (one) => progress(one) },
+    { name: "At once", class: "right", cell: (one) => one.parallelism ?? "–" },
+    { name: "Created", class: "right", cell: (one) => time(one.createdAt) },
+  ], batches, { key: (one) => one.batchId, label: "Batches" }));
+}
+
+// The list knows what is open; the page of a batch knows each state.
+function progress(batch) {
+  const ended = batch.total - batch.open;
+  const counts = batch.byState ?? { done: ended, queued: batch.open };
+  const label = `${number(ended)} of ${number(batch.total)} ended`;
+  return h("div.progress", null, parts(counts, batch.total, label), h("small", null, label));
+}
+
+export function showOne(root, { id }) {
+  const watcher = watch(async () => {
+    try {
+      const [batch, tasks] = await Promise.all([get(`/batches/${enc(id)}`),
+        get("/tasks", { batchId: id, limit: TASKS_SHOWN, brief: true })]);
+      morph(root, page(root, batch, tasks.tasks, watcher.now));
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      morph(root, h("div", { class: root.className }, head("Batch"), problem(error),
+        h("a", { href: "#/batches" }, "All batches")));
+    }
+  });
+  morph(root, h("div", { class: root.className }, head("Batch"), loading()));
+  return watcher.end;
+}
+
+function page(root, batch, tasks, again) {
+  const count = plural(batch.open, "task");
+  const question = {
+    title: `Cancel ${count} of this batch?`, text: "What has ended stays as it is.",
+    confirm: `Cancel ${count}`, danger: true,
+  };
+  const stop = () => confirmed(question, () => post(`/batches/${enc(batch.batchId)}/cancel`),
+    (answer) => `${plural(answer.cancelled, "task")} cancelled`).then(again);
+  const cancel = batch.open > 0 && button("Cancel the rest…", stop, { class: "danger-text" });
+  return h("div", { class: root.className },
+    h("p.crumbs", null, h("a", { href: "#/batches" }, "Batches"), " / ", h("span.mono", null, batch.batchId)),
+    head(`Batch ${shortId(batch.batchId)}`, cancel),
+    h("section.card", null, progress(batch), legend(batch.byState ?? {})),
+    h("div.columns.wide-left", null,
+      h("div.stack", null, dependencies(tasks),
+        card("Tasks", h("a", { href: `#/tasks?batchId=${enc(batch.batchId)}` }, "Open as a list"),
+          h("ul.plain", null, tasks.map(line)))),
+      card("Facts", null, h("dl.facts", null, facts(batch)))));
+}
+
+const legend = (counts) => h("p.legend", null, Object.entries(counts).map(([state, count]) =>
+  h("span", { class: `s-${state}` }, h("i"), `${LABELS[state] ?? state} ${number(count)}`)));
+
+const line = (task) => h("li", { key: task.taskId, "data-row": true },
+  badge(task.state, task.gate), taskLink(task.taskId, cut(title(task), 60)),
+  h("span.error", null, cut(task.error ?? "", 80)),
+  h("span.muted", null, task.latencyMs === undefined ? "" : span(task.latencyMs)));
+
+function dependencies(tasks) {
+  if (!tasks.some((task) => task.dependsOn?.length)) return null;
+  const oldest = [...tasks].reverse().slice(0, GRAPH_MAX);
+  const nodes = new Map(oldest.map((task) =>
+    [task.taskId, { state: task.state, title: title(task), parents: task.dependsOn ?? [] }]));
+  return card("Dependencies", null, graph(nodes, null));
+}
+
+function facts(batch) {
+  const rows = [
+    ["agent", batch.agentId], ["state", batch.state], ["tasks", number(batch.total)], ["open", number(batch.open)],
+    ["at once", batch.parallelism ?? "as the lanes allow"], ["created", time(batch.createdAt)],
+  ];
+  if (batch.completedAt) rows.push(["completed", time(batch.completedAt)]);
+  if (batch.callbackUrl) rows.push(["callback", batch.callbackUrl]);
+  return rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]);
+}

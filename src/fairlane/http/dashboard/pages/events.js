@@ -1,0 +1,70 @@
+// The newest events, as they come. What came while nobody looked is skipped, not caught up with.
+
+import { h, morph } from "../dom.js";
+import { get } from "../api.js";
+import { clock, cut, exact, taskLink, batchLink } from "../format.js";
+import { button, copyable, empty, head } from "../pieces.js";
+import { watch, lastEvent } from "../live.js";
+
+const SHOWN_MAX = 200;
+const REACH = 400; // how far back the first look goes, and how much is caught up with
+const REACH_FILTERED = 5000;
+const TYPES = ["task.created", "task.started", "task.completed", "task.failed", "task.retrying", "task.parked",
+  "task.cancelled",
+  "task.rejected", "task.progress", "task.released", "task.requeued", "task.unblocked", "batch.completed",
+    "cron.fired"];
+const TONES = { created: "queued", started: "running", completed: "done", failed: "failed", retrying: "parked",
+  parked: "parked", cancelled: "cancelled", rejected: "rejected", fired: "waiting_dependency" };
+
+export function show(root, { query }) {
+  const seen = { events: [], after: null, paused: false, type: query.type ?? "", agentId: query.agentId ?? "" };
+  const restart = () => { Object.assign(seen, { events: [], after: null, loaded: false }); watcher.now(); };
+  const draw = () => morph(root, page(root, seen, draw, restart));
+  const watcher = watch(async () => {
+    if (seen.paused || lastEvent === null) return;
+    const { type, agentId } = seen;
+    const after = Math.max(seen.after ?? 0, lastEvent - (type || agentId ? REACH_FILTERED : REACH), 0);
+    const found = await get("/events", { after, limit: SHOWN_MAX * 2, type, agentId });
+    if (type !== seen.type || agentId !== seen.agentId) return;
+    seen.after = found.nextAfter;
+    seen.loaded = true;
+    seen.events = [...found.events.reverse(), ...seen.events].slice(0, SHOWN_MAX);
+    draw();
+  }, { lazyMs: 10000 });
+  draw();
+  return watcher.end;
+}
+
+function page(root, seen, draw, restart) {
+  const types = h("select", { "aria-label": "Type", onchange: (event) => { seen.type = event.currentTarget.value;
+    restart(); } },
+    h("option", { value: "" }, "All types"),
+      TYPES.map((type) => h("option", { value: type, selected: type === seen.type }, type)));
+  const agent = h("input", {
+    type: "search", placeholder: "Agent", "aria-label": "Agent", value: seen.agentId,
+    onchange: (event) => { seen.agentId = event.currentTarget.value.trim(); restart(); },
+  });
+  const pause = button(seen.paused ? "Go on" : "Hold",
+    () => { seen.paused = !seen.paused; draw(); if (!seen.paused) restart(); },
+    { "aria-pressed": String(seen.paused) });
+  return h("div", { class: root.className }, head("Events", agent, types, pause),
+    h("section.card", null, seen.events.length ? h("ol.tail", null, seen.events.map(line)) : nothing(seen)));
+}
+
+function nothing(seen) {
+  if (seen.type || seen.agentId) return empty("No such event lately", "What fits will appear here as it happens.");
+  return [empty("Nothing has happened yet", "Every change of a task is told here, and to whoever listens:"),
+    copyable(`curl -N ${location.origin}/events`)];
+}
+
+function line(event) {
+  const at = Date.parse(event.timestamp);
+  const [, verb] = event.type.split(".");
+  const about = [event.error, event.progress !== undefined && JSON.stringify(event.progress),
+    event.worker && event.type === "task.started" && `on ${event.worker}`].filter(Boolean).join(" ");
+  return h("li", { key: event.id, class: `s-${TONES[verb] ?? event.state ?? "queued"}` },
+    h("span.muted", null, `#${event.id}`), h("time", { title: exact(at) }, clock(at)), h("span.type", null, event.type),
+    h("span", null, event.taskId ? taskLink(event.taskId) : event.batchId ? batchLink(event.batchId) : ""),
+    h("span", null, h("span.muted", null, [event.agentId, event.lane].filter(Boolean).join(" · ")), " ",
+      h("span", { class: event.error ? "error" : "muted" }, cut(about, 200))));
+}

@@ -1,0 +1,233 @@
+// How full the lanes are, who gets how much of them, how fast it goes, and what went wrong.
+
+import { h, morph } from "../dom.js";
+import { about, enc, get, getIfThere, post } from "../api.js";
+import { badge, compact, cut, number, percent, plural, rate, span, taskLink, time, title } from "../format.js";
+import { curves, share, slots } from "../charts.js";
+import { attempt, button, card, copyable, curl, empty, head, loading } from "../pieces.js";
+import { watch } from "../live.js";
+
+const AGENTS_SHOWN = 12;
+const WINDOWS = ["5m", "1h", "24h"];
+
+export function show(root) {
+  const seen = { window: "5m" };
+  const draw = () => { if (seen.lanes) morph(root, page(root, seen, choose)); };
+  const watchers = [
+    watch(async () => {
+      const [lanes, stats] = await Promise.all([get("/lanes"), get("/scheduler/stats")]);
+      Object.assign(seen, { lanes: lanes.lanes, stats });
+      draw();
+      if (!seen.troubled) watchers[2].now();
+      else if (troubleCount(seen) !== seen.troubled) watchers[2].soon();
+    }, { lazyMs: 2000 }),
+    watch(async () => { Object.assign(seen, await history(seen.window)); draw(); }, { lazyMs: 2000, onlyLazy: true }),
+    watch(async () => { Object.assign(seen, await surroundings(seen)); draw(); }, { lazyMs: 5000, onlyLazy: true }),
+  ];
+  function choose(window) {
+    seen.window = window;
+    watchers[1].now();
+    draw();
+  }
+  return () => watchers.forEach((watcher) => watcher.end());
+}
+
+async function history(window) {
+  return { history: await getIfThere("/stats/history", { window }) };
+}
+
+async function surroundings(seen) {
+  const [nodes, troubles, ready] = await Promise.all([
+    getIfThere("/nodes").catch(() => null), newTroubles(seen), readiness(),
+  ]);
+  return { nodes: nodes?.nodes ?? null, ready, ...troubles };
+}
+
+// Looked for only when their number has changed: among a million that went well it is a long way.
+async function newTroubles(seen) {
+  const now = troubleCount(seen);
+  if (!now || now === seen.troubled) return {};
+  const found = now === "0 0" ? { tasks: [] } : await get("/tasks", { state: "failed,parked", limit: 6, brief: true });
+  return { troubles: found.tasks, troubled: now };
+}
+
+const troubleCount = ({ stats }) => stats && `${stats.metrics.tasksFailed} ${stats.metrics.tasksParked}`;
+
+async function readiness() {
+  try {
+    return (await get("/health/ready")).status ?? "ready";
+  } catch (error) {
+    return error.status === 0 ? "unreachable" : "not ready";
+  }
+}
+
+function page(root, seen, choose) {
+  const { metrics } = seen.stats;
+  return h("div", { class: root.className },
+    head("Overview", h("span.muted", null, `Fairlane ${about.version}`)),
+    !metrics.tasksSubmitted && teach(),
+    tiles(seen),
+    h("div.columns.wide-left", null, lanesCard(seen.lanes), fairnessCard(seen)),
+    curvesCard(seen, choose),
+    h("div.columns", null, troublesCard(seen.troubles), nodesCard(seen)));
+}
+
+function teach() {
+  const body = { handler: "echo", agentId: "me", params: { hello: "world" } };
+  return h("section.card", null, empty("No task has been submitted yet",
+    "Hand one over and watch it arrive here, without a reload:", curl("POST", "/tasks", body)),
+  h("p.muted", null, "Or see a whole fleet at work on a throw-away server:"), copyable("fairlane demo"));
+}
+
+function tiles({ stats, lanes }) {
+  const { queue, metrics } = stats;
+  const ceiling = lanes.reduce((sum, lane) => sum + lane.ceiling, 0);
+  return h("div.tiles", null,
+    tile("Running", queue.totalInflight, "assigned,running", `of ${compact(ceiling)} slots`, "running"),
+    tile("Waiting", queue.totalQueued, "queued,waiting_dependency", `oldest ${oldest(lanes)}`, "queued"),
+    tile("Done", metrics.tasksCompleted, "done", `${compact(metrics.tasksSubmitted)} submitted`, "done"),
+    tile("Failed", metrics.tasksFailed, "failed", failedShare(metrics), "failed"),
+    tile("Parked", metrics.tasksParked, "parked", metrics.tasksParked ? "wait for a reset" : "nothing to reset",
+      "parked"),
+    tile("Refused", metrics.tasksRejected, "rejected", "queue was full", "rejected"));
+}
+
+function tile(name, count, state, text, tone) {
+  return h("a.tile", { href: `#/tasks?state=${state}`, class: count ? `t-${tone}` : "zero", title: number(count) },
+    h("span", null, name), h("b", null, compact(count)), h("small", null, text));
+}
+
+function oldest(lanes) {
+  const waits = lanes.map((lane) => lane.oldestWaitMs);
+  return Math.max(0, ...waits) ? span(Math.max(...waits)) : "–";
+}
+
+function failedShare(metrics) {
+  const ended = metrics.tasksCompleted + metrics.tasksFailed;
+  return ended ? `${((metrics.tasksFailed / ended) * 100).toFixed(1)} % of what ended` : "none ended yet";
+}
+
+// --- lanes ------------------------------------------------------------------------------------
+
+function lanesCard(lanes) {
+  const most = Math.max(1, ...lanes.map((lane) => lane.waiting));
+  const order = [...lanes].sort((one, other) => other.active + other.waiting - one.active - one.waiting
+    || one.name.localeCompare(other.name));
+  return card("Lanes", h("span.legend", null, h("span.running", null, h("i"), "running"),
+    h("span.queued", null, h("i"), "waiting")),
+    h("ul.lanes", null, order.map((lane) => laneRow(lane, most))));
+}
+
+function laneRow(lane, most) {
+  const quiet = !lane.active && !lane.waiting && !lane.paused;
+  return h("li", { key: lane.name, class: quiet ? "quiet" : "" },
+    h("div.name", null, h("a", { href: `#/tasks?lane=${enc(lane.name)}` }, lane.name),
+      lane.paused && h("span.flag", null, "paused"), h("small", null, lane.strategy)),
+    h("div.load", null, slots(lane.active, lane.ceiling,
+      `lane ${lane.name}: ${lane.active} of ${lane.ceiling} slots taken`),
+      h("div.line", { "aria-hidden": "true" },
+        h("i", { style: { width: lane.waiting ? `${Math.max(1, (lane.waiting / most) * 100)}%` : "0" } }))),
+    h("div.numbers", null, h("b", null, `${number(lane.active)} / ${number(lane.ceiling)}`),
+      h("small", null, waitingText(lane))),
+    button(lane.paused ? "Resume" : "Pause", () => pause(lane),
+      { class: "small", "aria-label": `${lane.paused ? "Resume" : "Pause"} lane ${lane.name}` }));
+}
+
+function waitingText({ waiting, oldestWaitMs }) {
+  if (!waiting) return "none waiting";
+  return `${compact(waiting)} waiting · ${oldestWaitMs ? span(oldestWaitMs) : "held"}`;
+}
+
+function pause(lane) {
+  const verb = lane.paused ? "resume" : "pause";
+  return attempt(() => post(`/lanes/${enc(lane.name)}/${verb}`),
+    `Lane ${lane.name} is ${lane.paused ? "running again" : "paused; what runs goes on"}`);
+}
+
+// --- fairness ---------------------------------------------------------------------------------
+
+function fairnessCard(seen) {
+  const agents = fairness(seen);
+  const body = agents.length
+    ? h("ul.agents", null, agents.slice(0, AGENTS_SHOWN).map((agent) =>
+      agentRow(agent, Math.max(...agents.map((one) => Math.max(one.share, one.fair ?? 0))))))
+    : empty("Nobody is at work", "Each agent's share of the slots stands here, against what would be fair.");
+  const more = agents.length > AGENTS_SHOWN && h("p.muted", null,
+    `and ${plural(agents.length - AGENTS_SHOWN, "more agent")}`);
+  return card("Fairness", h("span.legend", null, h("span.running", null, h("i"), "share of slots"),
+    h("span.fair", null, h("i"), "fair share")), body, more);
+}
+
+// Over the window where the server keeps a history, else of this moment.
+function fairness({ stats, history }) {
+  const busy = stats.queue.agents;
+  if (history?.agents?.length) {
+    return history.agents.map((one) =>
+      ({ name: one.agentId ?? "others", share: one.share, fair: one.fairShare ?? null, ...busy[one.agentId] }))
+      .sort((one, other) => other.share - one.share);
+  }
+  const all = Object.values(busy).reduce((sum, one) => sum + one.inflight, 0);
+  const names = Object.keys(busy);
+  return names.map((name) => ({ name, share: all ? busy[name].inflight / all : 0, fair: 1 / names.length,
+    ...busy[name] }))
+    .sort((one, other) => other.share - one.share || other.queued - one.queued);
+}
+
+function agentRow(agent, most) {
+  const fair = agent.fair === null ? "" : ` · fair ${percent(agent.fair)}`;
+  return h("li", { key: agent.name },
+    h("a.name", { href: `#/tasks?agentId=${enc(agent.name)}`, title: agent.name }, agent.name),
+    share(agent.share, agent.fair, most || 1, `${agent.name}: ${percent(agent.share)} of the slots${fair}`),
+    h("div.numbers", null, h("b", null, percent(agent.share)),
+      h("small", null, `${compact(agent.inflight ?? 0)} run · ${compact(agent.queued ?? 0)} wait`)));
+}
+
+// --- curves -----------------------------------------------------------------------------------
+
+function curvesCard({ history, window }, choose) {
+  const tools = h("div.segments", { role: "group", "aria-label": "Window" }, WINDOWS.map((one) =>
+    button(one, () => choose(one), { "aria-pressed": String(one === window) })));
+  const points = history?.points ?? [];
+  if (!points.length) {
+    return card("Throughput and waits", tools, h("p.muted", null, history === null
+      ? "This server keeps no history." : "Curves begin with the first tasks."));
+  }
+  const times = points.map((point) => Date.parse(point.at));
+  const perSecond = (name) => points.map((point) => (point[name] ?? 0) / (history.stepMs / 1000));
+  const ms = (name) => points.map((point) => point[name] ?? null);
+  return card("Throughput and waits", tools, h("div.columns", null,
+    curves({ label: "Tasks per second", times, stepMs: history.stepMs, say: rate, series: [
+      { name: "finished", tone: "done", values: perSecond("finished") },
+        { name: "submitted", tone: "queued", values: perSecond("submitted") },
+      { name: "failed", tone: "failed", values: perSecond("failed") }] }),
+    curves({ label: "Wait until a start", times, stepMs: history.stepMs, say: span, series: [
+      { name: "p95", tone: "parked", values: ms("waitP95Ms") },
+        { name: "median", tone: "running", values: ms("waitP50Ms") }] })));
+}
+
+// --- what went wrong, and who is there --------------------------------------------------------
+
+function troublesCard(tasks) {
+  if (!tasks) return card("Failed and parked", null, loading());
+  if (!tasks.length) {
+    return card("Failed and parked", null,
+      empty("Nothing has failed", "The newest failed and parked tasks stand here, with their errors."));
+  }
+  return card("Failed and parked", h("a", { href: "#/tasks?state=failed,parked" }, "All"),
+    h("ul.plain", null, tasks.map(troubleRow)));
+}
+
+const troubleRow = (task) => h("li", { key: task.taskId },
+  badge(task.state), taskLink(task.taskId, cut(title(task), 48)),
+  h("span.error", { title: task.error ?? "" }, cut(task.error ?? "", 90)), time(task.completedAt ?? task.createdAt));
+
+function nodesCard({ nodes, ready }) {
+  const rows = nodes ?? [{ name: "this server", version: about.version, state: ready }];
+  return card("Nodes", ready && health(ready), h("ul.plain", null, rows.map((node) =>
+    h("li", { key: node.name }, health(node.state), h("span.mono", null, node.name),
+      h("span.muted", null, [node.host,
+        node.running !== undefined && `${number(node.running)} running`].filter(Boolean).join(" · ")),
+      node.seenAt && time(node.seenAt)))));
+}
+
+const health = (state) => h("span.health", { class: state === "ready" ? "good" : "bad" }, state);

@@ -1,0 +1,125 @@
+// The policy: what is in force, its versions and their differences, and changing it with a check.
+
+import { h, fill, morph, sheet } from "../dom.js";
+import { get, post, put, query } from "../api.js";
+import { plural, pretty, time } from "../format.js";
+import { attempt, button, card, confirmed, head, loading, Pager, problem, table } from "../pieces.js";
+import { watch } from "../live.js";
+
+const PAGE = 20;
+
+export function show(root) {
+  const pager = new Pager();
+  const seen = {};
+  const draw = () => morph(root, page(root, seen, pager, watcher));
+  const watcher = watch(async () => {
+    const [policy, versions] = await Promise.all([get("/policy"),
+      get("/policy/versions", { limit: PAGE, cursor: pager.cursor })]);
+    Object.assign(seen, { policy, versions });
+    draw();
+  }, { lazyMs: 4000 });
+  draw();
+  return watcher.end;
+}
+
+function page(root, { policy, versions }, pager, watcher) {
+  if (!policy) return h("div", { class: root.className }, head("Policy"), loading());
+  return h("div", { class: root.className },
+    head("Policy", button("Edit…", () => edit(policy, watcher.now), { class: "primary" })),
+    h("div.columns.wide-left", null,
+      h("div.stack", null, lanes(policy.policy.lanes), card(`In force: version ${policy.version}`, null,
+        h("pre.json", { tabindex: "0", role: "region", "aria-label": "Policy" }, pretty(policy.policy)))),
+      card("Versions", null, list(versions.versions, policy.version, watcher.now),
+        pager.controls(versions.nextCursor, watcher.now))));
+}
+
+function lanes(all) {
+  const rows = Object.entries(all).map(([name, lane]) => ({ name, ...lane }));
+  const say = (value) => (value === null || value === undefined ? "–" : String(value));
+  return card("Lanes", null, table([
+    { name: "Lane", cell: (lane) => h("a", { href: `#/tasks?lane=${encodeURIComponent(lane.name)}` }, lane.name) },
+    { name: "Order", cell: (lane) => lane.strategy },
+    { name: "Ceiling", class: "right", cell: (lane) => say(lane.maxInflight) },
+    { name: "Per agent", class: "right", cell: (lane) => say(lane.maxPerAgentInflight) },
+    { name: "Queue", class: "right", cell: (lane) => say(lane.maxQueueSize) },
+    { name: "Paused", class: "right", cell: (lane) => (lane.paused ? "yes" : "no") },
+  ], rows, { key: (lane) => lane.name, label: "Lanes" }));
+}
+
+function list(versions, newest, again) {
+  if (!versions.length) return h("p.muted", null, "The defaults are in force; nobody has changed anything yet.");
+  return h("ul.versions", null, versions.map((one) =>
+    h("li", { key: one.version, class: one.version === newest ? "now" : "", "data-row": true },
+    h("b", null, `v${one.version}`), h("span", null, [one.author, one.source].filter(Boolean).join(" · ")),
+      time(one.createdAt),
+    h("small", null, one.note, one.note && " · ", summary(one.changes)),
+    h("div.actions", null, button("Differences", () => difference(one.version),
+      { class: "small", "aria-label": `Differences of version ${one.version}` }),
+      one.version !== newest && button("Bring back…", () => bringBack(one.version, again),
+        { class: "small", "aria-label": `Bring version ${one.version} back` })))));
+}
+
+function summary(changes) {
+  const count = Array.isArray(changes) ? changes.length : changes;
+  return count ? plural(count, "change") : "";
+}
+
+async function difference(version) {
+  const found = await attempt(() => get("/policy/diff", { from: version - 1, to: version }));
+  if (found) sheet(`Version ${found.from} to ${found.to}`, diff(found.changes)).classList.add("wide");
+}
+
+function diff(changes) {
+  if (!changes.length) return h("p.muted", null, "Nothing differs.");
+  const say = (value) => (value === undefined ? "–" : JSON.stringify(value));
+  return h("div.diff", null, table([
+    { name: "What", cell: (one) => one.path },
+    { name: "Before", class: "from", cell: (one) => say(one.from) },
+    { name: "After", class: "to", cell: (one) => say(one.to) },
+  ], changes, { key: (one) => one.path, label: "Differences" }));
+}
+
+function bringBack(version, again) {
+  return confirmed({ title: `Bring version ${version} back?`, text: "It becomes the newest version; nothing is lost.",
+    confirm: `Bring version ${version} back` },
+    () => post("/policy/rollback", { version }), (answer) => `Version ${answer.version} is in force`).then(again);
+}
+
+// --- changing it ------------------------------------------------------------------------------
+
+function edit(policy, again) {
+  const text = h("textarea", { rows: 22, spellcheck: "false", "aria-label": "Policy document" });
+  text.value = pretty(policy.policy);
+  const note = h("input", { type: "text", maxlength: 500, placeholder: "Why, in one line" });
+  const outcome = h("div", { "aria-live": "polite" });
+  const box = sheet("Edit the policy", h("div.form", null, text, h("label.field", null, "Note", note), outcome,
+    h("div.actions", null, button("Check", check), button("Put in force", save, { class: "primary" }))));
+  box.classList.add("wide");
+
+  async function check() {
+    await said(async () => {
+      const found = await post("/policy/check", text.value);
+      fill(outcome, found.valid ? diff(found.changes)
+        : problem({ message: found.problems.length > 1 ? "It is not valid" : found.problems[0], details: found }));
+    });
+  }
+  async function save() {
+    await said(async () => {
+      const answer = await put(`/policy${query({ expectedVersion: policy.version, note: note.value.trim() })}`,
+        text.value);
+      box.close();
+      await attempt(async () => answer, answer.changed ? `Version ${answer.version} is in force`
+        : "Nothing has changed");
+      again();
+    });
+  }
+  async function said(doing) {
+    try {
+      JSON.parse(text.value);
+    } catch (error) {
+      fill(outcome, problem({ message: `This is not JSON: ${error.message}` }));
+      return;
+    }
+    await doing().catch((error) => fill(outcome, problem(error)));
+  }
+}

@@ -1,0 +1,119 @@
+// Sessions: who has the turn, who waits, how full the context is; stop one run or all.
+
+import { h, morph } from "../dom.js";
+import { enc, get, post } from "../api.js";
+import { badge, number, percent, plural, sessionLink, taskLink, time, words } from "../format.js";
+import { button, card, confirmed, curl, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { watch } from "../live.js";
+
+const PAGE = 50;
+
+export function show(root) {
+  const pager = new Pager();
+  let found = null;
+  const turn = () => watcher.now();
+  const draw = () => morph(root, h("div", { class: root.className }, head("Sessions"),
+    found ? list(found.sessions, turn) : loading(), found && pager.controls(found.nextCursor, turn)));
+  const watcher = watch(async () => {
+    found = await get("/sessions", { limit: PAGE, cursor: pager.cursor });
+    draw();
+  });
+  draw();
+  return watcher.end;
+}
+
+function list(sessions, again) {
+  if (!sessions.length) {
+    return h("section.card", null, empty("No session is active",
+      "Tasks with one session key run in order, one at a time. Send a message to begin one:",
+      curl("POST", "/sessions/chat:7/messages", { message: "Hello", handler: "echo" })));
+  }
+  return h("section.card.cards", null, table([
+    { name: "Session", cell: (one) => sessionLink(one.sessionKey) },
+    { name: "Running", class: "right", cell: (one) => number(one.running) },
+    { name: "Waiting", class: "right", cell: (one) => number(one.waiting) },
+    { name: "Still growing", class: "right", cell: (one) => number(one.debouncing) },
+    { name: "At once", class: "right", cell: (one) => [number(one.effectiveConcurrency),
+      one.throttled && " (throttled)"] },
+    { name: "", class: "right", cell: (one) => h("div.actions", null, stops(one.sessionKey, one.running, one.waiting,
+      again)) },
+  ], sessions, { key: (one) => one.sessionKey, label: "Sessions" }));
+}
+
+function stops(key, running, waiting, again) {
+  const said = (answer) => `${plural(answer.stopped.length, "run")} stopped, ${answer.drained.length} dropped`;
+  const act = (verb, question) => confirmed({ ...question, danger: true },
+    () => post(`/sessions/${enc(key)}/${verb}`), said).then(again);
+  return [
+    button("Stop", () => act("stop", { title: `Stop the oldest run of ${key}?`, text: "The rest goes on.",
+      confirm: "Stop it" }),
+      { class: "small", disabled: !running, "aria-label": `Stop the oldest run of ${key}` }),
+    button("Stop all", () => act("stopall", {
+      title: `Stop all of ${key}?`, confirm: "Stop all",
+      text: `${plural(running, "run")} will be cancelled and ${plural(waiting, "waiting task")} dropped.`,
+    }), { class: "small danger-text", disabled: !running && !waiting, "aria-label": `Stop all of ${key}` }),
+  ];
+}
+
+// --- one session ------------------------------------------------------------------------------
+
+export function showOne(root, { id }) {
+  const watcher = watch(async () => {
+    try {
+      const session = await get(`/sessions/${enc(id)}`);
+      morph(root, page(root, session, watcher.now));
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      morph(root, h("div", { class: root.className }, crumbs(id), head(id), gone(id, error)));
+    }
+  });
+  morph(root, h("div", { class: root.className }, crumbs(id), head(id), loading()));
+  return watcher.end;
+}
+
+const crumbs = (id) => h("p.crumbs", null, h("a", { href: "#/sessions" }, "Sessions"), " / ", h("span.mono", null, id));
+
+function gone(id, error) {
+  return [problem(error), h("section.card", null, empty("It is idle, and forgotten",
+    "A session costs nothing while nothing runs or waits. A message brings it back:",
+    curl("POST", `/sessions/${enc(id)}/messages`, { message: "Hello", handler: "echo" })),
+  h("p", null, h("a", { href: `#/tasks?sessionKey=${enc(id)}` }, "Tasks that it has had")))];
+}
+
+function page(root, session, again) {
+  const key = session.sessionKey;
+  return h("div", { class: root.className }, crumbs(key),
+    head(key, stops(key, session.running.length, session.waiting.length, again)),
+    h("div.columns.wide-left", null,
+      h("div.stack", null,
+        card(`Running (${session.running.length})`, null, tasks(session.running, "Nobody has the turn.")),
+        card(`Waiting (${session.waiting.length})`, h("a", { href: `#/tasks?sessionKey=${enc(key)}` },
+          "All of its tasks"),
+          tasks(session.waiting, "Nothing waits for its turn."))),
+      card("Facts", null, usage(session), h("dl.facts", null, facts(session)))));
+}
+
+function tasks(list, none) {
+  if (!list.length) return h("p.muted", null, none);
+  return h("ul.plain", null, list.map((task) => h("li", { key: task.taskId, "data-row": true },
+    task.position && h("span.muted", null, `${task.position}.`), badge(task.state, task.gate), taskLink(task.taskId),
+    h("span.muted", null, task.lane), task.startedAt && time(task.startedAt))));
+}
+
+function usage(session) {
+  if (!session.usage) return null;
+  const { tokens, contextWindow } = session.usage;
+  const part = contextWindow ? tokens / contextWindow : 0;
+  return h("p.usage", null, h("span.meter", { class: session.throttled ? "hot" : "", "aria-hidden": "true" },
+    h("i", { style: { width: `${Math.min(100, part * 100)}%` } })),
+  `${percent(part)} of the context: ${number(tokens)} of ${number(contextWindow)} tokens`);
+}
+
+function facts(session) {
+  const rows = [["may run", session.why], ["generation", session.generation],
+    ...Object.entries(session.settings).map(([name, value]) => [words(name), value]),
+      ["still growing", session.debouncing]];
+  if (session.cutoff) rows.push(["stopped before", time(session.cutoff)]);
+  return rows.map(([name, value]) =>
+    [h("dt", null, name), h("dd", null, value instanceof Node ? value : String(value))]);
+}

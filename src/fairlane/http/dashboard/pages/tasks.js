@@ -1,0 +1,241 @@
+// All tasks: filters that stand in the address, pages by cursor, and doing the same to many.
+
+import { h, morph, toast } from "../dom.js";
+import { get, post, enc, query as asQuery } from "../api.js";
+import { args, badge, cut, LABELS, number, plural, span, STATES, time, title } from "../format.js";
+import { attempt, button, confirmed, curl, empty, head, loading, Pager, problem } from "../pieces.js";
+import { watch } from "../live.js";
+
+export const PAGE = 100;
+const LOOKS_MAX = 5; // for a text that is rare: how often to look further before asking
+const NAMES = ["text", "state", "agentId", "lane", "kind", "sessionKey", "batchId", "dependsOn"];
+const COLUMNS = ["State", "Task", "Agent", "Lane", "Tries", "Took", "Created"];
+const KINDS = ["action", "instruction", "handler"];
+const OPEN = ["waiting_dependency", "queued", "assigned", "running", "parked"];
+const VERBS = {
+  cancel: { name: "Cancel", states: OPEN, said: "cancelled", done: "cancelled", danger: true },
+  retry: { name: "Retry", states: ["failed", "cancelled"], said: "queued again", done: "retried" },
+  reset: { name: "Reset", states: ["parked"], said: "queued again", done: "reset" },
+};
+
+export function show(root, { query }) {
+  const page = new TasksPage(root, query);
+  const watcher = watch(() => page.read(), { lazyMs: 15000 });
+  page.again = watcher.now;
+  return () => { watcher.end(); page.ended = true; };
+}
+
+class TasksPage {
+  constructor(root, query) {
+    this.root = root;
+    this.filter = Object.fromEntries(NAMES.filter((name) => query[name]).map((name) => [name, query[name]]));
+    this.pager = new Pager();
+    this.selected = new Set();
+    this.lanes = [];
+    this.draw();
+  }
+
+  async read() {
+    if (!this.lanes.length) this.lanes = (await get("/lanes")).lanes.map((lane) => lane.name);
+    const asked = this.asked();
+    try {
+      const found = await this.look();
+      if (this.ended || asked !== this.asked()) return;
+      Object.assign(this, { tasks: found.tasks, next: found.nextCursor, error: null });
+    } catch (error) {
+      if (error.status !== 400) throw error;
+      Object.assign(this, { error, tasks: [] });
+    }
+    this.draw();
+  }
+
+  asked() { return asQuery({ ...this.filter, cursor: this.pager.cursor }); }
+
+  async look() {
+    let cursor = this.pager.cursor;
+    for (let looks = 1; ; looks += 1) {
+      const found = await get("/tasks", { ...this.filter, brief: true, limit: PAGE, cursor });
+      if (found.tasks.length || !found.nextCursor || looks === LOOKS_MAX) return found;
+      cursor = found.nextCursor;
+    }
+  }
+
+  set(name, value) {
+    if (value) this.filter[name] = value;
+    else delete this.filter[name];
+    this.pager.reset();
+    this.selected.clear();
+    history.replaceState(null, "", `#/tasks${asQuery(this.filter)}`);
+    this.draw();
+    this.again();
+  }
+
+  turn() {
+    this.selected.clear();
+    this.draw();
+    this.again();
+    window.scrollTo(0, 0);
+  }
+
+  // --- how it looks ---------------------------------------------------------------------------
+
+  draw() {
+    morph(this.root, h("div", { class: this.root.className }, head("Tasks", this.tools()), this.filters(), this.body(),
+      this.tasks && this.pager.controls(this.next, () => this.turn())));
+  }
+
+  body() {
+    if (this.error) return problem(this.error);
+    if (!this.tasks) return loading();
+    return this.tasks.length ? this.list() : this.nothing();
+  }
+
+  filters() {
+    const some = Object.keys(this.filter).length > 0;
+    const props = { role: "search", "aria-label": "Filter tasks", onsubmit: (event) => event.preventDefault() };
+    return h("form.filters", props,
+      h("div.chips", { role: "group", "aria-label": "State" }, STATES.map((state) => this.chip(state))),
+      h("div.fields", null,
+        this.field("text", "Text in id, handler, session, error or instruction", "wide"),
+        this.field("agentId", "Agent"), this.choice("lane", "Lane", this.lanes), this.choice("kind", "Kind", KINDS),
+        this.field("sessionKey", "Session"), this.field("batchId", "Batch"),
+        some && button("Clear filters", () => this.clear(), { class: "quiet" })));
+  }
+
+  chip(state) {
+    const chosen = (this.filter.state ?? "").split(",").filter(Boolean);
+    const on = chosen.includes(state);
+    const toggled = on ? chosen.filter((one) => one !== state) : [...chosen, state];
+    const props = { type: "button", class: `s-${state}`, "aria-pressed": String(on) };
+    return h("button.chip", { ...props, onclick: () => this.set("state", toggled.join(",")) },
+      h("i", { "aria-hidden": "true" }), LABELS[state]);
+  }
+
+  field(name, label, size) {
+    const input = h("input", { type: "search", name, placeholder: label, "aria-label": label, class: size,
+      autocomplete: "off", spellcheck: "false", value: this.filter[name] ?? "" });
+    let timer;
+    input.oninput = (event) => {
+      const element = event.currentTarget;
+      clearTimeout(timer);
+      timer = setTimeout(() => this.set(name, element.value.trim()), 250);
+    };
+    return input;
+  }
+
+  choice(name, label, values) {
+    const onchange = (event) => this.set(name, event.currentTarget.value);
+    return h("select", { name, "aria-label": label, onchange },
+      h("option", { value: "" }, `Any ${label.toLowerCase()}`),
+      values.map((value) => h("option", { value, selected: value === this.filter[name] }, value)));
+  }
+
+  clear() {
+    this.filter = {};
+    for (const input of this.root.querySelectorAll(".filters input, .filters select")) input.value = "";
+    this.set("text", "");
+  }
+
+  list() {
+    const all = this.tasks.every((task) => this.selected.has(task.taskId));
+    const names = [this.mark("Select all on this page", this.tasks, all), ...COLUMNS];
+    return h("div.rows", { role: "table", "aria-label": "Tasks" },
+      h("div.row.first", { role: "row" }, names.map((name) => h("span", { role: "columnheader" }, name))),
+      this.tasks.map((task) => this.row(task)));
+  }
+
+  mark(label, tasks, on) {
+    const onchange = () => this.select(tasks, !on);
+    return h("input", { type: "checkbox", "aria-label": label, checked: on, onchange });
+  }
+
+  row(task) {
+    const cell = (name, ...children) => h("span", { role: "cell", class: name }, ...children);
+    const id = task.taskId;
+    const on = this.selected.has(id);
+    const called = args(task) && h("small.args.mono", null, args(task));
+    return h("div.row", { role: "row", key: id, "data-row": id, class: on ? "selected" : "" },
+      cell("mark", this.mark(`Select ${id}`, [task], on)),
+      cell("state", badge(task.state, task.state === "queued" ? task.gate : null)),
+      cell("what", h("a", { href: `#/tasks/${enc(id)}` }, title(task), called), h("small.mono", null, id),
+        task.error && h("small.error", { title: task.error }, cut(task.error, 110))),
+      cell("agent", h("a", { href: `#/tasks?agentId=${enc(task.agentId)}` }, task.agentId),
+        task.sessionKey && h("small.mono", null, cut(task.sessionKey, 32))),
+      cell("lane", task.lane), cell("tries", `${task.attempts}/${task.maxAttempts}`),
+      cell("took", task.latencyMs === undefined ? "–" : span(task.latencyMs)), cell("created", time(task.createdAt)));
+  }
+
+  nothing() {
+    if (Object.keys(this.filter).length || !this.pager.first) {
+      return empty("No task fits", this.next ? "None of the tasks looked through so far; go on with “Older”."
+        : "Take away a filter, or wait: what fits will appear by itself.");
+    }
+    return empty("No tasks yet", "Submit one; it appears here at once:",
+      curl("POST", "/tasks", { handler: "echo", agentId: "me", params: { hello: "world" } }));
+  }
+
+  // --- doing something to many ----------------------------------------------------------------
+
+  select(tasks, on) {
+    for (const task of tasks) this.selected[on ? "add" : "delete"](task.taskId);
+    this.draw();
+  }
+
+  tools() {
+    const count = this.selected.size;
+    if (count) {
+      return [h("span.muted", { role: "status" }, `${number(count)} selected`),
+        Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doSelected(verb))),
+        button("Clear", () => { this.selected.clear(); this.draw(); }, { class: "quiet" })];
+    }
+    const why = this.notAll();
+    return Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doAll(verb), why, " all that fit"));
+  }
+
+  // Why nothing can be done to all that fit, if so.
+  notAll() {
+    if (this.filter.text || this.filter.dependsOn) return "Select tasks first: a text does not choose among all";
+    return Object.keys(this.filter).length ? "" : "Set a filter, or select tasks first";
+  }
+
+  verb(verb, act, why = "", rest = "") {
+    const { name, danger } = VERBS[verb];
+    const props = { disabled: Boolean(why), title: why || null, class: danger ? "danger-text" : "" };
+    return button(`${name}${rest}…`, act, props);
+  }
+
+  doSelected(verb) {
+    const { name, states, said, danger } = VERBS[verb];
+    const fit = this.tasks.filter((task) => this.selected.has(task.taskId) && states.includes(task.state));
+    const ids = fit.map((task) => task.taskId);
+    const other = this.selected.size - ids.length;
+    const stays = plural(other, "selected task is", "selected tasks are");
+    const text = other ? `${stays} in a state where this cannot be done, and will stay as they are.` : "";
+    if (!ids.length) return this.noneOf(verb);
+    const what = `${name} ${plural(ids.length, "task")}`;
+    return confirmed({ title: `${what}?`, text, confirm: what, danger }, async () => {
+      const outcomes = await Promise.allSettled(ids.map((id) => post(`/tasks/${enc(id)}/${verb}`)));
+      this.selected.clear();
+      this.again();
+      return outcomes.filter((one) => one.status === "fulfilled").length;
+    }, (done) => `${plural(done, "task")} ${said}${done < ids.length ? `, ${ids.length - done} could not be` : ""}`);
+  }
+
+  async doAll(verb) {
+    const { name, said, danger } = VERBS[verb];
+    const body = { ...this.filter };
+    const found = await attempt(() => post(`/tasks/${verb}`, { ...body, dryRun: true }));
+    if (!found) return;
+    if (!found.matched) { this.noneOf(verb); return; }
+    const what = `${name} ${plural(found.matched, "task")}`;
+    const filter = Object.entries(body).map(([key, value]) => `${key} ${value}`).join(", ");
+    const text = `All that fit now: ${filter}. Not only those on this page.`;
+    await confirmed({ title: `${what}?`, text, confirm: what, danger },
+      () => post(`/tasks/${verb}`, body), (answer) => `${plural(answer.changed, "task")} ${said}`);
+    this.again();
+  }
+
+  noneOf(verb) {
+    toast(`None of them can be ${VERBS[verb].done}`, "error");
+  }
+}

@@ -1,0 +1,88 @@
+// What pages are made of: headings, empty states that teach, tables, and doing something to a thing.
+
+import { h, ask, toast } from "./dom.js";
+
+export function head(title, ...tools) {
+  return h("div.head", null, h("h1", null, title), h("div.actions", null, tools));
+}
+
+export function card(title, tools, ...children) {
+  return h("section.card", { "aria-label": typeof title === "string" ? title : null },
+    h("header", null, h("h2", null, title), tools && h("div.actions", null, tools)), ...children);
+}
+
+// Nothing is there yet: say what would be, and the line that brings it about.
+export function empty(title, text, command) {
+  return h("div.empty", null, h("h3", null, title), h("p", null, text), command && copyable(command));
+}
+
+export function copyable(text) {
+  return h("div.copy", null, h("pre", { tabindex: "0", "aria-label": "Command" }, text),
+    h("button", { type: "button", onclick: (event) => copy(text, event.currentTarget) }, "Copy"));
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  } catch {
+    toast("The browser does not let this page copy; mark the line instead", "error");
+  }
+}
+
+export function curl(method, path, body) {
+  const data = body === undefined ? "" : ` \\\n  -H 'content-type: application/json' -d '${JSON.stringify(body)}'`;
+  return `curl${method === "GET" ? "" : ` -X ${method}`} ${location.origin}${path}${data}`;
+}
+
+export const problem = (error) => h("div.problem", { role: "alert" }, h("b", null, error.message),
+  error.details?.problems?.length > 1 && h("ul", null,
+    error.details.problems.map((one) => h("li", null, typeof one === "string" ? one : one.error))));
+
+export const loading = () => h("p.loading", { role: "status" }, "Reading…");
+
+// `columns`: [{name, cell(row), class?}]. Rows can be walked with j and k.
+export function table(columns, rows, { key, label }) {
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
+    h("thead", null, h("tr", null,
+      columns.map((column) => h("th", { scope: "col", class: column.class }, column.name)))),
+    h("tbody", null, rows.map((row) => h("tr", { key: key(row), "data-row": true },
+      columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row))))))));
+}
+
+export const button = (text, act, props = {}) => h("button", { type: "button", ...props, onclick: act }, text);
+
+// Do it, say that it was done, or why not. Resolves to the answer, or undefined.
+export async function attempt(doing, said) {
+  try {
+    const answer = await doing();
+    if (said) toast(typeof said === "function" ? said(answer) : said);
+    return answer;
+  } catch (error) {
+    toast(error.message, "error");
+    return undefined;
+  }
+}
+
+export async function confirmed(question, doing, said) {
+  return (await ask(question)) ? attempt(doing, said) : undefined;
+}
+
+// Pages of a list by cursor: the cursors of the pages before stay, so that one can go back.
+export class Pager {
+  constructor() { this.cursors = [undefined]; }
+  get cursor() { return this.cursors.at(-1); }
+  get first() { return this.cursors.length === 1; }
+  forward(cursor) { this.cursors.push(cursor); }
+  back() { if (!this.first) this.cursors.pop(); }
+  reset() { this.cursors = [undefined]; }
+
+  controls(next, turned) {
+    if (this.first && !next) return null;
+    return h("nav.pager", { "aria-label": "Pages of the list" },
+      button("← Newer", () => { this.back(); turned(); }, { disabled: this.first }),
+      h("span", null, `Page ${this.cursors.length}`),
+      button("Older →", () => { this.forward(next); turned(); }, { disabled: !next }));
+  }
+}

@@ -1,0 +1,396 @@
+"""`GET /openapi.json`: the routes as OpenAPI 3.1, made from the table of routes.
+
+What is sent comes from the very types that read it, and who may ask from the table. Only what no
+type says is written here: which type a route reads, which query it takes, and bounds of fields.
+The tests ask every route whether that is true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import bodies, entries, fields, jobs, messages, strict, wire
+from fairlane.core import audit, cron, events, lifecycle, sessions, templates
+from fairlane.core.policy import Policy
+from fairlane.core.webhooks import OVERLAP_SECONDS_MAX
+from fairlane.engine.history import WINDOWS
+from fairlane.http import auth, leases, tokens, webhooks
+from fairlane.http.answers import STATUS, Route, Routes
+from fairlane.version import __version__
+
+Schema = dict[str, Any]
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+_REF: Final = "#/components/schemas/{name}"
+_PARAMETER: Final = re.compile(r"{(\w+)}")
+_PAGE: Final = ("limit", "cursor")
+_CHANGE: Final = ("note", "author", "expectedVersion")
+_ONCE: Final = ("Idempotency-Key",)
+_ACTOR: Final = ("X-Fairlane-Actor",)
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """What the table does not say about a route. A body may be left out unless it is `needed`."""
+
+    status: int = 200
+    body: Any = None
+    query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    needed: bool = True
+    content: tuple[str, ...] = (JSON,)
+    also: tuple[int, ...] = ()
+
+
+class TemplateBody(msgspec.Struct, rename="camel"):
+    """`POST /templates`; in a change all fields may be left out."""
+
+    name: str
+    instruction: str
+    description: str | None = None
+    priority: int | str | None = None
+    parameters: list[templates.Parameter] | None = None
+    timeout_ms: int | None = None
+    timeout: int | None = None
+    retry_policy: dict[str, Any] | None = None
+    llm_config: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class UseBody(msgspec.Struct):
+    """`POST /templates/{id}/instantiate`."""
+
+    params: dict[str, Any] | None = None
+    overrides: dict[str, Any] | None = None
+    submit: bool | None = None
+
+
+class VersionBody(msgspec.Struct):
+    version: int
+
+
+_OBJECT: Final[Schema] = {"type": "object"}
+_FILTERS: Final = ("agentId", "lane", "sessionKey", "batchId", "dependsOn", "kind", "state")
+
+_FILE: Final = Operation(content=("text/html", "text/css", "text/javascript"), also=(304,))
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "GET /": Operation(content=(JSON, "text/html")),
+    "POST /tasks": Operation(202, bodies.TaskBody, headers=_ONCE),
+    "GET /tasks": Operation(query=(*_FILTERS, "text", "brief", *_PAGE)),
+    "POST /tasks/batch": Operation(202, bodies.BatchBody, headers=_ONCE),
+    "POST /tasks/cancel": Operation(body=bodies.ManyBody),
+    "POST /tasks/retry": Operation(body=bodies.ManyBody),
+    "POST /tasks/reset": Operation(body=bodies.ManyBody),
+    "POST /tasks/prune": Operation(body=bodies.PruneBody, needed=False),
+    "GET /tasks/{id}/wait": Operation(query=("timeoutMs",)),
+    "GET /tasks/{id}/output": Operation(query=("follow",), content=(JSON, EVENTS)),
+    "GET /events": Operation(
+        query=("taskId", "batchId", "agentId", "lane", "type", "after", "limit"),
+        headers=("Last-Event-ID",),
+        content=(JSON, EVENTS),
+    ),
+    "GET /batches": Operation(query=("agentId", *_PAGE)),
+    "GET /sessions": Operation(query=_PAGE),
+    "PATCH /sessions/{key}": Operation(body=sessions.Settings),
+    "POST /sessions/{key}/messages": Operation(
+        202, messages.MessageBody, headers=_ONCE, also=(200,)
+    ),
+    "PUT /sessions/{key}/usage": Operation(body=messages.UsageBody),
+    "POST /lanes/{name}/pause": Operation(headers=_ACTOR),
+    "POST /lanes/{name}/resume": Operation(headers=_ACTOR),
+    "POST /leases": Operation(body=leases.LeaseBody),
+    "POST /leases/withdraw": Operation(body=leases.WithdrawBody),
+    "POST /leases/reclaim": Operation(body=dict, needed=False),
+    "POST /leases/{id}/start": Operation(body=leases.TokenBody, needed=False),
+    "POST /leases/{id}/renew": Operation(body=leases.RenewBody, needed=False),
+    "POST /leases/{id}/output": Operation(body=leases.OutputBody),
+    "POST /leases/{id}/complete": Operation(body=leases.CompleteBody, needed=False),
+    "POST /leases/{id}/fail": Operation(body=leases.FailBody),
+    "POST /leases/{id}/release": Operation(body=leases.TokenBody, needed=False),
+    "GET /policy": Operation(query=("version",)),
+    "PUT /policy": Operation(body=Policy, query=_CHANGE, headers=_ACTOR),
+    "PATCH /policy": Operation(body=Policy, query=_CHANGE, headers=_ACTOR),
+    "POST /policy/check": Operation(body=Policy, query=("patch",)),
+    "GET /policy/versions": Operation(query=_PAGE),
+    "GET /policy/diff": Operation(query=("from", "to")),
+    "POST /policy/rollback": Operation(body=VersionBody, query=_CHANGE, headers=_ACTOR),
+    "GET /scheduler/plan": Operation(query=("lane", "now", "limit")),
+    "PATCH /scheduler/policy": Operation(body=dict, headers=_ACTOR),
+    "POST /queue": Operation(201, entries.EntryBody),
+    "GET /queue": Operation(query=("status", *_PAGE)),
+    "POST /queue/drain": Operation(body=entries.DrainBody, needed=False),
+    "POST /queue/import": Operation(body=dict),
+    "POST /templates": Operation(201, TemplateBody),
+    "GET /templates": Operation(query=("name", *_PAGE)),
+    "PUT /templates/{id}": Operation(body=dict),
+    "PATCH /templates/{id}": Operation(body=dict),
+    "POST /templates/{id}/instantiate": Operation(
+        202, UseBody, headers=_ONCE, needed=False, also=(200,)
+    ),
+    "POST /cron/jobs": Operation(201, jobs.JobBody),
+    "GET /cron/jobs": Operation(query=("agentId", "name", "enabled", *_PAGE)),
+    "PATCH /cron/jobs/{id}": Operation(body=dict),
+    "DELETE /cron/jobs/{id}": Operation(query=("cancel",)),
+    "POST /cron/jobs/{id}/toggle": Operation(body=jobs.ToggleBody),
+    "POST /cron/jobs/{id}/run": Operation(202),
+    "GET /cron/jobs/{id}/runs": Operation(query=("status", *_PAGE)),
+    "GET /cron/runs": Operation(query=("jobId", "status", *_PAGE)),
+    "GET /cron/preview": Operation(query=("expr", "tz", "everyMs", "at", "n")),
+    "GET /deliveries": Operation(query=("agentId", "state", "taskId", *_PAGE)),
+    "POST /deliveries/{id}/redeliver": Operation(202),
+    "POST /webhooks": Operation(201, webhooks.EndpointBody),
+    "GET /webhooks": Operation(query=("agentId", *_PAGE)),
+    "POST /webhooks/{id}/rotate": Operation(body=webhooks.RotateBody, needed=False),
+    "GET /events/pulse": Operation(content=(EVENTS,)),
+    "POST /login": Operation(body=auth.LoginBody),
+    "POST /tokens": Operation(201, tokens.TokenBody),
+    "GET /audit": Operation(query=("who", "action", "outcome", "after", *_PAGE)),
+    "GET /stats/history": Operation(query=("window",)),
+    "GET /metrics": Operation(content=("text/plain",)),
+    "GET /ui/{file}": _FILE,
+    "GET /ui/pages/{file}": _FILE,
+}
+
+# Where an answer names something that other routes take as their `{id}`.
+_MADE: Final[Mapping[str, tuple[str, str]]] = {
+    "POST /tasks": ("/taskId", "/tasks/{id}"),
+    "POST /tasks/batch": ("/batchId", "/batches/{id}"),
+    "POST /leases": ("/leases/0/leaseId", "/leases/{id}"),
+    "POST /queue": ("/id", "/queue/{id}"),
+    "POST /templates": ("/id", "/templates/{id}"),
+    "POST /cron/jobs": ("/id", "/cron/jobs/{id}"),
+    "POST /webhooks": ("/id", "/webhooks/{id}"),
+}
+
+
+def _text(pattern: re.Pattern[str] | None = None, **more: Any) -> Schema:
+    shape: Schema = {"type": "string", **more}
+    return shape if pattern is None else {**shape, "pattern": f"^{pattern.pattern}$"}
+
+
+def _whole(low: int, high: int) -> Schema:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _one_of(words: Any) -> Schema:
+    return {"type": "string", "enum": list(words)}
+
+
+_MOMENT: Final = _text(format="date-time")
+_URL: Final = _text(maxLength=bodies.URL_CHARACTERS_MAX)
+_NUMBER_MAX: Final = 2**62
+
+# Bounds of fields, by name: a name means the same in every body.
+FIELDS: Final[Mapping[str, Schema]] = {
+    **dict.fromkeys(("agentId", "sessionKey", "worker", "id", "key"), _text(fields.IDENTIFIER)),
+    **dict.fromkeys(("lane", "handler", "action"), _text(fields.WORD)),
+    **dict.fromkeys(("deadline", "runAt", "sentAt", "startAt", "endAt", "anchor", "at"), _MOMENT),
+    **dict.fromkeys(("callbackUrl", "webhookUrl", "alertUrl"), _URL),
+    **dict.fromkeys(("ref", "selector"), _text(maxLength=bodies.TEXT_CHARACTERS_MAX)),
+    **dict.fromkeys(("ttlMs",), _whole(1, fields.DAY_MS)),
+    **{name: _whole(*bounds) for name, bounds in jobs.BOUNDS.items()},
+    "tabId": _text(fields.TAB_ID),
+    "instruction": _text(maxLength=bodies.INSTRUCTION_CHARACTERS_MAX),
+    "sender": _text(maxLength=256),
+    "mode": _one_of(sessions.MODES),
+    "drop": _one_of(sessions.DROPS),
+    "cap": _whole(0, 10_000),
+    "debounceMs": _whole(0, 60_000),
+    "debounceMaxMs": _whole(0, 600_000),
+    "maxConcurrent": _whole(1, 1000),
+    "tokens": _whole(0, 2**53),
+    "contextWindow": _whole(1, 2**53),
+    "delayMs": _whole(0, 365 * fields.DAY_MS),
+    "timeoutMs": _whole(1, fields.DAY_MS),
+    "timeout": _whole(1, fields.DAY_MS),
+    "parallelism": _whole(1, bodies.PARALLELISM_MAX),
+    "limit": _whole(1, leases.LIMIT_MAX),
+    "waitMs": _whole(0, leases.WAIT_MS_MAX),
+    "overlapSeconds": _whole(0, OVERLAP_SECONDS_MAX),
+    "part": _whole(0, 2**31),
+    "retryAfterMs": _whole(0, fields.DAY_MS),
+    "maxRetries": _whole(0, 1000),
+    "backoffMs": _whole(0, fields.DAY_MS),
+    "maxBackoffMs": _whole(0, fields.DAY_MS),
+    "dependsOn": {"type": "array", "maxItems": bodies.DEPENDS_ON_MAX},
+}
+
+# Parameters of queries and headers, by name.
+PARAMETERS: Final[Mapping[str, Schema]] = {
+    "limit": _whole(1, wire.LIST_LIMIT_MAX),
+    "cursor": _text(maxLength=200),
+    "timeoutMs": _whole(0, 60_000),
+    "after": _whole(0, _NUMBER_MAX),
+    "n": _whole(1, 100),
+    "everyMs": _whole(1, 2**53),
+    **dict.fromkeys(("version", "from", "to", "expectedVersion"), _whole(0, _NUMBER_MAX)),
+    **dict.fromkeys(("patch", "enabled", "cancel"), _one_of(("true", "false"))),
+    **dict.fromkeys(("now", "at"), _MOMENT),
+    "kind": _one_of(bodies.KINDS),
+    "window": _one_of(WINDOWS),
+    "outcome": _one_of(audit.OUTCOMES),
+    "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
+    "type": _text(examples=[events.TYPES[0]]),
+    **dict.fromkeys(("follow", "brief"), _one_of(("1", "true", "0", "false"))),
+    "expr": _text(examples=["0 9 * * 1-5"]),
+    "tz": _text(examples=["Europe/Berlin"]),
+    "Idempotency-Key": _text(re.compile(r"[\x21-\x7e]{1,255}")),
+    "Last-Event-ID": _text(re.compile(r"[0-9]{1,19}")),
+}
+_STATUSES: Final = {"/queue": entries.STATES, "/cron": cron.STATUSES}
+
+
+def document(routes: Routes) -> Schema:
+    found = {
+        f"{method} {path}": (path, method, route)
+        for path, methods in routes.items()
+        for method, route in methods.items()
+    }
+    kinds = list(dict.fromkeys(one.body for one in OPERATIONS.values() if _is_type(one.body)))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    references = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for name, (path, method, route) in found.items():
+        described = _operation(name, path, route, references)
+        links = _links(name, found)
+        if links:
+            described["responses"][str(OPERATIONS[name].status)]["links"] = links
+        paths.setdefault(path, {})[method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Fairlane", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {**_bounded(components), "Error": _error()},
+            "responses": _refusals(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _is_type(body: Any) -> bool:
+    return isinstance(body, type)
+
+
+def _operation(name: str, path: str, route: Route, references: Mapping[type, Schema]) -> Schema:
+    told = OPERATIONS.get(name, Operation())
+    described: Schema = {
+        "operationId": _operation_id(name),
+        "tags": [path.strip("/").partition("/")[0] or "about"],
+        "summary": getattr(route.handler, "__name__", name).strip("_").replace("_", " "),
+        "parameters": [*_path_parameters(path), *_parameters(path, told)],
+        "security": [] if route.open else [{"token": [route.scope] if route.scope else []}],
+        "responses": _responses(name, told),
+    }
+    if told.body is not None:
+        content = {JSON: {"schema": references.get(told.body, _OBJECT)}}
+        described["requestBody"] = {"required": told.needed, "content": content}
+    return described
+
+
+def _operation_id(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
+
+
+def _path_parameters(path: str) -> Iterator[Schema]:
+    for name in _PARAMETER.findall(path):
+        yield {"name": name, "in": "path", "required": True, "schema": _text(minLength=1)}
+
+
+def _parameters(path: str, told: Operation) -> Iterator[Schema]:
+    for name in told.query:
+        schema = PARAMETERS.get(name, _text())
+        if name == "status":
+            schema = _one_of(_STATUSES[next(p for p in _STATUSES if path.startswith(p))])
+        yield {"name": name, "in": "query", "schema": schema}
+    for name in told.headers:
+        yield {"name": name, "in": "header", "schema": PARAMETERS.get(name, _text())}
+
+
+def _responses(name: str, told: Operation) -> Schema:
+    content = {
+        kind: {"schema": _OBJECT if kind == JSON else {"type": "string"}} for kind in told.content
+    }
+    good = {
+        str(status): {"description": "as asked for", "content": content}
+        for status in (told.status, *told.also)
+    }
+    return {**good, **{str(status): _refusal(status) for status in _codes(name)}}
+
+
+def _codes(name: str) -> list[int]:
+    """The errors that a route may answer with: fewer when it has no body."""
+    return sorted(set(STATUS.values()) - ({413, 415} if name.startswith("GET ") else set()))
+
+
+def _refusal(status: int) -> Schema:
+    return {"$ref": f"#/components/responses/{status}"}
+
+
+def _refusals() -> Schema:
+    """For each status the codes that come with it."""
+    found: dict[int, list[str]] = {}
+    for code, status in STATUS.items():
+        found.setdefault(status, []).append(code)
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {
+        str(status): {
+            "description": ", ".join(codes),
+            "content": {JSON: {"schema": schema}},
+        }
+        for status, codes in sorted(found.items())
+    }
+
+
+def _error() -> Schema:
+    return {
+        "type": "object",
+        "description": "Codes are stable, texts may improve.",
+        "required": ["code", "error"],
+        "properties": {
+            "code": _one_of(STATUS),
+            "error": {"type": "string"},
+            "retryable": {"type": "boolean"},
+            "details": _OBJECT,
+        },
+    }
+
+
+def _bounded(components: Mapping[str, Any]) -> Schema:
+    """The types with the bounds that only their checks know, and names for what is read later."""
+    shapes: Schema = msgspec.json.decode(msgspec.json.encode(components))
+    for name, shape in shapes.items():
+        for field, schema in shape.get("properties", {}).items():
+            if not name.endswith("Policy"):  # whose names are its own
+                _bind(schema, FIELDS.get(field, {}))
+    task = {"$ref": _REF.format(name=bodies.TaskBody.__name__)}
+    tasks = {"type": "array", "items": task, "minItems": 1, "maxItems": bodies.WORK_BATCH_MAX}
+    shapes["BatchBody"]["properties"]["tasks"] = tasks
+    return {name: _with_limits(shape) for name, shape in sorted(shapes.items())}
+
+
+def _bind(schema: Schema, bounds: Schema) -> None:
+    for choice in schema.get("anyOf", [schema]):
+        if choice.get("type") == bounds.get("type"):
+            choice.update(bounds)
+
+
+def _with_limits(shape: Schema) -> Schema:
+    return {**shape, "maxProperties": strict.KEYS_MAX} if shape.get("type") == "object" else shape
+
+
+def _links(name: str, found: Mapping[str, tuple[str, str, Route]]) -> Schema:
+    pointer, prefix = _MADE.get(name, ("", ""))
+    return {
+        _operation_id(other): {
+            "operationId": _operation_id(other),
+            "parameters": {"id": f"$response.body#{pointer}"},
+        }
+        for other, (path, _, _) in found.items()
+        if pointer and path.startswith(prefix)
+    }

@@ -1,0 +1,109 @@
+"""Routes of what is watched: how things went lately, and which nodes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fairlane import wire
+from fairlane.core.access import Scope
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.measures import percentile
+from fairlane.core.policy import nearest
+from fairlane.engine.history import WINDOWS, Agent, Bucket
+from fairlane.engine.node import Node
+from fairlane.engine.watch_views import NodeView
+from fairlane.engine.watching import SILENT_MS
+from fairlane.http.answers import Answer, Request, Route, Routes
+
+READY: Final = "ready"
+DRAINING: Final = "draining"
+SILENT: Final = "silent"
+_WINDOW_DEFAULT: Final = "5m"
+
+
+class Watch:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def routes(self) -> Routes:
+        return {
+            "/stats/history": {"GET": Route(self.history, Scope.READ)},
+            "/nodes": {"GET": Route(self.nodes, Scope.READ, agents=False)},
+        }
+
+    async def history(self, request: Request) -> Answer:
+        window = request.query("window").get("window") or _WINDOW_DEFAULT
+        if window not in WINDOWS:
+            known = ", ".join(WINDOWS)
+            raise InvalidRequest(
+                f"query parameter 'window' must be one of {known}{nearest(window, WINDOWS)}"
+            )
+        history, now = self._node.history, self._node.clock.now()
+        span = history.span(window, now)
+        since = history.since
+        shape: dict[str, Any] = {
+            "window": window,
+            "stepMs": span.step_ms,
+            "since": None if since is None else wire.moment(since),
+            "points": [_point(bucket) for bucket in span.buckets],
+            "agents": [_agent(one) for one in _own(span.agents, request.caller.agent)],
+        }
+        return Answer(200, shape)
+
+    async def nodes(self, request: Request) -> Answer:
+        request.query()
+        views = self._node.views
+        now, found = await views.read(views.nodes, self._node.clock)
+        shapes = [self._shape(one, now) for one in found]
+        return Answer(200, {"nodes": shapes, "count": len(shapes)})
+
+    def _shape(self, one: NodeView, now: int) -> dict[str, Any]:
+        here = one.name == self._node.name
+        draining = self._node.draining if here else bool(one.draining)
+        seen_at = now if here else one.seen_at
+        state = DRAINING if draining else READY
+        return {
+            "name": one.name,
+            "host": one.host,
+            "pid": one.pid,
+            "version": one.version,
+            "startedAt": wire.moment(one.started_at),
+            "seenAt": wire.moment(seen_at),
+            "state": SILENT if now - seen_at > SILENT_MS else state,
+            "running": one.running,
+            "answered": here,
+        }
+
+
+def _own(agents: Sequence[Agent], agent: str | None) -> list[Agent]:
+    """All of them, or for a caller who is one agent: that one, and the others as one."""
+    if agent is None:
+        return list(agents)
+    mine = [one for one in agents if one.agent == agent]
+    rest = [one for one in agents if one.agent != agent]
+    if not rest:
+        return mine
+    others = Agent(None, sum(one.share for one in rest), sum(one.fair_share for one in rest))
+    return [*mine, others]
+
+
+def _agent(one: Agent) -> dict[str, Any]:
+    return {
+        "agentId": one.agent,
+        "share": round(one.share, 4),
+        "fairShare": round(one.fair_share, 4),
+    }
+
+
+def _point(bucket: Bucket) -> dict[str, Any]:
+    """A span is null when nothing was measured."""
+    return {
+        "at": wire.moment(bucket.at),
+        "submitted": bucket.submitted,
+        "finished": bucket.finished,
+        "failed": bucket.failed,
+        "waitP50Ms": percentile(bucket.waits, 0.5),
+        "waitP95Ms": percentile(bucket.waits, 0.95),
+        "runP50Ms": percentile(bucket.runs, 0.5),
+    }

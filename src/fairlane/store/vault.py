@@ -1,0 +1,195 @@
+"""Secrets at rest: memory is clear, rows are sealed.
+
+What is written to the database is sealed (AES-256-GCM) just before, what is read is opened just
+after; nothing between has to know. A sealed text names its key, so keys can be changed one after
+the other: the first of the ring seals, all of them open. Texts from before there were keys are
+clear and open as they are.
+The traps: what callers send is always sealed, also when it looks sealed, so nobody can have a
+stolen text opened. What no key of ours opens stays as it is, and goes back as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import functools
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane.core.errors import InvalidRequest, OperatorError, StoreMismatch
+from fairlane.core.secrets import SEALED, References, changed, is_reference
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_PREFIX: Final = "sealed:1:"
+_CONFIG: Final = "llmConfig"
+_CONFIG_TEXT: Final = f'"{_CONFIG}"'
+_SEALED_TEXT: Final = f'"{_PREFIX}'
+
+Ring = dict[str, "AESGCM"]
+
+
+class Vault:
+    def __init__(
+        self,
+        keys: Callable[[], Sequence[bytes]] | None = None,
+        references: References | None = None,
+    ) -> None:
+        """`keys` is asked once, when there is a secret; it gives the newest first.
+
+        Without `keys` one is made that lives as long as this process.
+        """
+        self.references = references or References()
+        self._keys = keys or (lambda: [new_key()])
+
+    @functools.cached_property
+    def _ring(self) -> Ring:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - slow to import
+
+        return {_name(key): AESGCM(key) for key in self._keys()}
+
+    @property
+    def changing(self) -> bool:
+        """Whether there are older keys beside the one that seals."""
+        return len(self._ring) > 1
+
+    def seal(self, value: Any) -> str:
+        """Any value that JSON can carry, as text for the database."""
+        name, cipher = next(iter(self._ring.items()))
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        hidden = cipher.encrypt(nonce, msgspec.json.encode(value), name.encode())
+        return f"{_PREFIX}{name}:{base64.urlsafe_b64encode(nonce + hidden).decode()}"
+
+    def open(self, text: str) -> Any:
+        """Raises `StoreMismatch` when it was sealed with a key that is not here."""
+        found = SEALED.fullmatch(text)
+        if found is None:
+            return text
+        cipher = self._ring.get(found[1])
+        if cipher is None:
+            raise StoreMismatch(
+                f"the store's secrets are sealed with the key {found[1]}, which is not here: give "
+                "secret_key the one that the other nodes have, or put the key file back"
+            )
+        return self._opened(cipher, found[1], found[2])
+
+    def _opened(self, cipher: AESGCM, name: str, sealed: str) -> Any:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - slow to import
+
+        try:
+            raw = base64.urlsafe_b64decode(sealed)
+            clear = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], name.encode())
+        except (InvalidTag, ValueError, binascii.Error):
+            raise StoreMismatch("a secret in the store is damaged: set it again") from None
+        return msgspec.json.decode(clear)
+
+    def seal_body(self, body: str) -> str:
+        """A request, template or job as JSON text, with its secrets sealed."""
+        return _within(body, self._seal_one) if _CONFIG_TEXT in body else body
+
+    def open_body(self, body: str) -> str:
+        return _within(body, self._open_one) if _SEALED_TEXT in body else body
+
+    def problem(self, document: Mapping[str, Any] | str) -> InvalidRequest | None:
+        """What is wrong with the references of a request (as JSON text), template or job."""
+        if isinstance(document, str):
+            if _CONFIG_TEXT not in document:
+                return None  # nearly all
+            document = msgspec.json.decode(document, type=dict[str, Any])
+        try:
+            for path, config in _configs(document):
+                self.references.check(config, path)
+        except InvalidRequest as error:
+            return error
+        return None
+
+    def _seal_one(self, value: Any) -> Any:
+        return value if is_reference(value) or self._is_foreign(value) else self.seal(value)
+
+    def _open_one(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        with contextlib.suppress(StoreMismatch):
+            return self.open(value)
+        return value
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Sealed with a key that is not here: nobody can have it opened, and it may come back."""
+        found = SEALED.fullmatch(value) if isinstance(value, str) else None
+        return found is not None and found[1] not in self._ring
+
+
+def _within(body: str, change: Callable[[Any], Any]) -> str:
+    """`llmConfig` stands at the top, or in the `task` of a job."""
+    document: dict[str, Any] = msgspec.json.decode(body)
+    for _, config in _configs(document):
+        config.update(changed(config, change))
+    return msgspec.json.encode(document).decode()
+
+
+def _configs(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, holder in (("", document), ("task.", document.get("task"))):
+        if isinstance(holder, Mapping) and isinstance(holder.get(_CONFIG), dict):
+            yield f"{path}{_CONFIG}", holder[_CONFIG]
+
+
+def _name(key: bytes) -> str:
+    return hashlib.sha256(b"fairlane key " + key).hexdigest()[:16]
+
+
+# -------------------------------------------------------------------- keys
+
+
+def new_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def read_keys(text: str) -> list[bytes]:
+    """Keys in base64, the newest first. Raises `ValueError` when that is not what it is."""
+    keys = [base64.b64decode(word, validate=True) for word in text.split()]
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise ValueError(f"must be {KEY_BYTES} random bytes in base64: openssl rand -base64 32")
+    return keys
+
+
+def keys_of_file(file: Path) -> list[bytes]:
+    """The keys in a file of our own, made when there is none: 0600, whole or not at all."""
+    if not file.exists():
+        _make(file)
+    try:
+        _check_private(file)
+        return read_keys(file.read_text("ascii"))
+    except (OSError, ValueError) as error:
+        raise OperatorError(f"the key file {file} cannot be used: {error}") from None
+
+
+def _make(file: Path) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(base64.b64encode(new_key()) + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+        with contextlib.suppress(FileExistsError):  # somebody else was first: theirs counts
+            os.link(draft, file)
+    finally:
+        draft.unlink()
+
+
+def _check_private(file: Path) -> None:
+    mode = file.stat().st_mode
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise ValueError(f"others may read it; chmod 600 {file}")

@@ -1,0 +1,136 @@
+"""Traces by OpenTelemetry: one from the submission of a task over its attempts to its webhooks.
+
+Off unless the standard settings (`OTEL_…`) ask for it; then nothing is imported and nobody has a
+`Tracer`. A trace is carried by the W3C's `traceparent`: taken from who submits, kept with the
+task's request, so that it outlives restarts and reaches other nodes and workers, and sent to
+executors and receivers of webhooks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from fairlane.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span as OtelSpan
+
+log = logging.getLogger("fairlane.tracing")
+
+HEADER: Final = "traceparent"
+SUBMIT: Final = "submit"
+ATTEMPT: Final = "attempt"
+WEBHOOK: Final = "webhook"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+class Span:
+    """One step of a trace while it goes on."""
+
+    def __init__(self, span: OtelSpan, traceparent: str) -> None:
+        self._span = span
+        self.traceparent = traceparent
+
+    def set(self, name: str, value: str | int) -> None:
+        self._span.set_attribute(f"fairlane.{name}", value)
+
+    def fail(self, reason: str) -> None:
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415 - an optional extra
+
+        self._span.set_status(StatusCode.ERROR, reason)
+
+
+class Tracer:
+    """Spans for a provider of the OpenTelemetry SDK, which knows where they go."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry import context, trace  # noqa: PLC0415 - an optional extra
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - as above
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("fairlane", __version__)
+        self._format = tracecontext.TraceContextTextMapPropagator()
+        self._context = context
+        self._kinds = {
+            SUBMIT: trace.SpanKind.SERVER,
+            ATTEMPT: trace.SpanKind.CONSUMER,
+            WEBHOOK: trace.SpanKind.CLIENT,
+        }
+
+    @contextlib.contextmanager
+    def within(self, traceparent: str | None) -> Iterator[None]:
+        """What is done inside belongs to a caller's trace, if the caller has one."""
+        if traceparent is None:
+            yield
+            return
+        token = self._context.attach(self._format.extract({HEADER: traceparent}))
+        try:
+            yield
+        finally:
+            self._context.detach(token)
+
+    @contextlib.contextmanager
+    def span(self, name: str, **about: str | int | None) -> Iterator[Span]:
+        """A step of the trace that is going on here, or the first of a new one."""
+        given = {f"fairlane.{key}": value for key, value in about.items() if value is not None}
+        with self._tracer.start_as_current_span(
+            name,
+            kind=self._kinds[name],
+            attributes=given,
+            record_exception=False,  # its text may hold more than a trace should
+        ) as span:
+            carrier: dict[str, str] = {}
+            self._format.inject(carrier)
+            yield Span(span, carrier[HEADER])
+
+    @contextlib.contextmanager
+    def step(self, name: str, traceparent: Any, **about: str | int | None) -> Iterator[Span]:
+        """A step of the trace that a task was submitted in, or of one of its own."""
+        parent = traceparent if isinstance(traceparent, str) else ""
+        with self.within(parent), self.span(name, **about) as span:
+            yield span
+
+    def close(self) -> None:
+        """Send what has not been sent yet."""
+        self._provider.shutdown()
+
+
+def kept_in(body: str, traceparent: str) -> str:
+    """A request, as JSON text, that tells which trace it belongs to."""
+    rest = body[1:]
+    return f'{{"{HEADER}":"{traceparent}"{"" if rest == "}" else ","}{rest}'
+
+
+def from_settings(variable: Callable[[str], str | None]) -> Tracer | None:
+    """What the standard settings ask for; None when they ask for nothing."""
+    exporter = (variable("OTEL_TRACES_EXPORTER") or "").strip().lower()
+    disabled = (variable("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
+    if disabled or exporter == "none" or not (exporter or any(map(variable, _ENDPOINTS))):
+        return None
+    try:
+        return _begin(exporter, named=bool(variable("OTEL_SERVICE_NAME")))
+    except ImportError:
+        log.warning("OTEL_… asks for traces, which need: pip install 'fairlane[otel]'")
+        return None
+
+
+def _begin(exporter: str, *, named: bool) -> Tracer | None:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+        OTLPSpanExporter,
+    )
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
+
+    if exporter not in ("", "otlp"):
+        log.warning("OTEL_TRACES_EXPORTER must be otlp or none, not %r: no traces", exporter[:40])
+        return None
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {"service.name": "fairlane"})
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracer(provider)

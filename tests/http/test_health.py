@@ -1,0 +1,207 @@
+"""Health that means it: with a server whose store cannot be written, read or trusted any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+import psycopg
+import pytest
+
+from fairlane.clock import SystemClock
+from fairlane.engine.node import Node
+from fairlane.http.answers import Answer, Request
+from fairlane.http.health import UNREADABLE, UNWRITABLE, WRITER_ENDED, Health
+from fairlane.store.sqlite import SqliteStore
+from tests.fakes.waiting import eventually as until
+from tests.http.api import Api, eventually
+
+if TYPE_CHECKING:
+    from tests.http.conftest import Serve
+    from tests.http.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def reasons(api: Api) -> list[str]:
+    """Why it is not ready; nothing when it is. It has to be live in any case."""
+    assert (await api.get("/health/live")).json == {"status": "live"}
+    answer = await api.get("/health/ready")
+    if answer.status == 200:
+        assert answer.json == {"status": "ready"}
+        return []
+    assert (answer.status, answer.json["status"]) == (503, "not_ready")
+    assert answer.code == "store_unavailable"
+    assert answer.error == answer.json["reasons"][0]
+    found: list[str] = answer.json["reasons"]
+    return found
+
+
+async def becomes(api: Api, *wanted: str) -> None:
+    async def look() -> bool | None:
+        return await reasons(api) == list(wanted) or None
+
+    await eventually(look)
+
+
+@contextlib.contextmanager
+def no_file_may_grow(server: Server) -> Iterator[None]:
+    """What a quota or a dead disk does: every write to a file of the process fails."""
+    assert server._process is not None
+    pid = server._process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of others are Linux's")
+async def test_a_store_that_cannot_be_written_is_not_ready_until_it_can(serve: Serve) -> None:
+    server = await serve()
+    assert await reasons(server.api) == []
+    with no_file_may_grow(server):
+        await becomes(server.api, UNWRITABLE)
+        refused = await server.api.post("/tasks", {"handler": "echo"})
+        assert (refused.status, refused.code) == (503, "store_unavailable")
+    await becomes(server.api)
+    await server.api.end_of(await server.api.submit(handler="echo"))
+
+
+async def test_a_database_that_is_away_is_not_ready_until_it_is_back(
+    fresh_postgres: str, postgres_url: str, serve: Serve
+) -> None:
+    server = await serve(fresh_postgres)
+    assert await reasons(server.api) == []
+    name = psycopg.conninfo.conninfo_to_dict(fresh_postgres)["dbname"]
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        operator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        await becomes(server.api, UNREADABLE)
+        operator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    await becomes(server.api)
+
+
+async def test_a_schema_that_is_too_old_is_not_ready(serve: Serve, tmp_path: Path) -> None:
+    store = tmp_path / "own.db"
+    server = await serve(f"sqlite:///{store}")
+    connection = apsw.Connection(str(store))
+    newest = connection.pragma("user_version")
+    connection.pragma("user_version", 3)
+    text = f"the store's schema is 3 and has to be {newest}: restart"
+    await becomes(server.api, text)
+    connection.pragma("user_version", newest)
+    connection.close()
+    await becomes(server.api)
+
+
+# --- a node in this process -----------------------------------------------------------------------
+
+
+class SmallStore(SqliteStore):
+    """A real one whose database may not be larger than it is once `full` is set."""
+
+    full = False
+
+    def _open(self, *, readonly: bool = False) -> apsw.Connection:
+        connection = super()._open(readonly=readonly)
+        if self.full:
+            connection.pragma("max_page_count", 1)
+        return connection
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    path = str(tmp_path / "f.db")
+    node = Node(SmallStore(path, f"sqlite:///{path}"), SystemClock())
+    await asyncio.to_thread(node.start)
+    yield node
+    await asyncio.to_thread(node.stop)
+
+
+def asked() -> Request:
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    return Request({"headers": [], "query_string": b""}, receive)
+
+
+async def ready(node: Node) -> Answer:
+    return await Health(node, answer_seconds=0.2).ready(asked())
+
+
+async def test_a_write_of_a_moment_ago_is_proof_enough(node: Node) -> None:
+    await node.beat()
+    written_at = node.writer.written_at
+    assert (await ready(node)).status == 200
+    assert node.writer.written_at == written_at
+
+
+async def test_a_full_disk_is_told_as_such(node: Node) -> None:
+    assert isinstance(node.store, SmallStore)
+    node.store.full = True
+    node.engine._disconnect()  # the next one that writes gets a connection that is full
+    node.writer.written_at = None
+    # What it says of itself needs a page that is not there.
+    node._here = msgspec.structs.replace(node._here, name="node_large", host="x" * 100_000)
+    answer = await Health(node).ready(asked())
+    assert answer.status == 503
+    assert answer.shape["reasons"] == [f"{UNWRITABLE}: its disk is full"]
+    assert (await Health(node).live(asked())).status == 200
+    node.store.full = False
+    await node.beat()
+    assert (await ready(node)).status == 200
+
+
+async def test_a_store_that_another_has_locked_cannot_be_written(
+    node: Node, tmp_path: Path
+) -> None:
+    blocker = apsw.Connection(str(tmp_path / "f.db"))
+    blocker.execute("BEGIN IMMEDIATE")
+    node.writer.written_at = None
+    answer = await ready(node)
+    assert answer.status == 503
+    assert answer.shape["reasons"] == [f"{UNWRITABLE} within 0.2 s"]
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    await node.beat()
+    assert (await ready(node)).status == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: Node) -> None:
+    health = Health(node)
+    assert (await health.live(asked())).status == 200
+
+    def die() -> None:
+        sys.exit()
+
+    node.on_policy.append(lambda _: die())
+    node._told_policy = None  # type: ignore[assignment]  # so that the next commit tells it
+    node.writer.nudge()
+    node.writer.tell(node._here)
+    await until(lambda: not node.writer.alive)
+    for answer in (await health.live(asked()), await health.ready(asked())):
+        assert answer.status == 503
+        assert answer.shape["reasons"] == [WRITER_ENDED]
+
+
+async def test_a_node_that_drains_says_so(node: Node) -> None:
+    node.draining = True
+    answer = await Health(node).ready(asked())
+    assert (answer.status, answer.shape["status"], answer.shape["code"]) == (
+        503,
+        "draining",
+        "draining",
+    )
+    assert (await Health(node).live(asked())).status == 200
