@@ -27,7 +27,6 @@ demo: $(VENV)/.run ## show fairness in the terminal and on a dashboard; nothing 
 
 # The core decides what runs, so every branch of it has a test. Asked for only when the whole suite
 # ran and passed: a failing test is then the last thing on the screen, and so is an untested branch.
-# SIMULATION=full plays all histories of the simulation instead of some.
 test: $(VENV)/.dev ## run the tests (ARGS="-k lease ..." for pytest; then without the coverage rule)
 ifeq ($(strip $(ARGS)),)
 	@scripts/find-chromium --install >/dev/null # for tests/browser; says what to do when it cannot

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options are known in the topmost conftest only, whoever uses them."""
-    parser.addoption("--kills", type=int, default=20, help="how often e2e kills a server")
-    parser.addoption("--kill-tasks", type=int, default=3000, help="how many tasks meanwhile")
-    parser.addoption("--cron-seconds", type=int, default=20, help="how long e2e fires jobs")
+    parser.addoption("--kills", type=int, default=30, help="how often e2e kills a server")
+    parser.addoption("--kill-tasks", type=int, default=5000, help="how many tasks meanwhile")
+    parser.addoption("--cron-seconds", type=int, default=60, help="how long e2e fires jobs")
     parser.addoption("--kill-seed", type=int, help="of an earlier run, to repeat it")
 
 

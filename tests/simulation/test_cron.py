@@ -1,7 +1,4 @@
-"""Years of cron on three nodes, and bugs that must not go unnoticed.
-
-The full simulation is ten thousand days, of which every run of the tests plays a part.
-"""
+"""Ten thousand days of cron on three nodes, and bugs that must not go unnoticed."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ import pytest
 from tests.simulation import plants_cron
 from tests.simulation.causes import Violation
 from tests.simulation.cron_world import run
-from tests.simulation.extent import SEEDS, seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.planting import Bug
 
+SEEDS = range(1, 21)
 DAYS = 500
 # What has to happen in each history, and how often at least.
 LEAST = {
@@ -47,12 +44,12 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_all_of_it_is_ten_thousand_days() -> None:
+def test_this_is_ten_thousand_days() -> None:
     assert len(SEEDS) * DAYS == 10_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_slot_becomes_what_it_should_exactly_once(seed: int) -> None:
     report = run(seed, DAYS)
     assert report.days >= DAYS

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import Conflict, NotFound
+from fairlane.core.webhooks import SECRET_LOST, Delivery
 from fairlane.engine.requests import (
     ClaimDeliveries,
     CreateEndpoint,
@@ -15,6 +16,7 @@ from fairlane.engine.requests import (
     RotateEndpoint,
     SettleDelivery,
 )
+from fairlane.store.vault import Vault
 
 if TYPE_CHECKING:
     from fairlane.core.webhooks import Endpoint
@@ -202,3 +204,19 @@ def test_secrets_are_sealed_in_the_store(scheduler: Scheduler, store: Store) -> 
     assert "secret of one" not in str(row)
     assert "newer" not in str(row)
     assert store.vault.open(row[-1]) == "secret of one"
+
+
+def test_a_secret_that_cannot_be_opened_holds_up_no_other_delivery(
+    scheduler: Scheduler,
+) -> None:
+    create(scheduler, "lost")
+    create(scheduler, "fine", url="https://receiver.test/other")
+    scheduler.engine.store.vault = Vault()  # as if the key had been lost
+    scheduler.ask(RotateEndpoint("fine", "new secret", HOUR_MS))
+    for name, url in (("t1", URL), ("t2", "https://receiver.test/other")):
+        scheduler.submit(name, callback_url=url)
+        scheduler.cancel(name)
+    (one,) = scheduler.ask(ClaimDeliveries(9))
+    assert (one.url, one.secret) == ("https://receiver.test/other", "new secret")
+    (row,) = scheduler.reader.run("delivery_list_of", about="t1", limit=9)
+    assert (Delivery(*row).state, Delivery(*row).error) == ("given_up", SECRET_LOST)

@@ -19,6 +19,7 @@ STATES: Final = (DUE, DELIVERED, GIVEN_UP)
 
 GONE: Final = 410
 DISABLED: Final = "the endpoint is disabled: it answered 410"
+SECRET_LOST: Final = "the endpoint's secret cannot be opened: rotate it, then redeliver"  # noqa: S105 - a sentence, not a secret
 OVERLAP_SECONDS_DEFAULT: Final = 24 * 3600
 OVERLAP_SECONDS_MAX: Final = 7 * 24 * 3600
 EVERYBODY: Final = ""

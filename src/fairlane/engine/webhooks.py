@@ -7,6 +7,7 @@ Endpoints are few and change by hand, so each request about them is carried out 
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import webhooks
-from fairlane.core.errors import Conflict, FairlaneError, NotFound
+from fairlane.core.errors import Conflict, FairlaneError, NotFound, StoreMismatch
 from fairlane.core.webhooks import DELIVERED, DUE, EVERYBODY, GIVEN_UP, Delivery, Endpoint, Try
 from fairlane.engine.requests import (
     ClaimDeliveries,
@@ -50,15 +51,23 @@ def claim_deliveries(
     for request in requests:
         due = _due(tx, request, now)
         endpoints = _endpoints_of(tx, [(row[5], row[2]) for row in due])
-        found = [_endpoint_for(endpoints, row[5], row[2]) for row in due]
-        _give_up(tx, [row for row, one in zip(due, found, strict=True) if _is_off(one)], now)
-        held = [(row, one) for row, one in zip(due, found, strict=True) if not _is_off(one)]
-        claims = [(row[0], now + request.hold_ms) for row, _ in held]
+        refused: list[tuple[Row, str]] = []
+        held: list[OwedDelivery] = []
+        for row in due:
+            endpoint = _endpoint_for(endpoints, row[5], row[2])
+            try:
+                secret = _secrets(tx, endpoint, now)
+            except StoreMismatch:  # of this one only: the others must not wait for it
+                refused.append((row, webhooks.SECRET_LOST))
+                continue
+            if _is_off(endpoint):
+                refused.append((row, webhooks.DISABLED))
+            else:
+                held.append(OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1, secret))
+        _give_up(tx, refused, now)
+        claims = [(one.id, now + request.hold_ms) for one in held]
         tx.connection.change_rows("delivery_claim", claims)
-        yield [
-            OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1, _secrets(tx, one, now))
-            for row, one in held
-        ]
+        yield held
 
 
 def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[Row]:
@@ -78,18 +87,14 @@ def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[Row]:
     return [rows[number] for number in ready]
 
 
-def _give_up(tx: Transaction, rows: Iterable[Row], now: int) -> None:
-    """Those for an endpoint that wants no more."""
+def _give_up(tx: Transaction, refused: Iterable[tuple[Row, str]], now: int) -> None:
+    """Those for an endpoint that wants no more, or that cannot be signed for."""
     told = [
-        (row[0], GIVEN_UP, now, webhooks.DISABLED, now, None, _line(now, row[4] + 1))
-        for row in rows
+        (row[0], GIVEN_UP, now, why, now, None, webhooks.line(Try(now, row[4] + 1, error=why)))
+        for row, why in refused
     ]
     if told:
         tx.connection.change_rows("delivery_settle", told)
-
-
-def _line(now: int, attempt: int) -> str:
-    return webhooks.line(Try(now, attempt, error=webhooks.DISABLED))
 
 
 def reclaim_deliveries(
@@ -252,5 +257,6 @@ def _secrets(tx: Transaction, found: _Kept | None, now: int) -> str | None:
         return None
     signing: list[str] = [tx.vault.open(found.secret)]
     if found.previous is not None and now < (found.endpoint.previous_until or 0):
-        signing.append(tx.vault.open(found.previous))
+        with contextlib.suppress(StoreMismatch):  # it was rotated because it was lost
+            signing.append(tx.vault.open(found.previous))
     return " ".join(signing)
