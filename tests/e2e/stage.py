@@ -135,9 +135,10 @@ class Stage:
 
     def forged(self) -> list[str]:
         """Webhooks that the one secret of the store does not verify, over all its lives."""
-        connection = open_store(self.store).reader()
+        store = open_store(self.store)
+        connection = store.reader()
         try:
-            verifier = Verifier(connection.run("secret_get")[0][0])
+            verifier = Verifier(store.vault.open(connection.run("secret_get")[0][0]))
         finally:
             connection.close()
         wrong = []

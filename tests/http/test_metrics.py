@@ -241,8 +241,12 @@ async def test_histograms_are_whole(work: Work) -> None:
 
 async def test_who_follows_is_counted(work: Work) -> None:
     before = (await scrape(work.api)).values["fairlane_stream_clients",]
+
+    async def counted() -> bool | None:
+        return (await scrape(work.api)).values["fairlane_stream_clients",] == before + 1 or None
+
     async with work.stream():
-        assert (await scrape(work.api)).values["fairlane_stream_clients",] == before + 1
+        await eventually(counted)
 
     async def gone() -> bool | None:
         return (await scrape(work.api)).values["fairlane_stream_clients",] == before or None

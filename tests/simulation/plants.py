@@ -146,8 +146,8 @@ def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
 def a_released_attempt_is_lost(patch: pytest.MonkeyPatch) -> None:
     real = leases.release
 
-    def release(task: Any, token: int, now: int) -> leases.Decision:
-        decision = real(task, token, now)
+    def release(task: Any, token: int, now: int, *, last: bool) -> leases.Decision:
+        decision = real(task, token, now, last=last)
         if decision.change and decision.change.verb == lifecycle.RELEASE:
             decision.change.after.attempts += 1
         return decision
