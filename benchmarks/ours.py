@@ -198,8 +198,9 @@ def _executed(server: Any, kind: str, requests: int) -> Row:
 def flat(stores: Sequence[tuple[str, int, int]]) -> list[Row]:
     """Lease and finish batches of 100 with a backlog, on stores with so many tasks and agents.
 
-    The stores take turns, 15 batches each and the first five of them to warm up, so that whatever
-    else the machine does concerns all of them alike.
+    The stores take turns, 15 batches each and the first five of them to warm up. A ratio is that
+    of two turns that followed each other, and the median of those: this machine may be twice as
+    fast a moment later.
     """
     words = [str(word) for store in stores for word in store]
     command = [sys.executable, "-m", "benchmarks.ours", "--flat", *words]
@@ -220,13 +221,17 @@ def _flat(words: Sequence[str]) -> list[Row]:
             for number in range(15):
                 _turn(engine, agents, lease if number >= 5 else [], cycle if number >= 5 else [])
     rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    turns = [[median(lease[at : at + 10]) for at in range(0, len(lease), 10)] for lease in leases]
     return [
         {
             "lease_us": round(median(lease) * 10_000, 1),
             "cycle_us": round(median(cycle) * 10_000, 1),
+            "lease_ratio": round(median(mine / first for mine, first in both), 2),
             "rss_mb": rss_mb,
         }
-        for lease, cycle in zip(leases, cycles, strict=True)
+        for lease, cycle, both in zip(
+            leases, cycles, (zip(turn, turns[0], strict=True) for turn in turns), strict=True
+        )
     ]
 
 

@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
 WINDOW: Final = 5000
 PAGE: Final = 500
-PULSE_SECONDS: Final = 0.5  # between two of them, however much happens
+PULSE_SECONDS: Final = 1.0  # between two of them, however much happens
 _HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 _FILTERS: Final = {"taskId": "task", "batchId": "batch", "agentId": "agent", "lane": "lane"}

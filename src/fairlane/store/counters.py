@@ -8,6 +8,7 @@ only one that uses them.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -21,6 +22,7 @@ from fairlane.core.policy import Policy
 from fairlane.core.sessions import Session
 from fairlane.store.base import Connection, Row
 
+_number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
 
 
@@ -266,16 +268,17 @@ class Counters:
     def share_lines(self) -> list[Line]:
         """The lines of agents that have been counted, with the shares that follow from that."""
         found: list[Line] = []
-        for lane, agent in sorted(self._dirty_lines):
-            lines = self._lines[lane, agent].values()
+        for pair in self._dirty_lines:
+            lines = self._lines[pair].values()
             slots = served = 0
             for line in lines:
                 slots += line.slots
                 served = max(served, line.served)
+            share = slots / self.policy.weight(pair[1])
             for line in lines:
-                line.share, line.served = slots / self.policy.weight(agent), served
+                line.share, line.served = share, served
                 found.append(line)
-        return found
+        return sorted(found, key=_number)  # as they lie in the table
 
     def _write_lines(self) -> None:
         new: list[Row] = []

@@ -1,11 +1,11 @@
 // One connection tells that something has happened; pages then read again what they show.
-// A page is read at most twice a second, and never more than a fifth of the time; what takes long,
+// A page is read at most once a second, and never more than a tenth of the time; what takes long,
 // as a search through everything does, a twentieth. The slower the server answers, the less it is asked.
 
 import { ApiError } from "./api.js";
 import { tick } from "./format.js";
 
-const PAUSE_MS = 500;
+const PAUSE_MS = 1000;
 const LONG_MS = 250;
 const LAZY_MS = 5000; // for what changes without an event: waits that grow, curves
 const watchers = new Set();
@@ -92,7 +92,7 @@ export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
       if (!ended) trouble(watcher, error);
     } finally {
       const took = performance.now() - began;
-      quietUntil = Date.now() + Math.max(pause, (took < LONG_MS ? 4 : 19) * took);
+      quietUntil = Date.now() + Math.max(pause, (took < LONG_MS ? 9 : 19) * took);
       running = false;
       if (wanted) want();
     }
