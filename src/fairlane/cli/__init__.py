@@ -34,6 +34,7 @@ def _run(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a letter the terminal lacks is no reason to fail
             stream.reconfigure(errors="replace")
     args = parser.parse(arguments)
+    _import_msgspec()
     from fairlane.cli.output import complain, tell  # noqa: PLC0415 - as above
 
     try:
@@ -54,6 +55,18 @@ def _run(arguments: Sequence[str]) -> int:
 
         traceback.print_exc()
         return exits.DEFECT
+
+
+def _import_msgspec() -> None:
+    """Without `typing_extensions`, which it takes when it is there, has no use for on this Python,
+    and which costs a tenth of a command's time. Whoever wants it later gets it.
+    """
+    if "msgspec" not in sys.modules and "typing_extensions" not in sys.modules:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # how import is told no
+        try:
+            import msgspec  # noqa: F401, PLC0415 - only to have it loaded
+        finally:
+            del sys.modules["typing_extensions"]
 
 
 def _command(name: str) -> Callable[[Namespace], int]:
