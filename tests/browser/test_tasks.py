@@ -111,7 +111,7 @@ async def test_parked_tasks_are_reset(dash: Dashboard, agent: str) -> None:
     await dash.press("Reset all that fit…")
     await dash.confirm("Reset 1 task")
     await dash.told("1 task queued again")
-    events = (await dash.api.get(f"/tasks/{task_id}/events")).body["events"]
+    events = (await dash.api.get(f"/tasks/{task_id}/events")).json["events"]
     assert [one["type"] for one in events].count("task.requeued") == 1
 
 
