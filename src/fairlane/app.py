@@ -172,10 +172,16 @@ class Fairlane(Verbs[Call]):
             detail = f"version {change.version}"
             await self.node.audit.note("settings", "policy", source, detail=detail)
 
-    async def drain(self) -> None:
-        """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
+    def refuse_new(self) -> None:
+        """Take nothing new from now on: no task, and no attempt at one that waits."""
         self.node.draining = True
         self.node.writer.withdraw(None)
+        if self._worker is not None:
+            self._worker.take_nothing_new()
+
+    async def drain(self) -> None:
+        """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
+        self.refuse_new()
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
             await self._scheduling.give_up()

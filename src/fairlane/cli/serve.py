@@ -226,6 +226,7 @@ class _Server:
             log.warning("ending at once; what was running will be taken up again")
             # Nothing to tidy up: every answer that was given is durable.
             signal.raise_signal(signal.SIGKILL)
+        self._app.refuse_new()
         log.info("stopping: no new work; a second signal ends at once")
         self._told.set()
 

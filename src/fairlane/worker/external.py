@@ -118,8 +118,8 @@ class Worker:
         if self._stopping.is_set():
             log.warning("ending at once; what was running will be taken up again")
             signal.raise_signal(signal.SIGKILL)
-        log.info("stopping: no new work; a second signal ends at once")
         self._stopping.set()
+        log.info("stopping: no new work; a second signal ends at once")
 
     async def _run(self, stopping: asyncio.Event) -> None:
         self._events = asyncio.get_running_loop()

@@ -214,6 +214,7 @@ class Loop:
         self._asked = 0
         self._changed = asyncio.Event()
         self._draining = False
+        self._drained = False
         self._ended = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -287,16 +288,21 @@ class Loop:
             if run is not None:
                 run.stop()
 
-    async def drain(self, seconds: float) -> None:
-        """Take nothing new, give back what has not begun, let the rest finish or interrupt it."""
-        if self._draining:
-            return
+    def take_nothing_new(self) -> None:
+        """Ask for no more work, and give back what has not begun."""
         self._draining = True
         self._source.withdraw()
         self._changed.set()
         for run in list(self._runs.values()):
             if not run.started:
                 run.interrupt()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, let what has begun finish in that time, and interrupt the rest."""
+        if self._drained:
+            return
+        self._drained = True
+        self.take_nothing_new()
         try:
             await self._wait_until_idle(seconds)
             for run in list(self._runs.values()):
