@@ -44,15 +44,16 @@ _NESTED: Final = (dict, list)
 
 def too_deep(value: Any) -> bool:
     """Whether a caller may be unable to read it. Level by level, as recursion would break first."""
-    items = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, _NESTED) or not any(isinstance(item, _NESTED) for item in items):
-        return False  # nearly everything is flat
-    level = [value]
-    for _ in range(DEPTH_MAX):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [item for items in inner for item in items if isinstance(item, _NESTED)]
+    level = [value] if isinstance(value, _NESTED) else []
+    for _ in range(DEPTH_MAX + 1):
         if not level:
             return False
+        inner: list[Any] = []
+        for one in level:
+            for item in one.values() if isinstance(one, dict) else one:
+                if isinstance(item, _NESTED):
+                    inner.append(item)  # noqa: PERF401 - most is flat, and a generator costs more
+        level = inner
     return True
 
 

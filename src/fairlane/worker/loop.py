@@ -328,6 +328,7 @@ class Loop:
             log.exception("task %s: the report failed; its lease will run out", run.work.task_id)
         finally:
             del self._runs[run.assignment.seq, run.assignment.token]
+            run.task = None  # its context knows the run: nobody but the collector would free them
             self._changed.set()
 
     async def _traced_attempt(self, tracer: Tracer, run: _Run, executor: Executor) -> None:
