@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from fairlane.core import errors
 from fairlane.messages import MessageBody
 from fairlane.verbs import MessageFields, TaskFields, given, task_body
 from tests.fakes.chat_agent import ChatAgent, Script
+from tests.fakes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,6 +62,24 @@ async def test_a_child_gets_what_its_parents_have_left(app: Fairlane) -> None:
     parents = [await app.submit(handler="number", params={"n": n}) for n in (1, 2)]
     child = await app.submit(handler="add", depends_on=[parent.id for parent in parents])
     assert await child.result(timeout=60) == 3
+
+
+async def test_a_run_that_is_over_is_freed_without_the_collector(app: Fairlane) -> None:
+    ran: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    @app.handler("work")
+    async def work(_: Work) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ran.append(weakref.ref(task))
+
+    gc.disable()
+    try:
+        await (await app.submit(handler="work")).result(timeout=60)
+        await eventually(lambda: ran[0]() is None)
+    finally:
+        gc.enable()
+    assert len(ran) == 1
 
 
 async def test_a_task_has_all_that_was_said_about_it(app: Fairlane) -> None:
