@@ -13,6 +13,8 @@ STEPS ?= 10000
 # Most tests wait for other processes much of the time, so more run at once than there are processors.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 export PYTHON
+# Hundreds of processes import the same code: each would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run demo test check audit sbom fmt bench simulate lock clean
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote
 
-A = TypeVar("A")
+from fairlane.calling import A, Calling, given, moment, path_of
 
 
-class AccessVerbs(ABC, Generic[A]):
-    @abstractmethod
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> A: ...
-
+class AccessVerbs(Calling[A]):
     def whoami(self) -> A:
         """Whose token this is, what it may do, and whether one is needed."""
         return self.call("GET", "/whoami")
@@ -43,16 +28,14 @@ class AccessVerbs(ABC, Generic[A]):
         With `agent` it sees and touches only what is that agent's. `rate` is how many requests it
         may make, as in `50/s`, and `max_open` how many tasks may be open.
         """
-        at = expires_at.isoformat() if isinstance(expires_at, datetime) else expires_at
-        fields = {
-            "name": name,
-            "agentId": agent,
-            "scopes": list(scopes) or None,
-            "expiresAt": at,
-            "rate": rate,
-            "maxOpen": max_open,
-        }
-        body = {field: value for field, value in fields.items() if value is not None}
+        body = given(
+            name=name,
+            agent=agent,
+            scopes=list(scopes) or None,
+            expires_at=moment(expires_at),
+            rate=rate,
+            max_open=max_open,
+        )
         return self.call("POST", "/tokens", body=body)
 
     def tokens(self) -> A:
@@ -61,7 +44,7 @@ class AccessVerbs(ABC, Generic[A]):
 
     def revoke_token(self, token: str) -> A:
         """By its id or its name; from the next request on it is worth nothing."""
-        return self.call("DELETE", f"/tokens/{quote(token, safe='')}")
+        return self.call("DELETE", path_of("tokens", token))
 
     def audit(
         self,
@@ -77,13 +60,7 @@ class AccessVerbs(ABC, Generic[A]):
 
         `after` is the number of an entry: only newer ones.
         """
-        fields = {
-            "who": who,
-            "action": action,
-            "outcome": outcome,
-            "limit": limit,
-            "cursor": cursor,
-            "after": after,
-        }
-        query = {name: value for name, value in fields.items() if value is not None}
+        query = given(
+            who=who, action=action, outcome=outcome, limit=limit, cursor=cursor, after=after
+        )
         return self.call("GET", "/audit", query=query)

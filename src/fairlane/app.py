@@ -13,12 +13,14 @@ import gc
 import hashlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, Self, Unpack, overload
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Final, Self, Unpack
 
 import msgspec
 
 from fairlane import bodies, config, sse, transport, wire
+from fairlane.async_verbs import AsyncVerbs, Call, Shape, Shapes
+from fairlane.calling import Asked
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
@@ -49,7 +51,7 @@ from fairlane.scheduling import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
 from fairlane.tracing import Tracer
-from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
+from fairlane.verbs import TaskFields, WhichEvents, task_body
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
@@ -59,10 +61,6 @@ from fairlane.worker.loop import Loop
 from fairlane.worker.source import EngineSource
 
 log = logging.getLogger("fairlane")
-
-Shape = dict[str, Any]
-Shapes = AsyncGenerator[Shape, None]
-Call = Coroutine[Any, Any, Shape]
 
 NOT_STARTED: Final = "this Fairlane has not been started; use `async with`"
 _SWITCH_SECONDS: Final = 0.0005
@@ -80,7 +78,7 @@ def tune() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class Fairlane(Verbs[Call]):
+class Fairlane(AsyncVerbs):
     """A scheduler inside your own program.
 
     Use it as an async context manager. `handler` registers what runs tasks here; tasks for which
@@ -324,87 +322,32 @@ class Fairlane(Verbs[Call]):
             raise InvalidRequest(f"invalid task: invalid callbackUrl: {error.message}") from None
 
     def events(
-        self,
-        *,
-        after: int | None = None,
-        follow: bool = True,
-        task: str | None = None,
-        batch: str | None = None,
-        agent: str | None = None,
-        lane: str | None = None,
-        types: Sequence[str] = (),
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
     ) -> Shapes:
         """Events after the one with the id `after`, in order, each once.
 
         Following begins, without `after`, with what happens from this call on, and ends when the
         node stops. Not following begins with the oldest and ends with the newest.
         """
-        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
-        if not follow:
-            return self._pages(query, after or 0)
-        # Read here and now: what the caller does next has to be behind it.
-        begin = self.node.views.last_event() if after is None else after
-        return _decoded(inside.follow(self._routes, "/events", query, str(begin)))
+        if follow and after is None:
+            # Read here and now: what the caller does next has to be behind it.
+            after = self.node.views.last_event()
+        return super().events(after=after, follow=follow, **which)
 
-    @overload
-    def output(self, task_id: str, *, follow: Literal[False] = False) -> Call: ...
+    def _stream(
+        self, path: str, query: Mapping[str, Any], last_id: str
+    ) -> AsyncGenerator[sse.Event, None]:
+        return inside.follow(self._routes, path, query, last_id)
 
-    @overload
-    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
-
-    def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
-        """The text that the newest attempt has produced so far.
-
-        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
-        """
-        path = task_path(task_id, "/output")
-        if not follow:
-            return self.call("GET", path)
-        return _decoded(inside.follow(self._routes, path, {}), until="end")
-
-    def call_as(self, caller: Caller) -> Callable[..., Coroutine[Any, Any, Shape]]:
+    def call_as(self, caller: Caller) -> Callable[..., Call]:
         """`call`, for somebody who may see and do less than this process."""
         return functools.partial(self._call, caller)
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> Shape:
-        return await self._call(
-            TRUSTED,
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            wait_ms=wait_ms,
-        )
+    async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        return await self._call(TRUSTED, method, path, **asked)
 
-    async def _call(
-        self,
-        caller: Caller,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,  # noqa: ARG002 - here nothing is in a hurry
-    ) -> Shape:
-        request = transport.build(
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            timeout_seconds=0,
-        )
+    async def _call(self, caller: Caller, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        request = transport.build(method, path, timeout_seconds=0, **asked)
         return transport.understood(await inside.ask(self._routes, request, caller), "this process")
 
     @property
@@ -412,16 +355,6 @@ class Fairlane(Verbs[Call]):
         if self._http is None:
             raise RuntimeError(NOT_STARTED)
         return self._http
-
-    async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
-        while True:
-            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
-            page = await self.call("GET", "/events", query=where)
-            for event in page["events"]:
-                yield event
-            after = page["nextAfter"]
-            if len(page["events"]) < wire.LIST_LIMIT_MAX:
-                return
 
 
 class TaskHandle:
@@ -468,6 +401,7 @@ class ConfigWatcher:
         self._load = load
         self._app = app
         self._seen: Mapping[str, Any] | None = None
+        self._complaint = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -498,16 +432,16 @@ class ConfigWatcher:
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the loader is the caller's own
-                log.warning("the configuration was not taken over, the old one stays: %s", error)
+                self._complain(str(error))
+            else:
+                self._complaint = ""
             await asyncio.sleep(self._interval_seconds)
 
-
-async def _decoded(stream: AsyncGenerator[sse.Event, None], until: str | None = None) -> Shapes:
-    async with contextlib.aclosing(stream):
-        async for event in stream:
-            if event.name == until:
-                return
-            yield wire.decode(event.data)
+    def _complain(self, what: str) -> None:
+        """Once: a file that stays wrong is looked at many times."""
+        if what != self._complaint:
+            log.warning("the configuration was not taken over, the old one stays: %s", what)
+        self._complaint = what
 
 
 def _authorities(key: str, servers: Sequence[InstanceSetting | None]) -> list[str]:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, Self, Unpack, overload
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, Self, Unpack
 
 import aiohttp
 
-from fairlane import sse, transport, wire
+from fairlane import sse, transport
+from fairlane.async_verbs import AsyncVerbs, Shape
+from fairlane.calling import Asked
 from fairlane.client import (
     AT_REST,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
     RECONNECT_SECONDS,
     SILENCE_SECONDS,
     TIMEOUT_SECONDS,
@@ -25,20 +29,17 @@ from fairlane.client import (
 )
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.transport import DEFAULT_URL, Answer, Request
-from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
+from fairlane.verbs import TaskFields, task_body, task_path
 
 # Shorter than any server keeps an idle connection, so that none is used while it is being closed.
 _IDLE_SECONDS: Final = 2.0
-_PAUSE_SECONDS: Final = 0.25
-_PAUSE_SECONDS_MAX: Final = 5.0
-_EVENT_CHARACTERS_MAX: Final = 64 * 1024 * 1024
-
-Shape = dict[str, Any]
-Shapes = AsyncGenerator[Shape, None]
-Call = Coroutine[Any, Any, Shape]
 
 
-class AsyncClient(Verbs[Call]):
+class AsyncClient(AsyncVerbs):
+    """Following events begins, without `after`, with what happens once it is connected, and goes
+    on until the generator is closed. It raises `Unreachable` when a lost server does not come back.
+    """
+
     def __init__(
         self,
         url: str = DEFAULT_URL,
@@ -84,62 +85,8 @@ class AsyncClient(Verbs[Call]):
             if task["state"] in AT_REST or (end is not None and clock() >= end):
                 return task
 
-    def events(
-        self,
-        *,
-        after: int | None = None,
-        follow: bool = True,
-        task: str | None = None,
-        batch: str | None = None,
-        agent: str | None = None,
-        lane: str | None = None,
-        types: Sequence[str] = (),
-    ) -> Shapes:
-        """Events after the one with the id `after`, in order, each once.
-
-        Following begins, without `after`, with what happens once it is connected, and goes on until
-        the generator is closed. Not following begins with the oldest and ends with the newest.
-        Raises `Unreachable` when a lost server does not come back.
-        """
-        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
-        if not follow:
-            return self._pages(query, after or 0)
-        return _decoded(self._stream("/events", query, "" if after is None else str(after)))
-
-    @overload
-    def output(self, task_id: str, *, follow: Literal[False] = False) -> Call: ...
-
-    @overload
-    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
-
-    def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
-        """The text that the newest attempt has produced so far.
-
-        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
-        """
-        path = task_path(task_id, "/output")
-        if not follow:
-            return self.call("GET", path)
-        return _decoded(self._stream(path, {}, ""), until="end")
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> Shape:
-        request = transport.build(
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            timeout_seconds=self._timeout + wait_ms / 1000,
-        )
+    async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(await self._ask(request), self._where)
 
     # ---------------------------------------------------------------- parts
@@ -171,21 +118,11 @@ class AsyncClient(Verbs[Call]):
         except (OSError, aiohttp.ClientError) as error:
             raise self._lost(error, request.timeout_seconds) from None
 
-    async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
-        while True:
-            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
-            page = await self.call("GET", "/events", query=where)
-            for event in page["events"]:
-                yield event
-            after = page["nextAfter"]
-            if len(page["events"]) < wire.LIST_LIMIT_MAX:
-                return
-
     async def _stream(
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> AsyncGenerator[sse.Event, None]:
         """What comes, over as many connections as it takes."""
-        follower = sse.Follower(_EVENT_CHARACTERS_MAX, last_id)
+        follower = sse.Follower(last_id)
         clock = asyncio.get_running_loop().time
         heard_at, pause = clock(), 0.0
         while True:
@@ -199,7 +136,7 @@ class AsyncClient(Verbs[Call]):
                 # Also while it has never answered: it may be about to start.
                 if clock() - heard_at >= self._reconnect_seconds:
                     raise
-            pause = min(2 * pause + _PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
+            pause = min(2 * pause + PAUSE_SECONDS, PAUSE_SECONDS_MAX)
             follower.connected()
 
     async def _pieces(
@@ -238,11 +175,3 @@ class AsyncClient(Verbs[Call]):
 
 def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.headers.items()}
-
-
-async def _decoded(stream: AsyncGenerator[sse.Event, None], until: str | None = None) -> Shapes:
-    async with contextlib.aclosing(stream):
-        async for event in stream:
-            if event.name == until:
-                return
-            yield wire.decode(event.data)

@@ -446,10 +446,20 @@ def parse_many(raw: bytes) -> ManyBody:
     """A filter that says at least something: nobody cancels everything by accident."""
     fields = frozenset(ManyBody.__struct_encode_fields__)
     body: ManyBody = decoded(_many_decoder, raw, fields)
-    given = (body.agent_id, body.states, body.lane, body.session_key, body.batch_id, body.kind)
-    if not any(given):
-        names = ", ".join(sorted(fields - {"dryRun"}))
-        raise InvalidRequest(f"say which tasks: give at least one of {names}")
+    filters = {
+        "agentId": body.agent_id,
+        "state": body.state if body.state is None else body.states or "",
+        "lane": body.lane,
+        "sessionKey": body.session_key,
+        "batchId": body.batch_id,
+        "kind": body.kind,
+    }
+    given = {name: value for name, value in filters.items() if value is not None}
+    if not given:
+        raise InvalidRequest(f"say which tasks: give at least one of {', '.join(filters)}")
+    for name, value in given.items():
+        if not value:  # somebody's mistake: without it, more tasks would be meant
+            raise InvalidRequest(f"field '{name}' is empty: say which, or leave it out for all")
     body.kind = parse_kind(body.kind)
     return body
 

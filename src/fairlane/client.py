@@ -8,15 +8,16 @@ again behind the last event that was handed out, so that none is skipped and non
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, Literal, Self, Unpack, overload
 
 from fairlane import sse, transport, wire
+from fairlane.calling import Asked
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError
 from fairlane.transport import DEFAULT_URL, Streaming, Transport
-from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
+from fairlane.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
 
 TIMEOUT_SECONDS: Final = 30.0
 # How long the server is asked to wait at a time; a parked task is noticed when it is over.
@@ -28,9 +29,8 @@ AT_REST: Final = lifecycle.TERMINAL | {lifecycle.PARKED}
 SILENCE_SECONDS: Final = 45.0
 # For how long a lost server is looked for, and how often.
 RECONNECT_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.25
-_PAUSE_SECONDS_MAX: Final = 5.0
-_EVENT_CHARACTERS_MAX: Final = 64 * 1024 * 1024
+PAUSE_SECONDS: Final = 0.25
+PAUSE_SECONDS_MAX: Final = 5.0
 
 Shape = dict[str, Any]
 Shapes = Generator[Shape, None, None]
@@ -77,15 +77,7 @@ class Client(Verbs[Shape]):
                 return task
 
     def events(
-        self,
-        *,
-        after: int | None = None,
-        follow: bool = True,
-        task: str | None = None,
-        batch: str | None = None,
-        agent: str | None = None,
-        lane: str | None = None,
-        types: Sequence[str] = (),
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
     ) -> Shapes:
         """Events after the one with the id `after`, in order, each once.
 
@@ -93,7 +85,7 @@ class Client(Verbs[Shape]):
         the generator is closed. Not following begins with the oldest and ends with the newest.
         Raises `Unreachable` when a lost server does not come back.
         """
-        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
+        query = event_query(which)
         if not follow:
             return self._pages(query, after or 0)
         stream = self._stream("/events", query, "" if after is None else str(after))
@@ -113,24 +105,8 @@ class Client(Verbs[Shape]):
         path = task_path(task_id, "/output")
         return _until_end(self._stream(path, {}, "")) if follow else self.call("GET", path)
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> Shape:
-        request = transport.build(
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            timeout_seconds=self._timeout + wait_ms / 1000,
-        )
+    def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(self._transport.ask(request), self._transport.where)
 
     def _wait_once(self, task_id: str, seconds: float) -> Shape:
@@ -163,7 +139,7 @@ class Client(Verbs[Shape]):
             )
             return transport.opened(self._transport.stream(request), self._transport.where)
 
-        stream = self._events(connect, sse.Follower(_EVENT_CHARACTERS_MAX, last_id))
+        stream = self._events(connect, sse.Follower(last_id))
         next(stream)
         return stream
 
@@ -190,7 +166,7 @@ class Client(Verbs[Shape]):
             follower.connected()
 
     def _connected_again(self, connect: Callable[[str], Streaming], last_id: str) -> Streaming:
-        pause = _PAUSE_SECONDS
+        pause = PAUSE_SECONDS
         end = self._clock.monotonic() + self._reconnect_seconds
         while True:
             self._clock.sleep(pause)
@@ -199,7 +175,7 @@ class Client(Verbs[Shape]):
             except BusyError:
                 if self._clock.monotonic() >= end:
                     raise
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
 def _decoded(stream: Generator[sse.Event, None, None]) -> Shapes:

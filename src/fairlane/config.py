@@ -137,10 +137,6 @@ def key_file() -> Path:
     return data_folder(os.environ) / "secret.key"
 
 
-def default_store() -> str:
-    return f"sqlite:///{data_folder(os.environ) / 'fairlane.db'}"
-
-
 def data_folder(env: Mapping[str, str]) -> Path:
     """Where a user's programs keep their data, by the custom of the system."""
     if env.get("XDG_DATA_HOME"):
@@ -162,7 +158,8 @@ def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> dic
     try:
         content = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        problems.append(f"{file}: cannot be read: {error}")
+        why = error.strerror if isinstance(error, OSError) else error
+        problems.append(f"{file}: cannot be read: {why}")
         return {}
     return {
         key.replace("-", "_"): value

@@ -20,7 +20,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Submission
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
-from fairlane.core.secrets import check_given, masked, unmasked
+from fairlane.core.secrets import check_given, masked, moved, unmasked
 from fairlane.fields import DAY_MS, IDENTIFIER, decoded, matches, parse_deadline, short, within
 from fairlane.wire import encode, moment
 
@@ -160,6 +160,9 @@ def update(before: Definition, document: Mapping[str, Any], now: int) -> Definit
         if isinstance(given.get(name), dict):
             given[name] = over(current[name], given[name])
     after = _definition(_laid_over(_without_implied(current, given), given), now)
+    problem = _moved_secret(before, after)
+    if problem is not None:
+        raise InvalidRequest(f"invalid job: {problem}")
     if _moves(before) != _moves(after) or (after.enabled and not before.enabled):
         _check_future(after, now)
     return after
@@ -448,6 +451,11 @@ def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, An
     if not isinstance(task, dict) or "llmConfig" not in task or not kept:
         return given
     return {**given, "task": {**task, "llmConfig": unmasked(task["llmConfig"], kept)}}
+
+
+def _moved_secret(before: Definition, after: Definition) -> str | None:
+    kept, config = (one.task.get("llmConfig") or {} for one in (before, after))
+    return moved(kept, config, "task.llmConfig")
 
 
 def _without_implied(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

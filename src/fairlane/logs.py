@@ -21,7 +21,6 @@ from fairlane.core.secrets import MASK, Redactor
 
 MESSAGE_CHARACTERS_MAX: Final = 4096
 TRACE_CHARACTERS_MAX: Final = 16_384
-FORMATS: Final = ("text", "json")
 
 # C0 and C1, line separators, what is invisible or turns text around, halves of characters, tags.
 _UNSAFE: Final = re.compile(

@@ -124,6 +124,7 @@ def _message(owed: OwedDelivery, about: str, body: Mapping[str, Any]) -> Deliver
         url=owed.url,
         event=owed.event,
         attempt=owed.attempt,
+        agent=owed.agent,
         body=wire.encode(body),
         secret=owed.secret,
     )

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from typing import Any
 
-A = TypeVar("A")
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+from fairlane.calling import A, Calling, given, moment, path_of
 
 
-class QueueVerbs(ABC, Generic[A]):
-    @abstractmethod
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> A: ...
-
+class QueueVerbs(Calling[A]):
     def plan(
         self,
         *,
@@ -38,8 +20,8 @@ class QueueVerbs(ABC, Generic[A]):
         """What a lease of the lane (`queue`) would give, at `now` if that is given, and why the
         rest would have to wait. Changes nothing.
         """
-        at = now.isoformat() if isinstance(now, datetime) else now
-        return self.call("GET", "/scheduler/plan", query=_given(lane=lane, now=at, limit=limit))
+        query = given(lane=lane, now=moment(now), limit=limit)
+        return self.call("GET", "/scheduler/plan", query=query)
 
     def reclaim_leases(self) -> A:
         """Take back all leases that have run out, now; `reclaimed` are the ids of their tasks."""
@@ -59,16 +41,16 @@ class QueueVerbs(ABC, Generic[A]):
         agent: str | None = None,
     ) -> A:
         """Put an entry into the queue; the lowest priority goes first, 100 if none is given."""
-        body = _given(
+        body = given(
             id=id,
-            runId=run,
-            appId=app,
-            workflowId=workflow,
+            run_id=run,
+            app_id=app,
+            workflow_id=workflow,
             repo=repo,
             priority=priority,
             inputs=inputs,
             note=note,
-            agentId=agent,
+            agent=agent,
         )
         return self.call("POST", "/queue", body=body)
 
@@ -76,15 +58,15 @@ class QueueVerbs(ABC, Generic[A]):
         self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> A:
         """One page, in the order of the queue; `nextCursor` is there when there are more."""
-        query = _given(status=status, limit=limit, cursor=cursor)
+        query = given(status=status, limit=limit, cursor=cursor)
         return self.call("GET", "/queue", query=query)
 
     def queue_show(self, entry_id: str) -> A:
-        return self.call("GET", f"/queue/{quote(entry_id, safe='')}")
+        return self.call("GET", path_of("queue", entry_id))
 
     def queue_drain(self, *, limit: int | None = None) -> A:
         """Hand over the next entries for good: who asks runs them and reports nothing."""
-        return self.call("POST", "/queue/drain", body=_given(limit=limit))
+        return self.call("POST", "/queue/drain", body=given(limit=limit))
 
     def queue_import(self, document: Mapping[str, Any]) -> A:
         """Take in a whole `queue.json`, or nothing of it."""

@@ -19,15 +19,15 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from fairlane import bodies, messages, wire
+from fairlane.calling import given, moment, refuse_unknown
 from fairlane.core import lifecycle, sessions
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
 from fairlane.core.model import HANDLER, Message, Submission, route_of
-from fairlane.core.policy import FALLBACK_LANE, nearest
+from fairlane.core.policy import FALLBACK_LANE
 from fairlane.engine.node import Node
 from fairlane.engine.requests import SetUsage, Submit
 from fairlane.engine.views import TaskView
 from fairlane.fields import parse_deadline, short, within
-from fairlane.verbs import given
 from fairlane.worker.executors.builtin import Handler
 from fairlane.worker.executors.calls import Call, CallExecutor
 
@@ -207,10 +207,7 @@ def _checked(
     session: str, fields: ScheduleFields, *, is_function: bool
 ) -> tuple[dict[str, Any], Message]:
     """The body of the task, and what makes it a message of its session."""
-    unknown = next((name for name in fields if name not in ScheduleFields.__annotations__), None)
-    if unknown is not None:
-        hint = nearest(unknown, ScheduleFields.__annotations__)
-        raise TypeError(f"schedule() got an unexpected keyword argument '{unknown}'{hint}")
+    refuse_unknown("schedule", fields, ScheduleFields.__annotations__)
     handler, text = fields.get("handler"), fields.get("message")
     if is_function and handler is not None:
         raise InvalidRequest("give either 'fn' or 'handler', not both")
@@ -263,10 +260,8 @@ def _params(fields: ScheduleFields, sender: str) -> dict[str, Any]:
 
 
 def _moment(value: str | datetime | None) -> int | None:
-    if value is None:
-        return None
-    text = value.isoformat() if isinstance(value, datetime) else value
-    return parse_deadline(text, "sentAt")
+    text = moment(value)
+    return None if text is None else parse_deadline(text, "sentAt")
 
 
 def _result(view: TaskView, call: Call) -> Any:

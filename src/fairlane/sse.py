@@ -14,6 +14,9 @@ from typing import Final
 
 import msgspec
 
+# Of an event of our own server: what a task may hold, and more.
+FOLLOWED_CHARACTERS_MAX: Final = 64 * 1024 * 1024
+
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -109,15 +112,14 @@ class Follower:
     again, and what has been given is passed over.
     """
 
-    def __init__(self, characters_max: int, last_id: str = "") -> None:
+    def __init__(self, last_id: str = "") -> None:
         self.last_id = last_id
-        self._characters_max = characters_max
         self._given = 0
         self.connected()
 
     def connected(self) -> None:
         """What is fed from here on comes from a new connection."""
-        self._parser = Parser(self._characters_max)
+        self._parser = Parser(FOLLOWED_CHARACTERS_MAX)
         self._known = 0 if self.last_id else self._given
 
     def feed(self, chunk: bytes) -> list[Event]:

@@ -77,13 +77,17 @@ def build(
     path: str,
     *,
     timeout_seconds: float,
+    wait_ms: int = 0,
     query: Mapping[str, Any] | None = None,
     body: Any = None,
     idempotency_key: str | None = None,
     last_event_id: str | None = None,
     accept: str = JSON,
 ) -> Request:
-    """A request with what is given; query values that are None are left out."""
+    """A request with what is given; query values that are None are left out.
+
+    `timeout_seconds` is for an answer that comes at once; `wait_ms` is what it was asked to wait.
+    """
     headers = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
     if body is not None:
         headers["Content-Type"] = JSON
@@ -97,7 +101,7 @@ def build(
         path + (f"?{urlencode(given)}" if given else ""),
         headers,
         body=None if body is None else wire.encode(body),
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=timeout_seconds + wait_ms / 1000,
     )
 
 

@@ -8,23 +8,19 @@ submitted.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
+from typing import Any, Final, TypedDict, Unpack
 
 from fairlane.access_verbs import AccessVerbs
-from fairlane.core.policy import nearest
+from fairlane.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
 from fairlane.queue_verbs import QueueVerbs
 from fairlane.watch_verbs import WatchVerbs
 from fairlane.webhook_verbs import WebhookVerbs
 
-A = TypeVar("A")
-
 
 class Which(TypedDict, total=False):
-    """Which tasks a verb for many is about; at least one of these."""
+    """Which tasks a verb for many is about."""
 
     agent: str | None
     states: Sequence[str]
@@ -94,17 +90,14 @@ class Why(TypedDict, total=False):
     expected_version: int | None
 
 
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
+class WhichEvents(TypedDict, total=False):
+    """Which events are told; all that is given has to fit."""
 
-
-_SHORT: Final = {"agent": "agentId", "session": "sessionKey", "tab": "tabId", "batch": "batchId"}
-
-
-def spelled(name: str) -> str:
-    """An argument as the routes spell it."""
-    return _SHORT.get(name) or _camel(name)
+    task: str | None
+    batch: str | None
+    agent: str | None
+    lane: str | None
+    types: Sequence[str]
 
 
 _FIELDS: Final = {name: spelled(name) for name in TaskFields.__annotations__}
@@ -112,64 +105,22 @@ _FIELDS: Final = {name: spelled(name) for name in TaskFields.__annotations__}
 
 def task_body(fields: TaskFields) -> dict[str, Any]:
     """The body of `POST /tasks`. Raises `TypeError` for a name that is no field, as a call does."""
-    if not fields.keys() <= _FIELDS.keys():
-        unknown = next(name for name in fields if name not in _FIELDS)
-        hint = nearest(unknown, _FIELDS)
-        raise TypeError(f"submit() got an unexpected keyword argument '{unknown}'{hint}")
+    refuse_unknown("submit", fields, _FIELDS)
     return {_FIELDS[name]: value for name, value in fields.items() if value is not None}
 
 
-def given(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value, as the routes spell them."""
-    return {
-        spelled(name): value for name, value in fields.items() if value is not None and value != ()
-    }
-
-
-def event_query(
-    *,
-    task: str | None,
-    batch: str | None,
-    agent: str | None,
-    lane: str | None,
-    types: Sequence[str],
-) -> dict[str, Any]:
-    return given(task_id=task, batch=batch, agent=agent, lane=lane, type=",".join(types) or None)
+def event_query(which: WhichEvents) -> dict[str, Any]:
+    refuse_unknown("events", which, WhichEvents.__annotations__)
+    others = {name: value for name, value in which.items() if name not in ("task", "types")}
+    types = ",".join(which.get("types", ()))
+    return given(task_id=which.get("task"), **others, type=types or None)
 
 
 def task_path(task_id: str, verb: str = "") -> str:
-    return f"/tasks/{quote(task_id, safe='')}{verb}"
+    return path_of("tasks", task_id, verb)
 
 
-def lease_path(lease_id: str, verb: str) -> str:
-    return f"/leases/{quote(lease_id, safe='')}/{verb}"
-
-
-def session_path(key: str, verb: str = "") -> str:
-    return f"/sessions/{quote(key, safe='')}{verb}"
-
-
-def job_path(job: str, verb: str = "") -> str:
-    return f"/cron/jobs/{quote(job, safe='')}{verb}"
-
-
-class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, Generic[A]):
-    @abstractmethod
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> A:
-        """Any route: the document that it answers with. Raises the error that it answers with.
-
-        `wait_ms` is how long the route was asked to wait before it answers.
-        """
-
+class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A]):
     # ---------------------------------------------------------------- tasks
 
     def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:
@@ -180,27 +131,24 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
     def tasks(
         self,
         *,
-        agent: str | None = None,
-        states: Sequence[str] = (),
-        lane: str | None = None,
-        session: str | None = None,
-        batch: str | None = None,
-        kind: str | None = None,
+        depends_on: str | None = None,
+        text: str | None = None,
+        brief: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
+        **which: Unpack[Which],
     ) -> A:
-        """One page, newest first; `nextCursor` is there when there are more."""
-        query = given(
-            agent=agent,
-            state=",".join(states) or None,
-            lane=lane,
-            session=session,
-            batch=batch,
-            kind=kind,
-            limit=limit,
-            cursor=cursor,
-        )
-        return self.call("GET", "/tasks", query=query)
+        """One page, newest first; `nextCursor` is there when there are more.
+
+        `depends_on` is the id of a task that they depend on. `text` is looked for in ids, handlers,
+        sessions, errors and instructions, some way back: a page with a `nextCursor` may be short,
+        or empty. `brief` leaves out what is long.
+        """
+        query = given(depends_on=depends_on, text=text, limit=limit, cursor=cursor)
+        if brief:
+            query["brief"] = "true"
+        states = ",".join(which.get("states", ()))
+        return self.call("GET", "/tasks", query=_fitting("tasks", which, states or None) | query)
 
     def show(self, task_id: str) -> A:
         return self.call("GET", task_path(task_id))
@@ -262,7 +210,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
         return self.submit_body(body, idempotency_key=idempotency_key)
 
     def batch(self, batch_id: str) -> A:
-        return self.call("GET", f"/batches/{quote(batch_id, safe='')}")
+        return self.call("GET", path_of("batches", batch_id))
 
     def batches(
         self, *, agent: str | None = None, limit: int | None = None, cursor: str | None = None
@@ -271,7 +219,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
         return self.call("GET", "/batches", query=given(agent=agent, limit=limit, cursor=cursor))
 
     def cancel_batch(self, batch_id: str) -> A:
-        return self.call("POST", f"/batches/{quote(batch_id, safe='')}/cancel")
+        return self.call("POST", path_of("batches", batch_id, "/cancel"))
 
     # ---------------------------------------------------------------- leases
 
@@ -310,7 +258,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
     def start_lease(self, lease_id: str, *, token: int | None = None) -> A:
         """Say that the work has begun. The token is part of the id; it may be given besides."""
-        return self.call("POST", lease_path(lease_id, "start"), body=given(token=token))
+        return self.call("POST", path_of("leases", lease_id, "/start"), body=given(token=token))
 
     def renew_lease(
         self,
@@ -324,19 +272,19 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
     ) -> A:
         """Keep the lease, and say how far the work is; `cancelRequested` tells to stop it."""
         body = given(ttl_ms=ttl_ms, progress=progress, output=output, part=part, token=token)
-        return self.call("POST", lease_path(lease_id, "renew"), body=body)
+        return self.call("POST", path_of("leases", lease_id, "/renew"), body=body)
 
     def output_lease(
         self, lease_id: str, text: str, *, part: int | None = None, token: int | None = None
     ) -> A:
         """Keep text that the work has produced; a `part` that was sent before is ignored."""
         body = given(output=text, part=part, token=token)
-        return self.call("POST", lease_path(lease_id, "output"), body=body)
+        return self.call("POST", path_of("leases", lease_id, "/output"), body=body)
 
     def complete_lease(self, lease_id: str, *, result: Any = None, token: int | None = None) -> A:
         """The work is done. May be repeated when the answer was lost."""
         body = given(result=result, token=token)
-        return self.call("POST", lease_path(lease_id, "complete"), body=body)
+        return self.call("POST", path_of("leases", lease_id, "/complete"), body=body)
 
     def fail_lease(
         self,
@@ -349,11 +297,11 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
     ) -> A:
         """The work went wrong: one attempt is spent. What becomes of the task is in the answer."""
         body = given(error=error, retryable=retryable, retry_after_ms=retry_after_ms, token=token)
-        return self.call("POST", lease_path(lease_id, "fail"), body=body)
+        return self.call("POST", path_of("leases", lease_id, "/fail"), body=body)
 
     def release_lease(self, lease_id: str, *, token: int | None = None) -> A:
         """Give a lease back: the task is queued again and no attempt is spent."""
-        return self.call("POST", lease_path(lease_id, "release"), body=given(token=token))
+        return self.call("POST", path_of("leases", lease_id, "/release"), body=given(token=token))
 
     # ---------------------------------------------------------------- sessions
 
@@ -369,14 +317,10 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
         The texts `/stop` and `/stopall` are answered like those verbs.
         """
-        unknown = next((name for name in fields if name not in MessageFields.__annotations__), None)
-        if unknown is not None:
-            hint = nearest(unknown, MessageFields.__annotations__)
-            raise TypeError(f"message() got an unexpected keyword argument '{unknown}'{hint}")
+        refuse_unknown("message", fields, MessageFields.__annotations__)
         body = given(message=text, **fields)
-        return self.call(
-            "POST", session_path(key, "/messages"), body=body, idempotency_key=idempotency_key
-        )
+        path = path_of("sessions", key, "/messages")
+        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
 
     def sessions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
         """One page, by key; `nextCursor` is there when there are more."""
@@ -384,7 +328,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
     def session(self, key: str) -> A:
         """What runs, what waits in which place, its settings, and how many may run and why."""
-        return self.call("GET", session_path(key))
+        return self.call("GET", path_of("sessions", key))
 
     def set_session(
         self,
@@ -410,25 +354,25 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
             debounce_max_ms=debounce_max_ms,
             max_concurrent=max_concurrent,
         )
-        body.update({_camel(name): None for name in unset})
-        return self.call("PATCH", session_path(key), body=body)
+        body.update({camel(name): None for name in unset})
+        return self.call("PATCH", path_of("sessions", key), body=body)
 
     def set_usage(self, key: str, tokens: int, context_window: int) -> A:
         """Tell how full its context window is; the session as it is then."""
         body = given(tokens=tokens, context_window=context_window)
-        return self.call("PUT", session_path(key, "/usage"), body=body)
+        return self.call("PUT", path_of("sessions", key, "/usage"), body=body)
 
     def stop_session(self, key: str) -> A:
         """Cancel the oldest run of a session; the rest goes on. The ids are in the answer."""
-        return self.call("POST", session_path(key, "/stop"))
+        return self.call("POST", path_of("sessions", key, "/stop"))
 
     def stop_all(self, key: str) -> A:
         """Cancel all runs of a session, and drop what waits. The ids of both are in the answer."""
-        return self.call("POST", session_path(key, "/stopall"))
+        return self.call("POST", path_of("sessions", key, "/stopall"))
 
     def reset_session(self, key: str) -> A:
         """The same as `stop_all`, and a new generation begins."""
-        return self.call("POST", session_path(key, "/reset"))
+        return self.call("POST", path_of("sessions", key, "/reset"))
 
     # ---------------------------------------------------------------- lanes
 
@@ -437,14 +381,14 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
     def pause_lane(self, name: str) -> A:
         """Start nothing more there until it is resumed; what runs goes on."""
-        return self.call("POST", f"/lanes/{quote(name, safe='')}/pause")
+        return self.call("POST", path_of("lanes", name, "/pause"))
 
     def resume_lane(self, name: str) -> A:
-        return self.call("POST", f"/lanes/{quote(name, safe='')}/resume")
+        return self.call("POST", path_of("lanes", name, "/resume"))
 
     def clear_lane(self, name: str) -> A:
         """Cancel everything that is queued there; how many that were."""
-        return self.call("POST", f"/lanes/{quote(name, safe='')}/clear")
+        return self.call("POST", path_of("lanes", name, "/clear"))
 
     # ---------------------------------------------------------------- policy
 
@@ -454,11 +398,11 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
     def set_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
         """Replace the policy: what `document` does not say has its default."""
-        return self.call("PUT", "/policy", query=given(**why), body=document)
+        return self.call("PUT", "/policy", query=_why("set_policy", why), body=document)
 
     def patch_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
         """Change what `document` says; None brings a default back."""
-        return self.call("PATCH", "/policy", query=given(**why), body=document)
+        return self.call("PATCH", "/policy", query=_why("patch_policy", why), body=document)
 
     def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> A:
         """What would be wrong, or what would change, if it were set; nothing is changed."""
@@ -476,7 +420,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
     def rollback_policy(self, version: int, **why: Unpack[Why]) -> A:
         """Make an old version the newest one; 0 for the defaults."""
         body = {"version": version}
-        return self.call("POST", "/policy/rollback", query=given(**why), body=body)
+        return self.call("POST", "/policy/rollback", query=_why("rollback_policy", why), body=body)
 
     # ---------------------------------------------------------------- templates
 
@@ -491,14 +435,14 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
         return self.call("GET", "/templates", query=given(name=name, limit=limit, cursor=cursor))
 
     def template(self, template_id: str) -> A:
-        return self.call("GET", f"/templates/{quote(template_id, safe='')}")
+        return self.call("GET", path_of("templates", template_id))
 
     def update_template(self, template_id: str, document: Mapping[str, Any]) -> A:
         """Change the fields that `document` names; None clears one."""
-        return self.call("PATCH", f"/templates/{quote(template_id, safe='')}", body=document)
+        return self.call("PATCH", path_of("templates", template_id), body=document)
 
     def delete_template(self, template_id: str) -> A:
-        return self.call("DELETE", f"/templates/{quote(template_id, safe='')}")
+        return self.call("DELETE", path_of("templates", template_id))
 
     def use_template(
         self,
@@ -511,7 +455,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
     ) -> A:
         """The body of the task it makes, or with `submit` what became of the task."""
         body = given(params=params, overrides=overrides, submit=submit or None)
-        path = f"/templates/{quote(template_id, safe='')}/instantiate"
+        path = path_of("templates", template_id, "/instantiate")
         return self.call("POST", path, body=body, idempotency_key=idempotency_key)
 
     # ---------------------------------------------------------------- cron
@@ -541,23 +485,24 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
 
     def cron_job(self, job: str) -> A:
         """`job` is, here and below, an id, or a name that only one agent has given."""
-        return self.call("GET", job_path(job))
+        return self.call("GET", path_of("cron/jobs", job))
 
     def update_cron_job(self, job: str, document: Mapping[str, Any]) -> A:
         """Change the fields that `document` names; None clears one."""
-        return self.call("PATCH", job_path(job), body=document)
+        return self.call("PATCH", path_of("cron/jobs", job), body=document)
 
     def delete_cron_job(self, job: str, *, cancel: bool = False) -> A:
         """What it has started goes on unless `cancel` says otherwise; its log stays."""
-        return self.call("DELETE", job_path(job), query={"cancel": "true"} if cancel else None)
+        query = {"cancel": "true"} if cancel else None
+        return self.call("DELETE", path_of("cron/jobs", job), query=query)
 
     def toggle_cron_job(self, job: str, *, enabled: bool) -> A:
         """The next run of a job that is switched on is the first one from now."""
-        return self.call("POST", job_path(job, "/toggle"), body={"enabled": enabled})
+        return self.call("POST", path_of("cron/jobs", job, "/toggle"), body={"enabled": enabled})
 
     def run_cron_job(self, job: str) -> A:
         """Run it now; its schedule does not move."""
-        return self.call("POST", job_path(job, "/run"))
+        return self.call("POST", path_of("cron/jobs", job, "/run"))
 
     def cron_runs(
         self,
@@ -568,7 +513,7 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
         cursor: str | None = None,
     ) -> A:
         """One page of the log of a job, or of all, newest first."""
-        path = "/cron/runs" if job is None else job_path(job, "/runs")
+        path = "/cron/runs" if job is None else path_of("cron/jobs", job, "/runs")
         return self.call("GET", path, query=given(status=status, limit=limit, cursor=cursor))
 
     def cron_preview(
@@ -581,16 +526,22 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A], ABC, 
         n: int | None = None,
     ) -> A:
         """When a schedule would run next, in UTC and in local time."""
-        when = at.isoformat() if isinstance(at, datetime) else at
-        query = given(expr=expr, tz=tz, every_ms=every_ms, at=when, n=n)
+        query = given(expr=expr, tz=tz, every_ms=every_ms, at=moment(at), n=n)
         return self.call("GET", "/cron/preview", query=query)
 
     # ---------------------------------------------------------------- parts
 
     def _many(self, verb: str, which: Which, *, dry_run: bool) -> A:
-        unknown = next((name for name in which if name not in Which.__annotations__), None)
-        if unknown is not None:
-            raise TypeError(f"{verb}_many() got an unexpected keyword argument '{unknown}'")
-        body = given(**{name: value for name, value in which.items() if name != "states"})
-        body |= given(state=list(which.get("states", ())) or None, dry_run=dry_run)
-        return self.call("POST", f"/tasks/{verb}", body=body)
+        body = _fitting(f"{verb}_many", which, list(which.get("states", ())) or None)
+        return self.call("POST", f"/tasks/{verb}", body={**body, "dryRun": dry_run})
+
+
+def _why(verb: str, why: Why) -> dict[str, Any]:
+    refuse_unknown(verb, why, Why.__annotations__)
+    return given(**why)
+
+
+def _fitting(verb: str, which: Which, state: Any) -> dict[str, Any]:
+    refuse_unknown(verb, which, Which.__annotations__)
+    others = {name: value for name, value in which.items() if name != "states"}
+    return given(**others, state=state)

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
-
-A = TypeVar("A")
+from fairlane.calling import A, Calling, given
 
 
-class WatchVerbs(ABC, Generic[A]):
-    @abstractmethod
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> A: ...
-
+class WatchVerbs(Calling[A]):
     def history(self, window: str | None = None) -> A:
         """How things went in the last `5m`, `1h` or `24h`, step by step, and agents' shares."""
-        query = {} if window is None else {"window": window}
-        return self.call("GET", "/stats/history", query=query)
+        return self.call("GET", "/stats/history", query=given(window=window))
 
     def nodes(self) -> A:
         """The processes that serve from the store, and how they are."""

@@ -314,7 +314,7 @@ def batch_status(batch: Batch, by_state: Mapping[str, int] | None = None) -> dic
 
 def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
     """A session in a list: its numbers."""
-    return {
+    shape: dict[str, Any] = {
         "sessionKey": session.key,
         "running": session.holders,
         "waiting": session.waiting,
@@ -322,6 +322,9 @@ def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
         "effectiveConcurrency": sessions.limit(policy, session),
         "throttled": sessions.throttled(policy, session),
     }
+    if session.tokens is not None:
+        shape["usage"] = {"tokens": session.tokens, "contextWindow": session.context_window}
+    return shape
 
 
 def session(
@@ -352,8 +355,6 @@ def session(
         shape["why"] = f"one at once: {share:.0%} of the context window is used"
     if one.interrupted:
         shape["why"] = "none for now: runs that were interrupted have not ended yet"
-    if one.tokens is not None:
-        shape["usage"] = {"tokens": one.tokens, "contextWindow": one.context_window}
     if one.cutoff_at is not None:
         shape["cutoff"] = moment(one.cutoff_at)
     return shape

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.access import routes
+
 FOLDER = Path(__file__).parents[2] / "src" / "fairlane" / "http" / "dashboard"
 MODULES = sorted(FOLDER.rglob("*.js"))
 LINES_MAX = 2500
@@ -37,6 +39,22 @@ def test_every_import_names_a_file_that_is_there() -> None:
     for file in MODULES:
         for name in re.findall(r'from "([^"]+)"', file.read_text("utf-8")):
             assert (file.parent / name).is_file(), (file.name, name)
+
+
+def test_a_colour_is_said_once_for_light_and_dark_together() -> None:
+    named = re.findall(r"^\s*--([\w-]+):", (FOLDER / "app.css").read_text("utf-8"), re.MULTILINE)
+    assert len(named) > 20
+    assert sorted(named) == sorted(set(named))
+
+
+def test_what_buttons_and_pages_need_are_routes_of_the_server() -> None:
+    needed = [
+        (method, path)
+        for file in MODULES
+        for method, path in re.findall(r'"([A-Z]+) (/[^"\s]*)"', file.read_text("utf-8"))
+    ]
+    assert len(needed) > 20
+    assert set(needed) - set(routes()) == set()
 
 
 def test_the_page_holds_no_script_and_no_style_of_its_own() -> None:

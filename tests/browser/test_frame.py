@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.async_api import expect
 
+from tests.fakes.ports import lasting_port
 from tests.http.server import serving
 from tests.http.stage import HELD
 
@@ -22,6 +23,9 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 PAGES = ("overview", "tasks", "sessions", "cron", "batches", "policy", "events", "deliveries")
 PHONE = {"width": 360, "height": 740}
+# Cells so narrow that their words stand letter below letter.
+SQUEEZED = """[...document.querySelectorAll("td")].filter((cell) =>
+  cell.offsetHeight > 60 && cell.offsetWidth < 60).map((cell) => cell.textContent)"""
 
 
 async def furnished(dash: Dashboard, agent: str) -> list[str]:
@@ -73,6 +77,8 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(
         await dash.open(place)
         width = await dash.page.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE["width"], place
+        assert await dash.page.evaluate(SQUEEZED) == [], place
+        await expect(dash.page.locator("nav [aria-current=page]")).to_be_in_viewport(ratio=0.9)
     await dash.page.get_by_role("link", name="Tasks", exact=True).click()
     await expect(dash.main.locator("h1")).to_have_text("Tasks")
 
@@ -144,15 +150,18 @@ async def test_a_server_that_goes_and_comes_back_is_live_again(
     window: Open, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path / 'own.db'}"
-    async with serving(tmp_path / "one", store) as server:
-        port = int(server.url.rpartition(":")[2])
+    port = lasting_port()
+    async with serving(tmp_path / "one", store, port=port) as server:
         dash = await window(server)
         dash.expect_fault("ERR_")
         await dash.open("tasks")
         light = dash.page.locator(".light")
         await expect(light).to_have_text("live")
     await expect(light).to_have_text("connecting…")
+    gone = dash.page.get_by_role("alert")
+    await expect(gone).to_contain_text("the server cannot be reached; this is how things stood at")
     async with serving(tmp_path / "two", store, port=port) as server:
         await expect(light).to_have_text("live")
+        await expect(gone).to_have_count(0)
         task_id = await server.api.submit(handler="echo", agentId="me")
         await expect(dash.row(task_id)).to_be_visible()

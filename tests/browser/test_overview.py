@@ -41,7 +41,10 @@ async def test_lanes_say_how_full_they_are(dash: Dashboard, agent: str) -> None:
     meter = lane.get_by_role("meter")
     assert await meter.get_attribute("aria-valuemax") == "2"
     await expect(meter).to_have_attribute("aria-valuenow", "1")
-    await expect(dash.main.locator(".agents li").filter(has_text=agent)).to_contain_text("1 run")
+    mine = dash.main.locator(".agents li").filter(has_text=agent)
+    await expect(mine).to_contain_text("1 run")
+    await expect(mine.locator(".trace .area")).to_have_attribute("d", re.compile("^M.*Z$"))
+    await expect(mine.locator(".trace .due")).to_have_attribute("d", re.compile("^M"))
     await dash.api.cancel(task_id)
     await expect(lane.locator(".numbers b")).to_have_text("0 / 2")
 
@@ -61,9 +64,11 @@ async def test_what_failed_stands_there_with_its_error(dash: Dashboard, agent: s
     task_id = await dash.api.submit(handler="sleep", agentId=agent, **broken)
     await dash.api.until(task_id, "failed", "parked")
     await dash.open("overview")
-    await dash.sees("params.ms must be a whole number")
-    await dash.main.locator(f"a[title='{task_id}']").click()
-    await dash.sees(task_id)
+    troubles = dash.main.get_by_role("region", name="Failed and parked")
+    mine = troubles.locator("li").filter(has=dash.page.locator(f"a[title='{task_id}']"))
+    await expect(mine.locator(".error")).to_contain_text("params.ms must be a whole number")
+    await mine.get_by_role("link").click()
+    await expect(dash.main.locator(".crumbs")).to_contain_text(task_id)
 
 
 async def test_a_new_server_teaches_how_to_begin(fresh: Server, window: Open) -> None:
@@ -73,6 +78,11 @@ async def test_a_new_server_teaches_how_to_begin(fresh: Server, window: Open) ->
     await dash.sees(f"curl -X POST {fresh.url}/tasks")
     await fresh.api.submit(handler="echo", agentId="me")
     await dash.sees_not("No task has been submitted yet")
+    await dash.sees("nothing is known before the server's start")
+    for name in ("5m", "1h", "24h"):  # even the first step of a day is drawn
+        await dash.press(name)
+        drawn = dash.main.locator(".plot .line").first
+        await expect(drawn).to_have_attribute("d", re.compile("^M.+L600"))
     await expect(dash.main.locator(".tile").filter(has_text="Done")).to_contain_text(
         re.compile(r"Done\s*1")
     )

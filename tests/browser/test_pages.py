@@ -34,7 +34,11 @@ async def test_a_batch_shows_its_progress_and_is_cancelled(dash: Dashboard, agen
     await dash.press("Cancel the rest…")
     await dash.confirm("Cancel 2 tasks")
     await dash.told("2 tasks cancelled")
-    await dash.sees("3 of 3 ended")
+    await dash.sees("3 of 3 ended, 2 cancelled")
+    await dash.open("batches")
+    await expect(dash.row(agent)).to_contain_text("3 of 3 ended, 2 cancelled")
+    await expect(dash.row(agent).locator(".parts .s-done")).to_have_count(1)
+    await expect(dash.row(agent).locator(".parts .s-cancelled")).to_have_count(1)
 
 
 async def test_a_wrong_policy_is_refused_with_all_that_is_wrong(dash: Dashboard) -> None:

@@ -60,6 +60,9 @@ async def test_a_session_shows_its_turns_its_line_and_its_usage(
     assert answer.status == 200
     await dash.api.cancel(second)
     await dash.sees("90 % of the context: 900 of 1,000 tokens")
+    await dash.open("sessions")
+    await expect(dash.row(key)).to_contain_text("90 %")
+    await dash.open(f"sessions/{key}")
     await dash.sees("Waiting (1)")
     await dash.press(f"Stop all of {key}")
     await dash.confirm("Stop all")

@@ -46,6 +46,7 @@ async def test_its_life_is_told_as_it_goes_on(dash: Dashboard, agent: str) -> No
     await dash.open(f"tasks/{task_id}")
     timeline = dash.main.locator(".timeline")
     await expect(timeline).to_contain_text("submitted")
+    await expect(timeline.locator(".future")).to_have_count(0)  # no gate, only a full ceiling
     await dash.sees('"ticket": 7')
     await dash.api.cancel(blocker)
     await expect(timeline).to_contain_text("started")
@@ -100,6 +101,8 @@ async def test_what_it_depends_on_and_what_depends_on_it_is_drawn(
     await expect(graph.locator("path.edge")).to_have_count(2)
     await expect(graph.locator("a.here")).to_have_attribute("href", f"#/tasks/{task_id}")
     await expect(dash.main.locator(".why")).to_contain_text("it depends on a task that is not done")
+    gate = dash.main.locator(".timeline .future")
+    await expect(gate).to_have_text("waits for what it depends on")
     await graph.locator(f"a[href='#/tasks/{child}']").click()
     await expect(dash.main.locator(".crumbs")).to_contain_text(child)
     await dash.api.cancel(parent)

@@ -103,6 +103,23 @@ async def test_only_the_selected_are_touched_and_then_tried_again(
     await expect(dash.main.locator("[data-row] .s-queued")).to_have_count(3)
 
 
+async def test_what_is_selected_stays_so_when_newer_tasks_push_it_off_the_page(
+    dash: Dashboard, agent: str
+) -> None:
+    (task_id,) = await held(dash, agent, 1)
+    await dash.open(f"tasks?agentId={agent}")
+    await dash.row(task_id).get_by_role("checkbox").check()
+    items = [{"handler": "echo", "lane": HELD} for _ in range(100)]
+    await dash.api.post("/tasks/batch", {"agentId": agent, "tasks": items})
+    await expect(dash.row(task_id)).to_have_count(0)
+    await dash.sees("1 selected")
+    await dash.press("Cancel…")
+    await dash.confirm("Cancel 1 task")
+    await dash.told("1 task cancelled")
+    assert (await dash.api.show(task_id))["state"] == "cancelled"
+    await dash.api.post("/tasks/cancel", {"agentId": agent})
+
+
 async def test_parked_tasks_are_reset(dash: Dashboard, agent: str) -> None:
     hurry = {"timeoutMs": 20, "retryPolicy": {"maxRetries": 0}}
     task_id = await dash.api.submit(handler="sleep", agentId=agent, params={"ms": 600_000}, **hurry)

@@ -128,6 +128,26 @@ def test_a_batch_is_listed_and_counted(server: Server, agent: str) -> None:
         assert client.stats()["queue"]["agents"][agent] == {"queued": 2, "inflight": 0}
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments", "wrong", "right"),
+    [
+        ("tasks", (), "agnt", "agent"),
+        ("cancel_many", (), "stats", "states"),
+        ("events", (), "tasl", "task"),
+        ("set_policy", ({},), "notes", "note"),
+        ("message", ("chat:7", "hi"), "sendr", "sender"),
+        ("submit", (), "handlr", "handler"),
+    ],
+)
+def test_an_argument_that_is_none_is_refused_with_the_nearest(
+    verb: str, arguments: tuple[Any, ...], wrong: str, right: str
+) -> None:
+    with Client() as client:
+        expected = rf"^{verb}\(\) got an unexpected keyword argument '{wrong}'.*{right}"
+        with pytest.raises(TypeError, match=expected):
+            getattr(client, verb)(*arguments, **{wrong: "x"})
+
+
 def test_many_threads_may_share_a_client(server: Server, agent: str) -> None:
     ids: list[str] = []
     with Client(server.url) as client:

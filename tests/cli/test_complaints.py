@@ -35,11 +35,12 @@ def nobody() -> Iterator[str]:
     [
         ("tsks", "unknown command 'tsks'; did you mean tasks?"),
         ("webhooks secrt", "unknown command 'webhooks secrt'; did you mean secret?"),
+        ("lanes x", "unknown command 'lanes x'; see fairlane lanes --help"),
         ("tasks --agnt x", "unknown option --agnt; did you mean --agent?"),
         ("show --jsn", "unknown option --jsn; did you mean --json?"),
         ("tasks --age=x", "unknown option --age; did you mean --agent?"),
         ("tasks -x", "unknown option -x; see fairlane tasks --help"),
-        ("--json tasks", "unknown option --json here: options stand behind the command"),
+        ("--url tasks", "unknown option --url here: options stand behind the command"),
         ("show", "the following arguments are required: ID; see fairlane show --help"),
         ("show a b", "unrecognized arguments: b"),
         ("tasks --agent", "--agent: expected one argument"),
@@ -68,6 +69,24 @@ def test_a_wrong_command_line_is_told_in_one_line(run: Run, line: str, complaint
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {complaint}")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("tsks --json", "unknown command 'tsks'; did you mean tasks?"),
+        ("--json tasks", "unknown option --json here: options stand behind the command"),
+        ("tasks --limit x --json", "--limit: must be a whole number above 0, not 'x'"),
+        ("show --json", "the following arguments are required: ID; see fairlane show --help"),
+    ],
+)
+def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
+    run: Run, line: str, complaint: str
+) -> None:
+    ran = run(*line.split())
+    assert (ran.code, ran.json["code"]) == (2, "invalid_request")
+    assert ran.json["error"].startswith(complaint)
+    assert ran.err == f"error: {ran.json['error']}\n"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +130,12 @@ def test_a_file_that_is_no_json_is_told(run: Run, server: Server, tmp_path: Path
     assert ran.err.startswith("error: tasks.json is not valid JSON: ")
 
 
+def test_an_input_that_is_no_json_is_told(server: Server, tmp_path: Path) -> None:
+    ran = run_process("batch", "submit", "-", "--url", server.url, folder=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(b"error: standard input is not valid JSON: ")
+
+
 def test_a_file_that_holds_neither_tasks_nor_a_task_is_told(
     run: Run, server: Server, tmp_path: Path
 ) -> None:
@@ -134,6 +159,13 @@ def test_a_task_that_is_not_there_ends_with_3(run: Run, side: list[str], command
     ran = run(command, "tsk_none", *side)
     assert (ran.code, ran.out) == (3, "")
     assert "not found" in ran.err
+
+
+def test_of_several_tasks_the_one_that_is_not_there_is_named(run: Run, side: list[str]) -> None:
+    task_id = run("submit", "--handler", "nobody", "--json", *side).json["taskId"]
+    ran = run("wait", task_id, "tsk_none", *side)
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err == 'error: task "tsk_none" not found\n'
 
 
 @pytest.mark.parametrize("task_id", ["../x", "a/b", "ü", "%2e", "?x=1", ""])
@@ -200,6 +232,23 @@ def test_a_port_that_is_taken_ends_with_6(server: Server, tmp_path: Path) -> Non
     assert ran.returncode == 6
     assert b"choose another with --port" in ran.stderr
     assert ran.stderr.count(b"\n") == 1
+
+
+@pytest.mark.slow
+def test_an_address_of_another_machine_ends_with_6(tmp_path: Path) -> None:
+    flags = ("--host", "192.0.2.1", "--port", "0", "--store", "sqlite:///own.db")
+    ran = run_process("serve", *flags, folder=tmp_path)
+    assert ran.returncode == 6
+    assert b"cannot listen on 192.0.2.1:0: " in ran.stderr
+    assert b"; give an address of this machine with --host\n" in ran.stderr
+    assert ran.stderr.count(b"\n") == 1
+
+
+def test_a_store_that_cannot_even_be_looked_for_ends_with_6(run: Run) -> None:
+    ran = run("tasks", "--store", f"sqlite:///{'x' * 300}.db")
+    assert (ran.code, ran.out) == (6, "")
+    assert ran.err.startswith("error: cannot use xxx")
+    assert ran.err.endswith("File name too long; give another file with --store sqlite:///PATH\n")
 
 
 @pytest.mark.slow

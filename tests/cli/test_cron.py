@@ -212,6 +212,8 @@ def test_the_list_tells_when_jobs_run_and_what_they_do(
     assert re.match(rf"{re.escape(name)} +0 9 29 2 \* Europe/Berlin +{times} +- +handler", on)
     assert run("cron", "--agent", agent, "--on", *side).out.count("\n") == 2
     assert run("cron", "--agent", agent, "--off", "--json", *side).json["count"] == 1
+    (job,) = run("cron", "list", "--name", f"{name}-off", "--json", *side).json["jobs"]
+    assert job["name"] == f"{name}-off"
 
 
 def test_pages_of_jobs_can_be_asked_for_one_by_one_or_all(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.fakes.waiting import WAIT_SECONDS, steadily_here, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,8 +18,6 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Ran, Server
 
     Run = Callable[..., Ran]
-
-WAIT_SECONDS = 30
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -45,12 +46,20 @@ def told(run: Run, server: Server, agent: str, url: str) -> str:
     """A task that has ended and whose webhook is settled."""
     flags = ("--handler", "echo", "--agent", agent, "--callback-url", url, "--wait", "--json")
     task_id: str = run("submit", *flags, "--url", server.url).json["taskId"]
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until:
-        found = run("deliveries", "--task", task_id, "--json", "--url", server.url).json
-        if found["deliveries"] and found["deliveries"][0]["state"] != "due":
-            return task_id
-        time.sleep(0.02)
+    settled(run, server, task_id, tries=1)
+    return task_id
+
+
+def settled(run: Run, server: Server, task_id: str, *, tries: int) -> None:
+    """Until the webhook of the task was tried so often in all, and is not to be tried again."""
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < give_up_at:
+        (one,) = run("deliveries", "--task", task_id, "--json", "--url", server.url).json[
+            "deliveries"
+        ]
+        shown = run("deliveries", "show", one["id"], "--json", "--url", server.url).json
+        if shown["state"] != "due" and len(shown["tries"]) == tries:
+            return
     raise AssertionError("the webhook is not settled")
 
 
@@ -92,17 +101,18 @@ def test_no_webhooks_is_said(run: Run, side: list[str], agent: str) -> None:
     assert run("deliveries", "--agent", agent, *side).out == "no webhooks are or were owed\n"
 
 
-def test_all_pages_come_with_all(run: Run, side: list[str], server: Server, receiver: str) -> None:
-    agent = "agent-pages"
-    for _ in range(2):
-        told(run, server, agent, f"{receiver}/200")
+def test_all_pages_come_with_all(
+    run: Run, side: list[str], server: Server, agent: str, receiver: str
+) -> None:
+    tasks = [told(run, server, agent, f"{receiver}/200") for _ in range(2)]
     first = run("deliveries", "--agent", agent, "--limit", "1", "--json", *side).json
     assert first["count"] == 1
     after = ("--cursor", first["nextCursor"])
     rest = run("deliveries", "--agent", agent, "--limit", "1", *after, "--json", *side).json
-    assert rest["deliveries"] != first["deliveries"]
+    pages = [page["deliveries"][0]["taskId"] for page in (first, rest)]
+    assert (pages, rest["count"]) == (tasks[::-1], 1)
     ran = run("deliveries", "--agent", agent, "--limit", "1", "--all", *side)
-    assert ran.out.count("msg_") >= 2
+    assert [tasks[::-1][n] in row for n, row in enumerate(ran.out.splitlines()[1:])] == [True] * 2
 
 
 def test_one_delivery_is_shown_with_its_tries(
@@ -129,18 +139,26 @@ def test_a_delivery_is_sent_again(
     task = told(run, server, agent, f"{receiver}/410")
     (one,) = run("deliveries", "--task", task, "--json", *side).json["deliveries"]
     assert (one["state"], one["lastStatus"]) == ("given_up", 410)
-    ran = run("deliveries", "redeliver", one["id"], *side)
-    assert (ran.code, ran.out) == (0, f"{one['id']} will be sent again\n")
+    tries = itertools.count(2)
+
+    def send_again() -> None:
+        with within(10):  # also beside the server, which is not told, it does not take long
+            ran = run("deliveries", "redeliver", one["id"], *side)
+            assert (ran.code, ran.out) == (0, f"{one['id']} will be sent again\n")
+            settled(run, server, task, tries=next(tries))
+
+    steadily_here(send_again)
 
 
 def test_what_is_not_there_does_not_keep_the_rest_from_being_sent(
-    run: Run, side: list[str], task: str
+    run: Run, side: list[str], server: Server, task: str
 ) -> None:
     (one,) = run("deliveries", "--task", task, "--json", *side).json["deliveries"]
     ran = run("deliveries", "redeliver", "msg_nobody_1", one["id"], *side)
     assert ran.code != 0
     assert "delivery not found" in ran.err
-    assert "will be sent again" in ran.out
+    assert ran.out == f"{one['id']} will be sent again\n"
+    settled(run, server, task, tries=2)
 
 
 # -------------------------------------------------------------------- endpoints

@@ -7,7 +7,9 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from fairlane.cli.demo import Fleet
 from fairlane.client import Client
 from tests.cli.processes import Terminal, run_on_terminal, run_process
 
@@ -18,6 +20,18 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Ran
 
 ADDRESS = re.compile(r"the dashboard is at (http://127\.0\.0\.1:(\d+))/")
+
+
+def test_how_long_each_waits_fits_on_a_usual_terminal() -> None:
+    fleet = Fleet(None)
+    fleet.tallies["favoured"].waits_ms.append(1234)
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(fleet.table())
+    lines = {line.split()[0]: line for line in captured.get().splitlines()}
+    assert "WAITS " in lines["AGENT"]
+    assert "1.2 s" in lines["favoured"]
+    assert "has 10 waiting" in lines["favoured"]
 
 
 def answers(port: int) -> bool:

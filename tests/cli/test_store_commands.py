@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 NEWEST = migrate.files()[-1][0]
+FOREIGN = "is not a Fairlane database; give another file with --store sqlite:///PATH\n"
 
 
 @pytest.fixture
@@ -82,8 +84,21 @@ def test_a_file_that_is_no_store_is_told(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada, " * 1000)
     ran = run("tasks", "--store", f"sqlite:///{file}")
-    assert (ran.code, ran.err) == (6, f"error: {file} is not a Fairlane database\n")
+    assert (ran.code, ran.err) == (6, f"error: {file} {FOREIGN}")
     assert file.read_text() == "Dear Ada, " * 1000
+
+
+@pytest.mark.parametrize("command", ["doctor", "tasks", "submit --handler x"])
+def test_another_programs_database_is_told_and_left_alone(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "invoices.db"
+    with contextlib.closing(apsw.Connection(str(file))) as connection:
+        connection.execute("CREATE TABLE invoice (id INTEGER PRIMARY KEY)")
+    before = file.read_bytes()
+    ran = run(*command.split(), "--store", f"sqlite:///{file}")
+    assert (ran.code, ran.err) == (6, f"error: {file} {FOREIGN}")
+    assert file.read_bytes() == before
 
 
 def test_an_empty_database_is_told(run: Run, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.cli.processes import (
     run_on_terminal,
     running_server,
 )
+from tests.fakes.ports import lasting_port
 from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -150,8 +151,8 @@ def test_following_survives_a_restart_of_the_server(
     run: Run, agent: str, following: Callable[..., Follow], tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path / 'own.db'}"
-    with running_server(store, tmp_path) as url:
-        port = url.rsplit(":", 1)[1]
+    port = str(lasting_port())
+    with running_server(store, tmp_path, "--port", port) as url:
         follow = following("events", "--follow", "--after", "0", "--json", "--url", url)
         first = _echo(run, ["--url", url], agent)
         events = follow.until(lambda event: bool(event["type"] == "task.completed"))

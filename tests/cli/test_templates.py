@@ -150,6 +150,8 @@ def test_templates_are_listed_newest_first(run: Run, side: list[str], name: str)
     assert header.split() == ["TEMPLATE", "NAME", "USED", "CREATED", "PARAMETERS"]
     assert re.fullmatch(rf"{newer['id']}  {name} b +0  (?:just now|\d+ s ago) +city \[n\]", first)
     assert second.startswith(f"{older['id']}  {name} a ")
+    page = run("templates", "list", "--name", f"{name} a", "--json", *side).json
+    assert [one["id"] for one in page["templates"]] == [older["id"]]
 
 
 def test_a_long_list_goes_on(run: Run, server: Server, name: str) -> None:

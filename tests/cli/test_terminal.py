@@ -94,7 +94,7 @@ def test_ctrl_c_ends_a_wait_quietly(
     pressed: list[bool] = []
 
     def press(terminal: Terminal) -> None:
-        if "(queued)" in terminal.text and not pressed:
+        if f"waiting for {task_id} (queued; see fairlane why)" in terminal.text and not pressed:
             pressed.append(True)
             terminal.interrupt()
 

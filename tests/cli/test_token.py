@@ -82,6 +82,16 @@ def test_json_is_what_the_route_answers(run: Run, tmp_path: Path) -> None:
     assert gone.json == {"id": ran.json["id"], "name": "n", "revoked": True}
 
 
+def test_a_token_that_is_not_there_keeps_no_other_from_being_revoked(
+    run: Run, tmp_path: Path
+) -> None:
+    run("token", "create", "--name", "leaked", "--store", _store(tmp_path))
+    ran = run("token", "revoke", "nobody", "leaked", "--store", _store(tmp_path))
+    assert ran.code == 3
+    assert ran.out.startswith("revoked leaked (")
+    assert ran.err.startswith("error: token not found")
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -113,6 +123,7 @@ def test_a_command_without_a_token_says_what_is_missing(
     ran = run_process("tasks", "--url", url, folder=folder)
     assert ran.returncode != 0
     assert b"this needs a valid token" in ran.stderr
+    assert ran.stderr.endswith(b"; commands take it from FAIRLANE_TOKEN or --token-file\n")
 
 
 def test_the_token_comes_from_the_environment_or_from_a_file(

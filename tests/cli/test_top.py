@@ -33,10 +33,13 @@ def seen(**changes: Any) -> dict[str, Any]:
     return found
 
 
+POINT = {"at": "x", "spanMs": 5000, "submitted": 5, "finished": 10, "failed": 0, "waitP95Ms": None}
+
+
 def drawn(shape: dict[str, Any], width: int = 120, note: str = "") -> str:
     console = Console(width=width, color_system=None, markup=False)
     with console.capture() as captured:
-        console.print(draw(shape, note))
+        console.print(draw(shape, note, width=width))
     return captured.get()
 
 
@@ -55,14 +58,14 @@ def test_a_lane_is_a_bar() -> None:
 
 
 def test_curves_and_shares_are_drawn() -> None:
-    point = {"at": "x", "submitted": 5, "finished": 10, "failed": 0, "waitP95Ms": None}
-    points = [{**point, "finished": n, "waitP95Ms": n * 100} for n in range(1, 9)]
+    points = [{**POINT, "finished": n, "waitP95Ms": n * 100} for n in range(1, 9)]
     agents = [
         {"agentId": "greedy", "share": 0.75, "fairShare": 0.5},
         {"agentId": None, "share": 0.25, "fairShare": 0.5},
     ]
     text = drawn(seen(lane={"active": 1}, history={"points": points, "agents": agents}))
-    assert "▁▂▃▄▅▆▇█" in text.replace("▂▂", "▂") or "█" in text
+    (finished,) = (line for line in text.splitlines() if line.startswith("finished/s"))
+    assert "▂▃▄▅▅▆▇█" in finished
     for part in ("finished/s", "1.4", "1.6", "wait p95", "700 ms", "greedy", "75%", "all others"):
         assert part in text, part
 
@@ -75,8 +78,29 @@ def test_a_name_is_never_read_as_anything_else() -> None:
 
 
 def test_a_narrow_screen_cuts_and_does_not_break() -> None:
-    text = drawn(seen(lane={"active": 2}), width=40)
+    text = drawn(seen(lane={"active": 2, "waiting": 17}), width=40)
     assert all(len(line) <= 40 for line in text.splitlines())
+    assert "2/4" in text
+    assert "17" in text
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_five_minutes_fit_on_the_screen_with_their_numbers(width: int) -> None:
+    points = [{**POINT, "finished": n * 5} for n in range(61)]
+    text = drawn(seen(lane={"active": 1}, history={"points": points}), width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    (finished,) = (line for line in text.splitlines() if line.startswith("finished/s"))
+    assert finished.split()[2:] == ["59.0", "60.0"]
+    curve = finished.split()[1]
+    assert curve[0] < curve[-1] == "█"
+    assert list(curve) == sorted(curve)
+
+
+def test_a_step_that_has_only_begun_is_no_fall() -> None:
+    points = [POINT, POINT, {**POINT, "spanMs": 1000, "finished": 2}]
+    text = drawn(seen(lane={"active": 1}, history={"points": points}))
+    (finished,) = (line for line in text.splitlines() if line.startswith("finished/s"))
+    assert finished.split()[1:] == ["███", "2.0", "2.0"]
 
 
 def test_what_went_wrong_is_told_above_what_was_seen_last() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.cli.human import HumanOutput
 from tests.cli.processes import Terminal, run_on_terminal, run_process
 
 if TYPE_CHECKING:
@@ -158,6 +159,47 @@ def test_tasks_can_be_listed_by_kind(run: Run, side: list[str], agent: str) -> N
     assert "did you mean action?" in ran.err
 
 
+def test_tasks_can_be_listed_by_what_they_depend_on(run: Run, side: list[str], agent: str) -> None:
+    parent = _queued(run, side, agent)
+    child = _queued(run, side, agent, "--depends-on", parent)
+    page = run("tasks", "--depends-on", parent, "--json", *side).json
+    assert [task["taskId"] for task in page["tasks"]] == [child]
+
+
+def test_tasks_can_be_looked_for_by_a_text(run: Run, side: list[str], agent: str) -> None:
+    task_id = _submitted(run, side, agent, "--instruction", "Count the Penguins")
+    _submitted(run, side, agent, "--instruction", "Count the seals")
+    page = run("tasks", "--agent", agent, "--text", "penguin", "--json", *side).json
+    assert [task["taskId"] for task in page["tasks"]] == [task_id]
+    assert run("tasks", "--agent", agent, "--text", "walrus", *side).out == "no tasks\n"
+
+
+def test_a_brief_list_leaves_out_what_is_long(run: Run, side: list[str], agent: str) -> None:
+    _submitted(run, side, agent, "--instruction", "x" * 300)
+    flags = ("--agent", agent, "--json")
+    for more, length in ((), 300), (("--brief",), 200):
+        (task,) = run("tasks", *flags, *more, *side).json["tasks"]
+        assert len(task["instruction"]) == length
+
+
+def test_pages_before_the_first_find_are_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    task = {"taskId": "tsk_1", "state": "queued", "agentId": "a", "lane": "main"}
+    task |= {"handler": "echo", "createdAt": "2026-01-01T00:00:00.000Z"}
+    empty: dict[str, Any] = {"tasks": []}
+    goes_on = {**empty, "nextCursor": "9"}
+    found = HumanOutput()
+    for page in (goes_on, {"tasks": [task]}, empty):
+        found.tasks(page, more=True)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TASK", "tsk_1"]
+    nothing = HumanOutput()
+    for page in (goes_on, empty):
+        nothing.tasks(page, more=True)
+    assert capsys.readouterr().out == "no tasks\n"
+    HumanOutput().tasks(goes_on, more=False)
+    ran = capsys.readouterr()
+    assert (ran.out, ran.err) == ("none so far\n", "there are more: add --cursor 9, or --all\n")
+
+
 # -------------------------------------------------------------------- cancel, retry, reset
 
 
@@ -232,6 +274,19 @@ def test_it_has_to_be_said_which_tasks_are_meant(
     ran = run(*line.split(), "--url", server.url)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {complaint}")
+
+
+@pytest.mark.parametrize("option", ["agent", "state", "lane", "session", "batch", "kind"])
+def test_a_filter_that_is_empty_does_not_fit_everything(
+    run: Run, server: Server, agent: str, option: str
+) -> None:
+    side = ["--url", server.url]
+    task_id = _queued(run, side, agent)
+    others = ["--state", "queued"] if option == "agent" else ["--agent", agent]
+    ran = run("cancel", *others, f"--{option}", "", *side)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"error: --{option} is empty: give it a value, or leave it out\n"
+    assert _state(run, side, task_id) == "queued"
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def test_what_is_wrong_with_the_module_is_told_in_one_line(
     assert last.startswith("error: ")
     assert said in last
     assert ("Traceback" in ran.stderr) == name.startswith("broken")
+    assert "importlib" not in ran.stderr  # it shows the module's own lines, and no others
 
 
 def test_a_lane_that_does_not_exist_is_told(server: Server, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import time
 from collections import Counter
@@ -26,6 +25,8 @@ pytestmark = pytest.mark.slow
 JOBS = 60
 PAGE = 500
 IDLE_SECONDS = 5
+MISSED = 5  # moments of a job for which nobody was there
+GRACE_MS = 1500
 LEASE_SECONDS_MAX = 15 + WAIT_SECONDS
 # What a killed node held stays taken until its leases run out, which must not hold up the rest.
 POLICY = {"lanes": {"cron": {"maxInflight": 2000, "maxQueueSize": None}}}
@@ -241,37 +242,74 @@ async def test_what_fell_due_while_nothing_ran_is_one_run_and_one_line_about_the
     server: Program = programs.server(store_url)
     await server.start()
     async with Asker(server) as asker:
-        schedule = {"kind": "every", "everyMs": 1000}
-        shape = {"schedule": schedule, "task": {"handler": "echo"}, "misfireGraceMs": 1500}
-        jobs = {
-            misfire: await _create(asker, name=f"miss-{misfire}", misfire=misfire, **shape)
-            for misfire in ("skip", "once", "all")
-        }
-        for job in jobs.values():
-            await _until_fired(asker, job, 1)
-        server.kill()
-        down_at = time.time()
-        await until(lambda: time.time() > down_at + 6, WAIT_SECONDS, lambda: "time stands still")
+        shape = {"task": {"handler": "echo"}, "schedule": {"kind": "every", "everyMs": 1000}}
+        steady = await _create(asker, name="steady", **shape)
+        await _until_fired(asker, steady, 1)
+        jobs, slots = await in_time(lambda seconds: _missed(server, asker, seconds))
+        logs = {misfire: await _log(asker, job) for misfire, job in jobs.items()}
+        fired = (await asker.get(f"/cron/jobs/{steady}")).body["state"]["runs"]
+        await _until_fired(asker, steady, fired + 1)
+        regular = [run for run in await _log(asker, steady) if "taskId" in run]
+    ran = {misfire: [_ms(run["scheduledAt"]) for run in log if "taskId" in run]
+           for misfire, log in logs.items()}  # fmt: skip
+    assert ran == {"skip": [], "once": slots[-1:], "all": slots[::-1]}
+    assert {run["trigger"] for log in logs.values() for run in log} == {"misfire"}
+    told = {misfire: [(run["status"], run["error"]) for run in log if "taskId" not in run]
+            for misfire, log in logs.items()}  # fmt: skip
+    assert told == {"skip": [_told(slots)], "once": [_told(slots[:-1])], "all": []}
+    assert len({run["scheduledAt"] for run in regular}) == len(regular), "a moment fired twice"
+
+
+async def _missed(
+    server: Program, asker: Asker, seconds: float
+) -> tuple[dict[str, str], list[int]]:
+    """Jobs of which all moments came while the server was gone; and those moments.
+
+    All are late by more than the grace before it comes back, however fast the machine is, and
+    none is left for afterwards.
+    """
+    anchor = int((time.time() + seconds) * 1000)
+    slots = [anchor + number * 1000 for number in range(1, MISSED + 1)]
+    schedule = {"kind": "every", "everyMs": 1000, "anchor": _written(anchor)}
+    shape = {"schedule": schedule, "startAt": _written(slots[0]), "endAt": _written(slots[-1])}
+    task = {"handler": "echo"}
+    misfires = ("skip", "once", "all")
+    rules = [{"misfire": one, "name": f"{one}-{seconds}", **shape} for one in misfires]
+    jobs = [{"task": task, "misfireGraceMs": GRACE_MS, **rule} for rule in rules]
+    answer = await asker.post("/cron/jobs", {"jobs": jobs})
+    server.kill()
+    if time.time() * 1000 >= slots[0]:
         await server.start()
-        missed = {name: await _until_run(asker, job, status="missed")
-                  for name, job in jobs.items() if name != "all"}  # fmt: skip
-        for run in missed.values():
-            assert "taskId" not in run
-            assert run["error"]
-        late = {name: (await asker.get(f"/cron/jobs/{job}/runs?limit=50")).body["runs"]
-                for name, job in jobs.items()}  # fmt: skip
-        runs = [run for run in late["once"] if run["trigger"] == "misfire" and "taskId" in run]
-        made_at = sorted([_ms((await asker.task(run["taskId"]))["createdAt"]) for run in runs])
-    by_name = {
-        name: Counter(run["trigger"] for run in runs if run["status"] != "missed")
-        for name, runs in late.items()
-    }
-    assert by_name["skip"]["misfire"] == 0
-    # A machine that stands still later on misses some again; but one outage is one run, or none
-    # when the run that the kill has met is still open.
-    assert by_name["once"]["misfire"] >= max(1, len(made_at))
-    assert all(later - earlier > 1000 for earlier, later in itertools.pairwise(made_at))
-    assert by_name["all"]["misfire"] >= 3
+        raise TooLate("the first moment came before the server was gone")
+    assert answer.status in {200, 201}, answer
+    ids = [str(job["id"]) for job in answer.body["jobs"]]
+    late_at = (slots[-1] + GRACE_MS + 1) / 1000
+    await until(lambda: time.time() > late_at, seconds + WAIT_SECONDS, lambda: "time stands still")
+    await server.start()
+    for job in ids:
+        await _until_finished(asker, job)
+    return dict(zip(misfires, ids, strict=True)), slots
+
+
+async def _until_finished(asker: Asker, job: str) -> None:
+    """No moment is to come, and nothing runs any more."""
+
+    async def finished() -> bool:
+        found = (await asker.get(f"/cron/jobs/{job}")).body
+        runs = await _log(asker, job)
+        return found["disabledReason"] == "finished" and all(
+            run["status"] in {"ok", "missed"} for run in runs
+        )
+
+    await until(finished, WAIT_SECONDS, lambda: f"{job} goes on")
+
+
+async def _log(asker: Asker, job: str) -> list[dict[str, Any]]:
+    """Newest first."""
+    answer = await asker.get(f"/cron/jobs/{job}/runs?limit=200")
+    assert answer.status == 200, answer
+    found: list[dict[str, Any]] = answer.body["runs"]
+    return found
 
 
 async def _create(asker: Asker, **job: Any) -> str:
@@ -299,6 +337,12 @@ async def _until_run(
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _told(slots: list[int]) -> tuple[str, str]:
+    """The one line about all these moments."""
+    first, last = _written(slots[0]), _written(slots[-1])
+    return "missed", f"{len(slots)} missed, from {first} to {last}"
 
 
 def _has(run: dict[str, Any], wanted: dict[str, Any]) -> bool:

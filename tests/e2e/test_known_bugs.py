@@ -11,6 +11,7 @@ import ast
 import asyncio
 import signal
 from collections import Counter
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e import checks
-from tests.e2e.world import ONE, POLICY, talking, world
+from tests.e2e.processes import until
+from tests.e2e.world import ONE, POLICY, World, talking, world
 from tests.fakes.chat_agent import Script
+from tests.fakes.waiting import WAIT_SECONDS, TooLate, in_time
 
 if TYPE_CHECKING:
     from tests.e2e.processes import Programs
@@ -301,21 +304,42 @@ def test_every_known_weakness_has_the_tests_that_the_table_names(weakness: str) 
 async def test_a_stop_waits_for_no_retry_and_the_next_life_makes_it(
     programs: Programs, tmp_path: Path, store_url: str
 ) -> None:
-    async with world(programs, tmp_path, store_url, "--drain-seconds", "30") as one:
-        one.agent.scripts["retry"] = Script(status=503, times=1)
+    async with world(programs, tmp_path, store_url, "--drain-seconds", "600") as one:
         await one.start()
-        policy = {"maxRetries": 1, "backoffMs": 1500}
-        parent = await one.say("retry", retryPolicy=policy)
-        child = await one.say("child", dependsOn=[parent])
-        waiting = await one.until_task(parent, state="queued", gate="delay")
-        one.server.send(signal.SIGTERM)
-        assert await one.server.end() == 0
+        parent, child, due = await in_time(lambda seconds: _stopped_in_a_wait(one, seconds))
+        found = {task.id: (task.state, task.attempts) for task in checks.finals(store_url)}
+        assert (found[parent], found[child]) == (("queued", 1), ("waiting_dependency", 0))
         await one.start()
         ended = [await one.end_of(task_id) for task_id in (parent, child)]
         assert [task["state"] for task in ended] == ["done", "done"]
         assert [task["attempts"] for task in ended] == [2, 1]
-        assert ended[0]["attemptLog"][1]["startedAt"] >= waiting["nextEligibleAt"]
-        assert [entry.message for entry in one.agent.requests] == ["retry", "retry", "child"]
+        assert ended[0]["attemptLog"][1]["startedAt"] >= due
+        asked = [len(one.asked(task["instruction"])) for task in ended]
+        assert asked == [2, 1]
+
+
+async def _stopped_in_a_wait(one: World, seconds: float) -> tuple[str, str, str]:
+    """A task whose server has stopped before it is tried again, its child, and when that is."""
+    message, wait_ms = f"retry {seconds}", int(seconds * 10_000)
+    one.agent.scripts[message] = Script(status=503, times=1)
+    policy = {"maxRetries": 1, "backoffMs": wait_ms, "jitter": 0}
+    parent = await one.say(message, retryPolicy=policy, params={"key": message})
+    child = await one.say(f"child {seconds}", dependsOn=[parent], params={"key": "child"})
+    await one.until_task(parent, attempts=1)
+    await until(lambda: _is_not_running(one, parent), WAIT_SECONDS, lambda: "it goes on")
+    due = (await one.task(parent)).get("nextEligibleAt", "")
+    one.server.send(signal.SIGTERM)
+    assert await one.server.end() == 0
+    if due <= datetime.now(UTC).isoformat():
+        await one.start()
+        for task_id in (parent, child):
+            await one.end_of(task_id)
+        raise TooLate("the wait was over before the server had stopped")
+    return parent, child, due
+
+
+async def _is_not_running(one: World, task_id: str) -> bool:
+    return (await one.task(task_id))["state"] not in {"assigned", "running"}
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ async def test_a_restart_on_the_same_file_takes_running_tasks_back_at_once(
 ) -> None:
     server = programs.server(f"sqlite:///{tmp_path / 'fairlane.db'}")
 
-    async def take_back() -> None:
+    async def take_back() -> list[Any]:
         async with Asker(server) as asker:
             tasks = [await asker.sleep(600_000) for _ in range(5)]
             await asker.until_tasks(tasks, state="running", attempts=1)
@@ -34,9 +34,16 @@ async def test_a_restart_on_the_same_file_takes_running_tasks_back_at_once(
             await server.start()
             with within(TAKEN_BACK_SECONDS_MAX):
                 await asker.until_tasks(tasks, state="running", attempts=2)
+            return [await asker.task(task) for task in tasks]
 
     await server.start()
-    await steadily(take_back)
+    tasks = await steadily(take_back)
+    for task in tasks:
+        lost, running = task["attemptLog"]
+        assert (task["state"], lost["outcome"]) == ("running", "retrying")
+        assert lost["endedAt"] <= running["startedAt"]
+        assert "endedAt" not in running
+    assert len(tasks) == 5
 
 
 async def test_a_server_that_was_idle_goes_on_after_a_restart_of_the_database(

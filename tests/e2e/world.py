@@ -57,7 +57,7 @@ class World(Asker):
         super().__init__(servers[0])
         self.agent = agent
         self.hook = hook
-        self.ready_at_ms = 0
+        self.ready_at_ms = self.gone_at_ms = 0
         self.servers = servers
         self._policy_file = policy_file
 
@@ -71,6 +71,7 @@ class World(Asker):
 
     async def restart(self) -> None:
         """`kill -9`, and start it again on what it has left."""
+        self.gone_at_ms = int(time.time() * 1000)
         self.server.kill()
         await self.start()
 
@@ -81,6 +82,7 @@ class World(Asker):
 
             def stands_still() -> bool:
                 """Frozen in a transaction it would keep the lock that all writers need."""
+                self.gone_at_ms = int(time.time() * 1000)
                 frozen.send(signal.SIGSTOP)
                 if not connection.execute(BUSY).fetchall():
                     return True

@@ -11,6 +11,7 @@ import pytest
 from fairlane import Fairlane
 from fairlane.core import errors
 from fairlane.core.errors import ExecutionFailed
+from tests.fakes.waiting import WAIT_SECONDS, TooLate, in_time, judge, steadily
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,11 +93,25 @@ async def test_a_moment_comes(app: Fairlane) -> None:
     async def ring(_: Work) -> None:
         heard.set()
 
-    at = datetime.now(UTC) + timedelta(milliseconds=200)
-    await made(app, "ring", schedule={"kind": "at", "at": at})
-    async with asyncio.timeout(60):
-        await heard.wait()
-    assert datetime.now(UTC) >= at
+    async def come(seconds: float) -> float:
+        heard.clear()
+        at = datetime.now(UTC) + timedelta(seconds=seconds / 2)
+        try:
+            await made(app, "ring", name=f"in-{seconds}", schedule={"kind": "at", "at": at})
+        except errors.InvalidRequest as error:
+            if "in the past" in error.message:
+                raise TooLate("its moment was over before it arrived") from None
+            raise
+        async with asyncio.timeout(WAIT_SECONDS):
+            await heard.wait()
+        return (datetime.now(UTC) - at).total_seconds()
+
+    async def judged() -> None:
+        late_seconds = await in_time(come)
+        assert late_seconds >= 0
+        judge(late_seconds, 2)
+
+    await steadily(judged)
 
 
 async def test_a_preview_takes_moments_of_python(app: Fairlane) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from fairlane import Fairlane
 from fairlane.bodies import TaskBody
+from fairlane.calling import given
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
 from fairlane.messages import MessageBody
-from fairlane.verbs import MessageFields, TaskFields, given, task_body
+from fairlane.verbs import MessageFields, TaskFields, task_body
 from tests.fakes.chat_agent import ChatAgent, Script
 from tests.fakes.waiting import eventually
 

@@ -59,6 +59,14 @@ async def steadily(scene: Callable[[], Awaitable[T]]) -> T:
         return [await scene() for _ in range(3)][-1]
 
 
+def steadily_here(scene: Callable[[], T]) -> T:
+    """The same without a loop."""
+    try:
+        return scene()
+    except TooSlow:
+        return [scene() for _ in range(3)][-1]
+
+
 async def in_time(scene: Callable[[float], Awaitable[T]]) -> T:
     """Play a scene that has so many seconds until a moment comes, or ten times as many."""
     for seconds in (0.3, 3.0):

@@ -6,12 +6,15 @@ Behind the door there is an echo, so that what gets through is seen.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 
 import pytest
 
-from fairlane.http.connections import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX
+from fairlane.http.connections import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, HttpConnection
+from tests.fakes.waiting import TooLate, TooSlow, in_time, steadily, within
 from tests.hostile.echo import Echo
-from tests.hostile.wires import HURRY_SECONDS, Door, Said, Wire
+from tests.hostile.wires import HURRY_SECONDS, Door, Said, Wire, door
 
 JSON = b"Content-Type: application/json\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -49,6 +52,7 @@ def check_refused(answers: list[Said], *statuses: int) -> None:
         b"GET / HTTP/1.0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: %h\r\nHost: %h\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: %h\r\nhost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: %h\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : %h\r\n\r\n",
         b"GET / HTTP/1.1\r\n Host: %h\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: %h\r\nBad Name: x\r\n\r\n",
@@ -75,6 +79,7 @@ def check_refused(answers: list[Said], *statuses: int) -> None:
         b"POST / HTTP/1.1\r\nHost: %h\r\n" + JSON + CHUNKED + b"-1\r\n{}",
         b"POST / HTTP/1.1\r\nHost: %h\r\n" + JSON + CHUNKED + b"2\r\n{}XX\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: %h\r\n" + JSON + CHUNKED + b"f" * 20 + b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: %h\r\n" + JSON + CHUNKED + b"0\r\nX-Fairlane: 1\r\n\r\n",
     ],
     ids=lambda raw: ascii(raw)[2:60],
 )
@@ -144,44 +149,73 @@ async def test_a_head_without_end_is_cut_off(entry: Door, echo: Echo, endless: b
 async def test_a_request_that_does_not_end_is_given_up(
     entry: Door, echo: Echo, begun: bytes
 ) -> None:
-    answers = await entry.say(begun.replace(b"%h", entry.host.encode()))
-    check_refused(answers, 408)
-    assert answers[0].json["code"] == "request_timeout"
-    assert echo.seen == []
+    async def begin() -> None:
+        with within(5):
+            answers = await entry.say(begun.replace(b"%h", entry.host.encode()))
+        check_refused(answers, 408)
+        assert answers[0].json["code"] == "request_timeout"
+        assert echo.seen == []
+
+    await steadily(begin)
 
 
 @pytest.mark.parametrize("slow", ["head", "body"])
 async def test_dripping_does_not_help(entry: Door, echo: Echo, slow: str) -> None:
-    wire = await entry.open()
-    head = f"POST /x HTTP/1.1\r\nHost: {entry.host}\r\nContent-Length: 9999\r\n".encode()
-    await wire.send(head + JSON + (b"\r\n" if slow == "body" else b""))
-    dripping = asyncio.create_task(_drip(wire, b"{" if slow == "body" else b"X: y\r\n"))
-    answers = await wire.answers()
-    dripping.cancel()
-    await asyncio.gather(dripping, return_exceptions=True)
-    await wire.close()
-    assert [one.status for one in answers] == [408]
-    assert echo.seen == []
+    async def drip() -> None:
+        wire = await entry.open()
+        head = f"POST /x HTTP/1.1\r\nHost: {entry.host}\r\nContent-Length: 9999\r\n".encode()
+        await wire.send(head + JSON + (b"\r\n" if slow == "body" else b""))
+        drops: list[bytes] = []
+        dripping = asyncio.create_task(_drip(wire, b"{" if slow == "body" else b"X: y\r\n", drops))
+        with within(5):
+            answers = await wire.answers()
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
+        await wire.close()
+        assert [one.status for one in answers] == [408]
+        assert echo.seen == []
+        if len(drops) < 3:
+            raise TooSlow("the machine stood still, and nothing has dripped")
+
+    await steadily(drip)
 
 
-async def _drip(wire: Wire, piece: bytes) -> None:
+async def _drip(wire: Wire, piece: bytes, drops: list[bytes]) -> None:
+    """Some within the time for a request, and never as many as are too many."""
     while True:
         await wire.send(piece)
+        drops.append(piece)
         await asyncio.sleep(HURRY_SECONDS / 10)
 
 
-async def test_a_large_body_has_time_as_long_as_it_comes(entry: Door, echo: Echo) -> None:
+async def test_a_large_body_has_time_as_long_as_it_comes(echo: Echo) -> None:
+    """Three times as long as a request may take of which nothing comes."""
+
+    async def send(seconds: float) -> None:
+        class Timed(HttpConnection):
+            read_seconds = seconds
+
+        async with door(echo, Timed) as entry:
+            wire = await entry.open()
+            head = f"POST /x HTTP/1.1\r\nHost: {entry.host}\r\nConnection: close\r\n"
+            length = f"Content-Length: {len(piece) * pieces}\r\n\r\n"
+            await wire.send(head.encode() + JSON + length.encode())
+            latest, gaps = time.monotonic(), []
+            with contextlib.suppress(ConnectionError):  # a server that has given up hangs up
+                for _ in range(pieces):
+                    await wire.send(piece)
+                    await asyncio.sleep(seconds / 2)  # time is what is tested here
+                    gaps.append(time.monotonic() - latest)
+                    latest = time.monotonic()
+            answers = await wire.answers()
+            await wire.close()
+        if max(gaps, default=0) > seconds * 0.7:
+            raise TooLate("the machine stood still, and nothing came for as long as may be")
+        assert [one.status for one in answers] == [200]
+
     piece, pieces = b" " * 1_500_000, 6
-    wire = await entry.open()
-    head = f"POST /x HTTP/1.1\r\nHost: {entry.host}\r\nConnection: close\r\n"
-    length = f"Content-Length: {len(piece) * pieces}\r\n\r\n"
-    await wire.send(head.encode() + JSON + length.encode())
-    for _ in range(pieces):
-        await wire.send(piece)
-        await asyncio.sleep(HURRY_SECONDS / 2)
-    assert [one.status for one in await wire.answers()] == [200]
-    await wire.close()
-    assert echo.seen == [("POST", "/x", len(piece) * pieces)]
+    await in_time(send)
+    assert echo.seen[-1] == ("POST", "/x", len(piece) * pieces)
 
 
 async def test_line_breaks_between_requests_do_not_keep_a_connection(entry: Door) -> None:

@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,25 +105,38 @@ def soon(case: Any) -> Any:
 
 
 def test_whatever_the_document_allows_is_answered_as_it_tells(api: Any) -> None:
-    for found in api.get_all_operations():
-        operation = found.ok()
+    statuses: Counter[int] = Counter()
+    operations = [found.ok() for found in api.get_all_operations()]
+    for operation in operations:
 
         @settings(FEW, max_examples=EXAMPLES)
         @given(case=operation.as_strategy())
         def try_it(case: Any) -> None:
             answer = soon(case).call(headers=JSON, timeout=ANSWER_SECONDS)
             case.validate_response(answer, checks=CHECKS)
+            statuses[answer.status_code] += 1
 
         try_it()
+    assert max(statuses) < 500
+    assert statuses.total() > 2 * len(operations) > 100, statuses
 
 
 async def test_a_refused_request_has_changed_nothing() -> None:
+    statuses: Counter[int] = Counter()
     async with MemoryFairlane(policy=STILL) as app:
-        tried = Tried(Inside(app))
+        inside = Inside(app)
+        tried = Tried(inside)
         described = (await tried.ask("GET", "/openapi.json")).json
         for found in schema_of(described, "http://127.0.0.1").get_all_operations():
             for case in made_up(found.ok().as_strategy()):
-                await tried.ask(case.method, target(case), **sent(soon(case)))
+                before = inside.kept()
+                answer = await tried.ask(case.method, target(case), **sent(soon(case)))
+                statuses[answer.status] += 1
+                assert answer.status < 400 or inside.kept() == before, (case, answer)
+    assert max(statuses) < 500
+    # There were many of both kinds.
+    assert sum(count for status, count in statuses.items() if status < 300) > 50, statuses
+    assert sum(count for status, count in statuses.items() if status >= 400) > 100, statuses
 
 
 def made_up(cases: Any) -> list[Any]:

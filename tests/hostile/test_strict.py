@@ -22,9 +22,17 @@ TASK = (
 
 
 def refused(raw: bytes) -> str:
-    with pytest.raises(InvalidRequest) as found:
+    message = complaint(raw)
+    assert message is not None, "it was taken"
+    return message
+
+
+def complaint(raw: bytes) -> str | None:
+    try:
         strict.check_any(raw)
-    return found.value.message
+    except InvalidRequest as error:
+        return error.message
+    return None
 
 
 def nested(depth: int, inner: str = "1") -> bytes:
@@ -53,7 +61,7 @@ def nested(depth: int, inner: str = "1") -> bytes:
     ],
 )
 def test_what_is_within_bounds_is_taken(raw: bytes) -> None:
-    strict.check_any(raw)
+    assert complaint(raw) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,8 @@ VALUES = st.recursive(
 def test_no_text_is_taken_for_a_key(
     value: Any, separators: tuple[str, str], *, escaped: bool
 ) -> None:
-    strict.check_any(json.dumps(value, separators=separators, ensure_ascii=escaped).encode())
+    raw = json.dumps(value, separators=separators, ensure_ascii=escaped).encode()
+    assert complaint(raw) is None
 
 
 @settings(max_examples=150, deadline=None)

@@ -14,8 +14,9 @@ import uvicorn
 
 from fairlane.http.browsers import LOOPBACK, Doorkeeper, authorities
 from fairlane.http.connections import HttpConnection
+from tests.fakes.waiting import WAIT_SECONDS, eventually
 
-SECONDS_MAX = 5.0
+SECONDS_MAX = WAIT_SECONDS
 HURRY_SECONDS = 0.3
 
 Message = MutableMapping[str, Any]
@@ -26,9 +27,10 @@ App = Callable[
 
 
 class Hurried(HttpConnection):
-    """As the real one, but nobody has to wait ten seconds for it."""
+    """As the real one, but nobody has to wait ten seconds for it, or thirty."""
 
     read_seconds = HURRY_SECONDS
+    write_seconds = HURRY_SECONDS
 
 
 class Said(NamedTuple):
@@ -134,9 +136,7 @@ async def door(
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve([listener]))
     try:
-        async with asyncio.timeout(SECONDS_MAX):
-            while not server.started:  # noqa: ASYNC110 - nobody announces it
-                await asyncio.sleep(0.005)
+        await eventually(lambda: server.started)
         yield Door(port)
     finally:
         server.should_exit = True

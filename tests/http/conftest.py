@@ -83,6 +83,7 @@ async def early(
         early = Early(server, hooks)
         await early.begin()
         yield early
+        await early.end()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

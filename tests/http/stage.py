@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ONE = "one"  # one task at a time
 TWO = "two"  # two
+UNUSED = "unused"  # two, but no test ever submits to it
 SHARED = "shared"  # four, of which one agent may have two
 TINY = "tiny"  # five may wait, three of one agent; nothing starts
 HELD = "held"  # nothing starts
@@ -30,6 +31,7 @@ POLICY: dict[str, Any] = {
     "lanes": {
         ONE: {"maxInflight": 1},
         TWO: {"maxInflight": 2},
+        UNUSED: {"maxInflight": 2},
         SHARED: {"maxInflight": 4, "maxPerAgentInflight": 2},
         TINY: {"maxInflight": 1, "maxQueueSize": 5, "maxPerAgent": 3, "paused": True},
         HELD: {"maxInflight": 1, "paused": True},

@@ -222,6 +222,24 @@ async def test_every_other_route_says_who_may_ask() -> None:
     assert all(isinstance(route, Route) for route in ROUTES.values())
 
 
+async def test_the_list_of_routes_tells_who_asks_what_is_refused_and_why(callers: Callers) -> None:
+    alice = await callers.alice()
+    refused: dict[str, dict[str, str]] = {}
+    for token, scopes, agent in (
+        (callers.root, ALL, None),
+        (await callers.of(None, "read"), ["read"], None),
+        (alice, OF_AGENTS, ALICE),
+    ):
+        refused = (await callers.ask("GET", "/", token=token)).json["refused"]
+        assert {(method, path) for path, why in refused.items() for method in why} == {
+            key
+            for key, route in ROUTES.items()
+            if route.scope not in (None, *scopes) or (agent and not route.agents)
+        }
+    pause = await callers.ask("POST", "/lanes/main/pause", {}, token=alice)
+    assert (pause.status, pause.error) == (403, refused["/lanes/{name}/pause"]["POST"])
+
+
 async def test_every_route_with_a_name_in_it_is_asked_by_name() -> None:
     named = {path for _, path in ROUTES if "{" in path}
     assert [path for path in named if not path.startswith(tuple(NAMES))] == []

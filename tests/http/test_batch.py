@@ -172,7 +172,8 @@ async def test_a_batch_of_bad_items_only_is_still_answered_item_by_item(stage: S
 
 
 async def test_a_callback_that_is_not_allowed_rejects_every_item(stage: Stage) -> None:
-    answer = await post(stage, item(stage), item(stage), callbackUrl="http://127.0.0.1:9/hook")
+    own = item(stage, callbackUrl=stage.hooks.new().url)
+    answer = await post(stage, item(stage), own, callbackUrl="http://127.0.0.1:9/hook")
     assert answer.status == 202
     for one in answer.json["tasks"]:
         assert (one["state"], one["code"]) == ("rejected", "invalid_request")

@@ -181,10 +181,15 @@ async def test_a_filter_is_required_and_has_to_be_right(work: Work, verb: str) -
 
 @on_sqlite
 @pytest.mark.parametrize("verb", VERBS)
-async def test_an_empty_filter_is_no_filter(work: Work, verb: str) -> None:
+async def test_an_empty_filter_is_refused_also_beside_one_that_is_not(
+    work: Work, verb: str
+) -> None:
     task_id = await work.submit(lane=HELD)
-    empty: list[dict[str, Any]] = [{"agentId": ""}, {"state": ""}, {"state": []}, {"lane": ""}]
-    for body in empty:
-        answer = await work.bulk(verb, **body)
-        assert answer.status == 400, body
+    names = ["agentId", "state", "lane", "sessionKey", "batchId", "kind"]
+    empty: list[tuple[str, Any]] = [*((name, "") for name in names), ("state", []), ("state", " ,")]
+    for name, value in empty:
+        for others in ({}, {"agentId": work.agent, "lane": HELD}):
+            answer = await work.bulk(verb, **{**others, name: value})
+            assert (answer.status, answer.code) == (400, "invalid_request"), (name, others)
+            assert f"'{name}' is empty" in answer.error
     assert await work.states(task_id) == ["queued"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.waiting import TooLate, in_time
+from tests.fakes.waiting import TooLate, in_time, judge, steadily
 from tests.http.api import Answer, eventually
 from tests.http.stage import HELD, Stage, on_sqlite
 
@@ -308,6 +308,16 @@ async def test_secrets_are_masked_and_kept(stage: Stage) -> None:
     assert "field 'task.llmConfig.apiKey' is masked" in refused.error
 
 
+async def test_a_kept_secret_is_not_sent_where_a_change_says(stage: Stage) -> None:
+    job = await made(stage, task={"instruction": "x", "llmConfig": {"apiKey": "sk-12345"}})
+    elsewhere = {"apiKey": "***", "baseUrl": "https://evil.example"}
+    refused = await patch(stage, job, task={"llmConfig": elsewhere})
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert "field 'task.llmConfig.baseUrl' may not change" in refused.error
+    own = {**elsewhere, "apiKey": "sk-own-12345"}
+    assert (await patch(stage, job, task={"llmConfig": own})).status == 200
+
+
 # -------------------------------------------------------------------- running
 
 
@@ -382,13 +392,19 @@ async def test_a_job_that_keeps_failing_is_switched_off(stage: Stage) -> None:
 
 @pytest.mark.slow
 async def test_a_moment_comes_and_its_job_goes(stage: Stage) -> None:
-    job = await made_for_soon(stage)
-    at = job["schedule"]["atMs"]
-    assert (job["nextRunAtMs"], job["deleteAfterRun"]) == (at, True)
-    entry = await ended(stage, job)
-    assert (entry["trigger"], entry["status"]) == ("schedule", "ok")
-    assert datetime.fromisoformat(entry["scheduledAt"]).timestamp() * 1000 == at
-    assert (await stage.api.get(f"/cron/jobs/{job['id']}")).status == 404
+    async def come() -> None:
+        job = await made_for_soon(stage)
+        at = job["schedule"]["atMs"]
+        assert (job["nextRunAtMs"], job["deleteAfterRun"]) == (at, True)
+        entry = await ended(stage, job)
+        assert (entry["trigger"], entry["status"]) == ("schedule", "ok")
+        assert datetime.fromisoformat(entry["scheduledAt"]).timestamp() * 1000 == at
+        assert (await stage.api.get(f"/cron/jobs/{job['id']}")).status == 404
+        late_ms = datetime.fromisoformat(entry["startedAt"]).timestamp() * 1000 - at
+        assert late_ms >= 0
+        judge(late_ms / 1000, 2)
+
+    await steadily(come)
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ async def test_a_schema_that_is_too_old_is_not_ready(serve: Serve, tmp_path: Pat
     connection.pragma("user_version", newest)
     connection.close()
     await becomes(server.api)
+    assert (await server.api.get("/health/ready")).status == 200
 
 
 # --- a node in this process -----------------------------------------------------------------------

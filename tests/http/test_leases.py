@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 
@@ -14,7 +13,7 @@ from fairlane import bodies
 from fairlane.engine.requests import Submit
 from fairlane.http.app import HttpApp
 from fairlane.testing import MemoryFairlane
-from tests.fakes.waiting import TooLate, in_time, steadily, within
+from tests.fakes.waiting import judge, steadily, within
 from tests.http.api import Answer, Api, eventually
 from tests.http.conftest import Serve
 from tests.http.stage import on_sqlite
@@ -54,8 +53,15 @@ class Ext:
         return found
 
     async def lease(self, **fields: Any) -> dict[str, Any]:
-        (lease,) = await self.leases(waitMs=5000, **fields)
+        (lease,) = await self.leases(waitMs=60_000, **fields)
         return lease
+
+    async def waiting(self) -> asyncio.Task[list[dict[str, Any]]]:
+        """A lease that is asked for and waits, when nobody else does."""
+        await waits(self.api, 0)
+        asked = asyncio.create_task(self.leases(waitMs=60_000))
+        await waits(self.api, 1)
+        return asked
 
     async def say(self, lease: dict[str, Any], verb: str, **body: Any) -> Answer:
         return await self.api.post(f"/leases/{lease['leaseId']}/{verb}", body)
@@ -65,6 +71,16 @@ class Ext:
         assert answer.status == 200, answer
         shape: dict[str, Any] = answer.json
         return shape
+
+
+async def waits(api: Api, count: int) -> None:
+    """Until so many wait for work at this server."""
+
+    async def look() -> bool | None:
+        lines = (await api.get("/metrics")).raw.decode().splitlines()
+        return f"fairlane_lease_waits {count}" in lines or None
+
+    await eventually(look)
 
 
 @pytest.fixture
@@ -210,16 +226,22 @@ async def test_a_token_that_is_not_the_leases_own_is_lost(ext: Ext) -> None:
 
 
 async def test_an_expired_lease_counts_an_attempt_and_is_fenced(ext: Ext) -> None:
-    task_id = await ext.submit(retryPolicy={"maxRetries": 1, "backoffMs": 0})
-    zombie = await ext.lease(ttlMs=50)
-    heir = await ext.lease()
-    assert (heir["taskId"], heir["attempt"]) == (task_id, 2)
-    late = await ext.say(zombie, "complete", result="late")
-    assert (late.status, late.code) == (409, "lease_lost")
-    await ext.well(heir, "complete", result="real")
-    task = await ext.api.show(task_id)
-    assert (task["result"], task["attempts"]) == ("real", 2)
-    assert "lease ran out" in task["attemptLog"][0]["error"]
+    async def expire() -> None:
+        task_id = await ext.submit(retryPolicy={"maxRetries": 1, "backoffMs": 0})
+        zombie = await ext.lease(ttlMs=50)
+        heir = await ext.lease()
+        assert (heir["taskId"], heir["attempt"]) == (task_id, 2)
+        late = await ext.say(zombie, "complete", result="late")
+        assert (late.status, late.code) == (409, "lease_lost")
+        await ext.well(heir, "complete", result="real")
+        task = await ext.api.show(task_id)
+        assert (task["result"], task["attempts"]) == ("real", 2)
+        lost = task["attemptLog"][0]
+        assert "lease ran out" in lost["error"]
+        assert lost["endedAt"] >= zombie["leaseExpiresAt"]
+        judge(ms_between(zombie["leaseExpiresAt"], lost["endedAt"]) / 1000, 2)
+
+    await steadily(expire)
 
 
 @on_sqlite
@@ -351,8 +373,7 @@ async def test_a_wait_ends_with_nothing_when_its_time_is_up(ext: Ext) -> None:
 
 async def test_a_waiting_worker_is_woken_by_a_new_task_at_once(ext: Ext) -> None:
     async def wake() -> None:
-        waiting = asyncio.create_task(ext.leases(waitMs=30_000))
-        await asyncio.sleep(0.05)  # long enough to wait; right or not, it is the same answer
+        waiting = await ext.waiting()
         with within(2):
             task_id = await ext.submit()
             (lease,) = await waiting
@@ -363,22 +384,22 @@ async def test_a_waiting_worker_is_woken_by_a_new_task_at_once(ext: Ext) -> None
 
 
 async def test_a_withdrawn_wait_is_answered_at_once(ext: Ext) -> None:
-    waiting = asyncio.create_task(ext.leases(waitMs=30_000))
+    async def withdraw() -> None:
+        waiting = await ext.waiting()
+        with within(2):
+            answer = await ext.api.post("/leases/withdraw", {"worker": ext.name})
+            assert (answer.status, answer.json["withdrawn"]) == (200, 1)
+            assert await waiting == []
+        again = await ext.api.post("/leases/withdraw", {"worker": ext.name})
+        assert (again.status, again.json["withdrawn"]) == (200, 0)
 
-    async def withdrawn() -> int | None:
-        answer = await ext.api.post("/leases/withdraw", {"worker": ext.name})
-        assert answer.status == 200, answer
-        return answer.json["withdrawn"] or None
-
-    assert await eventually(withdrawn) == 1
-    assert await waiting == []
+    await steadily(withdraw)
 
 
 async def test_whoever_hangs_up_while_waiting_gets_no_lease(work: Work) -> None:
     """Its lane has one slot: had the gone worker been given the task, nobody else could have it."""
     ext = Ext(work, lane=QUEUE)
-    gone = asyncio.create_task(ext.ask(waitMs=30_000))
-    await asyncio.sleep(0.05)
+    gone = await ext.waiting()
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     task_id = await ext.submit()
@@ -429,20 +450,18 @@ async def test_what_was_granted_to_somebody_who_is_gone_comes_back_at_once(
 
 
 async def test_a_server_that_stops_lets_waiting_workers_go(serve: Serve) -> None:
-    async def stop(seconds: float) -> None:
+    async def stop() -> None:
         server = await serve()
         body = {"worker": "w", "waitMs": 60_000}
         waiting = asyncio.create_task(server.api.post("/leases", body))
-        await asyncio.sleep(seconds / 3)
-        server.signal()
-        (answer,) = await asyncio.gather(waiting, return_exceptions=True)
-        assert await server.exit_code() == 0
-        if isinstance(answer, aiohttp.ClientError) or getattr(answer, "status", 0) == 503:
-            raise TooLate("it stopped before it had heard of the worker")
-        assert isinstance(answer, Answer), answer
+        await waits(server.api, 1)
+        with within(5):
+            server.signal()
+            answer = await waiting
+            assert await server.exit_code() == 0
         assert (answer.status, answer.json["leases"]) == (200, [])
 
-    await in_time(stop)
+    await steadily(stop)
 
 
 async def test_a_lease_outlives_the_server_that_gave_it(serve: Serve) -> None:

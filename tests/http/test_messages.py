@@ -107,6 +107,19 @@ async def test_messages_of_one_sender_become_one_run(work: Work) -> None:
     assert task["metadata"] == {"id": "c", "first": 1}
 
 
+async def test_a_message_does_not_tell_the_secret_of_another_where_to_go(work: Work) -> None:
+    talk = await Talk(work).unhurried()
+    secret, elsewhere = {"apiKey": "sk-12345"}, {"baseUrl": "https://evil.example"}
+    apart: dict[str, Any] = {"handler": None, "lane": HELD, "debounceMs": WINDOW}
+    first = await talk.say("Hello", **apart, llmConfig=secret)
+    merged = await talk.post("there", **apart, llmConfig={"model": "m"})
+    assert (merged.json["taskId"], merged.json["merged"]) == (first, True)
+    other = await talk.say("you", **apart, llmConfig=elsewhere)
+    assert other != first
+    assert (await talk.api.show(first))["llmConfig"] == {"apiKey": "***", "model": "m"}
+    assert (await talk.api.show(other))["llmConfig"] == elsewhere
+
+
 async def test_a_growing_message_shows_until_when_it_waits(work: Work) -> None:
     talk = await Talk(work).unhurried()
     task = await talk.api.show(await talk.say("a", debounceMs=WINDOW))

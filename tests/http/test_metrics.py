@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +99,35 @@ def assert_same(found: Scraped, url: str) -> None:
     finished = found.by_lane("fairlane_tasks_finished_total")
     finished.subtract(found.by_lane("fairlane_tasks_revived_total"))
     assert +finished == Counter({key: n for key, n in states.items() if key[1] in ENDED})
+    happened = events_of(url)
+    assert found.by_lane("fairlane_tasks_retried_total") == lanes_in(happened, "task.retrying")
+    assert found.by_lane("fairlane_parkings_total") == lanes_in(happened, "task.parked")
     dispatched = rows(url, "SELECT name, dispatched FROM lane WHERE dispatched > 0")
     assert found.by_lane("fairlane_wait_seconds_count") == Counter(
         {(lane,): count for lane, count in dispatched}
     )
+
+
+def events_of(url: str) -> Numbers:
+    query = "SELECT lane, type, count(*) FROM event JOIN task USING (seq) GROUP BY lane, type"
+    return Counter({(lane, kind): count for lane, kind, count in rows(url, query)})
+
+
+def assert_runs(found: Scraped, url: str) -> None:
+    """Each run that was begun has been measured, but for those that go on."""
+    begun = lanes_in(events_of(url), "task.started")
+    begun.subtract(lanes_in(by_state(url), "running"))
+    assert found.by_lane("fairlane_run_seconds_count") == +begun
+
+
+def assert_webhooks(found: Scraped, url: str) -> None:
+    tried = rows(url, "SELECT coalesce(sum(attempts), 0) FROM delivery")[0][0]
+    states = dict(rows(url, "SELECT state, count(*) FROM delivery GROUP BY state"))
+    counted = found.by_lane("fairlane_webhooks_total")
+    assert counted.total() == tried
+    assert counted["delivered",] == states.get("delivered", 0)
+    assert counted["given_up",] == states.get("given_up", 0)
+    assert found.values["fairlane_webhooks_owed",] == states.get("due", 0)
 
 
 def assert_standing(found: Scraped, url: str) -> None:
@@ -152,9 +178,11 @@ async def test_the_numbers_are_those_of_the_store(
     found = await eventually(settled)
     assert_same(found, store_url)
     assert_standing(found, store_url)
+    assert_runs(found, store_url)
+    assert_webhooks(found, store_url)
     values = found.values
     assert values["fairlane_tasks_running", ONE] == values["fairlane_slots_in_use", ONE] == 1
-    assert values["fairlane_tasks_parked_total", "main"] == 1
+    assert values["fairlane_parkings_total", "main"] == 1
     assert values["fairlane_tasks_expired_total", HELD] == 1
     assert values["fairlane_tasks_retried_total", "browser"] == 1
     assert values["fairlane_tasks_revived_total", "browser", "failed"] == 2
@@ -200,6 +228,7 @@ async def test_under_load_the_numbers_only_grow_and_end_where_the_store_does(
                 assert after.values[key] >= value, key
     assert_same(seen[-1], store_url)
     assert_standing(seen[-1], store_url)
+    assert_runs(seen[-1], store_url)
     finished = seen[-1].by_lane("fairlane_tasks_finished_total")
     assert finished == Counter(
         {("main", "done"): 240, ("browser", "failed"): 40, (HELD, "cancelled"): 40}
@@ -218,6 +247,23 @@ async def test_only_lanes_and_fixed_words_tell_series_apart(work: Work) -> None:
     assert found.kinds["fairlane_tasks_waiting"] == "gauge"
     assert found.values["process_cpu_seconds_total",] > 0
     assert found.values["process_resident_memory_bytes",] > 1_000_000
+
+
+async def test_names_and_units_are_those_of_prometheus(work: Work) -> None:
+    text = (await work.api.get("/metrics")).raw.decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    told = dict(re.findall(r"^# HELP (\S+) (\S.*)\.$", text, re.MULTILINE))
+    assert kinds.keys() == told.keys()
+    assert text.count("# TYPE ") == len(kinds) > 25  # none twice
+    bare = [name.removesuffix("_total") for name in kinds]
+    assert len(set(bare)) == len(bare)  # OpenMetrics knows a counter by its name without the ending
+    for name, kind in kinds.items():
+        assert name.endswith("_total") == (kind == "counter"), name
+        assert not re.search(r"_(ms|milli\w*|minutes|kb|mb|percent|count|sum|bucket)$", name), name
+        if kind == "histogram":
+            assert name.endswith(("_seconds", "_size")), name
+    started = float(re.findall(r"^process_start_time_seconds (\S+)$", text, re.MULTILINE)[0])
+    assert 0 < datetime.now(UTC).timestamp() - started < 3600
 
 
 async def test_histograms_are_whole(work: Work) -> None:
@@ -246,12 +292,34 @@ async def test_who_follows_is_counted(work: Work) -> None:
         return (await scrape(work.api)).values["fairlane_stream_clients",] == before + 1 or None
 
     async with work.stream():
-        await eventually(counted)
+        assert await eventually(counted)
 
     async def gone() -> bool | None:
         return (await scrape(work.api)).values["fairlane_stream_clients",] == before or None
 
-    await eventually(gone)
+    assert await eventually(gone)
+
+
+async def test_who_waits_for_work_is_counted(serve: Serve) -> None:
+    server = await serve()
+
+    async def counted(expected: int) -> None:
+        async def look() -> bool | None:
+            found = await scrape(server.api)
+            return found.values["fairlane_lease_waits",] == expected or None
+
+        await eventually(look)
+
+    asked = [
+        asyncio.create_task(server.api.post("/leases", {"worker": worker, "waitMs": 60_000}))
+        for worker in ("stays", "goes")
+    ]
+    await counted(2)
+    asked[1].cancel()
+    await counted(1)
+    await server.api.submit(handler="elsewhere")
+    assert (await asked[0]).json["granted"] == 1
+    await counted(0)
 
 
 @pytest.mark.slow

@@ -6,10 +6,12 @@ document changes only what it names and takes effect at once.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.waiting import steadily, within
 from tests.http.api import eventually
 from tests.http.stage import HANG, Stage
 
@@ -60,6 +62,18 @@ async def test_a_changed_file_changes_what_it_names_and_nothing_else(serve: Serv
     await reload(server, ours, maxQueueSize=3, maxPerAgentFlight=2)
 
 
+async def test_a_changed_file_acts_within_a_second(reloaded: Server) -> None:
+    numbers = itertools.count(31)
+
+    async def change() -> None:
+        number = next(numbers)
+        with within(1):
+            await reload(reloaded, {"scheduler": {"maxInflight": number}}, maxInflight=number)
+        assert (await limits(reloaded))["maxInflight"] == number
+
+    await steadily(change)
+
+
 async def test_zeros_and_nulls_keep_what_was(reloaded: Server) -> None:
     server = reloaded
     names = ("maxPerAgent", "maxInflight", "maxPerAgentInflight", "resultTTLSec", "workerCount")
@@ -105,6 +119,7 @@ async def test_after_a_wrong_file_and_none_at_all_a_good_one_is_taken(reloaded: 
 
     await eventually(complained)
     await reload(reloaded, {"scheduler": {"maxQueueSize": 701}}, maxQueueSize=701)
+    assert (await limits(reloaded))["maxQueueSize"] == 701
 
 
 async def test_a_higher_limit_starts_waiting_work_at_once(

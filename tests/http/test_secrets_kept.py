@@ -137,17 +137,18 @@ async def run_everything(scene: Scene) -> dict[str, str]:
 
 
 async def looked_at(server: Server, path: str) -> bytes:
-    """What a route says at once; a stream would go on."""
-    found = b""
-    with contextlib.suppress(TimeoutError):
-        async with (
-            asyncio.timeout(SILENCE_SECONDS),
-            aiohttp.ClientSession(trust_env=False) as session,
-            session.get(server.url + path) as answer,
-        ):
-            async for piece in answer.content.iter_any():
+    """What a route says; of a stream all that comes before it is silent."""
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.get(server.url + path) as answer,
+    ):
+        if answer.content_type != "text/event-stream":
+            return await answer.read()
+        found = await answer.content.readany()
+        with contextlib.suppress(TimeoutError):
+            while piece := await asyncio.wait_for(answer.content.readany(), SILENCE_SECONDS):
                 found += piece
-    return found
+        return found
 
 
 def _values(path: str, ids: dict[str, str]) -> list[str]:

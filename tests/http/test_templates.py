@@ -264,6 +264,25 @@ async def test_a_masked_secret_without_a_kept_one_is_refused(stage: Stage) -> No
     assert (kept.status, kept.json["llmConfig"]) == (200, {"apiKey": "***", "model": "m"})
 
 
+ELSEWHERE = {"baseUrl": "https://evil.example"}
+
+
+async def test_a_kept_secret_is_not_sent_where_a_caller_says(stage: Stage) -> None:
+    kept = {"apiKey": "sk-12345", "baseUrl": "https://llm.example"}
+    template = await made(stage, llmConfig=kept)
+    path = f"/templates/{template['id']}"
+    used = await submit(stage, template, overrides={"llmConfig": ELSEWHERE})
+    changed = await stage.api.ask("PATCH", path, {"llmConfig": {"apiKey": "***", **ELSEWHERE}})
+    for answer in (used, changed):
+        assert (answer.status, answer.code) == (400, "invalid_request"), answer
+        assert "baseUrl' may not change" in answer.error
+    assert (await stage.api.get(path)).json == template
+    own = {"apiKey": "sk-own-12345", **ELSEWHERE}
+    used = await submit(stage, template, overrides={"llmConfig": own})
+    changed = await stage.api.ask("PATCH", path, {"llmConfig": own})
+    assert (used.status, changed.status) == (202, 200)
+
+
 # -------------------------------------------------------------------- using
 
 

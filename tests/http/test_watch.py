@@ -106,8 +106,14 @@ async def test_history_tells_what_was_done(
     assert all(point["waitP50Ms"] <= point["waitP95Ms"] for point in measured)
     assert any(point["runP50Ms"] is not None for point in measured)
     assert found["agents"] == [{"agentId": work.agent, "share": 1.0, "fairShare": 1.0}]
+    query = {"window": "5m", "shares": "true"}
+    steps = (await server.api.get("/stats/history", **query)).json
+    assert sum(point["spanMs"] for point in steps["points"]) > 0
+    (mine,) = steps["agents"]
+    assert len(mine["shares"]) == len(mine["fairShares"]) == len(steps["points"])
+    assert {*mine["shares"]} - {None} == {1.0}
     assert (await history("1h"))["stepMs"] == 30_000
-    assert (await history("24h"))["stepMs"] == 900_000
+    assert (await history("24h"))["stepMs"] == 300_000
     await work.clear()
 
 
@@ -115,3 +121,29 @@ async def test_an_unknown_window_is_refused(work: Work) -> None:
     answer = await work.api.get("/stats/history", window="5min")
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert "'window' must be one of 5m, 1h, 24h" in answer.error
+
+
+async def test_to_one_agent_all_others_are_one(serve: Serve) -> None:
+    server = await serve()
+    for agent in ("mine", "theirs", "also"):
+        await server.api.submit(handler="sleep", agentId=agent, params={"ms": 600_000})
+
+    async def seen() -> Any:
+        found = (await server.api.get("/stats/history")).json["agents"]
+        return len(found) == 3 or None
+
+    await eventually(seen)
+    body = {"name": "m", "agentId": "mine", "scopes": ["read"]}
+    token = (await server.api.post("/tokens", body)).json["token"]
+    answer = await server.api.ask(
+        "GET", "/stats/history?shares=1", headers={"Authorization": f"Bearer {token}"}
+    )
+    mine, others = answer.json["agents"]
+    assert (mine["agentId"], others["agentId"]) == ("mine", None)
+    assert mine["share"] + others["share"] == pytest.approx(1, abs=0.001)
+    for kind in ("shares", "fairShares"):
+        sums = [
+            sum(both) for both in zip(mine[kind], others[kind], strict=True) if None not in both
+        ]
+        assert sums == [pytest.approx(1, abs=0.01)] * len(sums)
+        assert sums

@@ -37,6 +37,12 @@ def queued(client: Client) -> Names:
     return {"task": task["taskId"]}
 
 
+def depending(client: Client) -> Names:
+    names = queued(client)
+    client.submit(handler="nobody", agent="a1", depends_on=[names["task"]])
+    return names
+
+
 def cancelled(client: Client) -> Names:
     names = queued(client)
     client.cancel(names["task"])
@@ -120,9 +126,19 @@ _TASKS = {
         file=[{"handler": "nobody"}, {"handler": ""}],
     ),
     "tasks": Case(
-        "tasks --agent a1 --state queued,running --limit 5",
-        {"agentId": "a1", "state": ["queued", "running"], "limit": 5},
-        queued,
+        "tasks --agent a1 --state waiting_dependency --depends-on {task} --text BODY --brief "
+        "--lane main --kind handler --limit 5",
+        {
+            "agentId": "a1",
+            "state": ["waiting_dependency"],
+            "dependsOn": "{task}",
+            "text": "BODY",
+            "brief": True,
+            "lane": "main",
+            "kind": "handler",
+            "limit": 5,
+        },
+        depending,
     ),
     "show": Case("show {task}", {"taskId": "{task}"}, queued),
     "why": Case("why {task}", {"taskId": "{task}"}, queued),

@@ -78,7 +78,7 @@ def _shape(result: CallToolResult) -> dict[str, Any]:
     return shape
 
 
-async def work(client: Client) -> None:
+async def work(client: Client) -> dict[str, Any]:
     """Hand in a task, take it, do it, and look what became of it."""
     task = await told(client, "submit", handler="summarise", agentId="a1", params={"n": 1})
     why = await told(client, "why", taskId=task["taskId"])
@@ -97,9 +97,10 @@ async def work(client: Client) -> None:
     assert await told(client, "show", taskId=task["taskId"]) == done
     assert (await told(client, "output", taskId=task["taskId"]))["text"] == "so far"
     assert (await refused(client, "complete", leaseId="lse_1_77"))["code"] == "lease_lost"
+    return done
 
 
-async def read_only(client: Client) -> None:
+async def read_only(client: Client) -> set[str]:
     """A tool that writes is not offered, is refused all the same, and does nothing."""
     tools = (await client.list_tools()).tools
     assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
@@ -108,6 +109,7 @@ async def read_only(client: Client) -> None:
     assert error["code"] == "forbidden"
     assert error["details"] == {"tool": "submit", "scope": "submit"}
     assert (await told(client, "stats"))["metrics"]["tasksSubmitted"] == 0
+    return {tool.name for tool in tools}
 
 
 async def mistakes(client: Client) -> None:

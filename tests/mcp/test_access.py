@@ -20,6 +20,7 @@ from fairlane.mcp.calls import Calls
 from fairlane.mcp.schemas import arguments
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import Tool
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.http.access import (
     ALICE,
     SECRET,
@@ -55,7 +56,7 @@ async def alices(callers: Callers) -> World:
 @asynccontextmanager
 async def agent(callers: Callers, token: str) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+    async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=WAIT_SECONDS) as http:
         transport = streamable_http_client(f"{callers.url}/mcp", http_client=http)
         async with talking(Client(transport)) as client:
             yield client

@@ -45,13 +45,13 @@ async def test_an_agent_hands_in_work_and_does_work(
         serving(tmp_path / "server", store_url, environment=allowed) as server,
         over_http(server.url, mode) as client,
     ):
-        await work(client)
+        assert (await work(client))["result"] == {"sum": 2}
 
 
 @either_way
 async def test_an_agent_that_may_only_read(url: str, mode: str) -> None:
     async with over_http(url, mode) as client:
-        await read_only(client)
+        assert "submit" not in await read_only(client)
         await mistakes(client)
         with pytest.raises(MCPError, match="there is no tool 'shw'; did you mean show"):
             await client.call_tool("shw", {})

@@ -40,21 +40,21 @@ async def test_an_agent_hands_in_work_and_does_work(
 ) -> None:
     flags = ("--store", store_url, "--allow-writes")
     async with over_stdio(*flags, folder=tmp_path, mode=mode) as client:
-        await work(client)
+        assert (await work(client))["result"] == {"sum": 2}
 
 
 async def test_an_agent_works_with_a_server(tmp_path: Path, store: str) -> None:
     with running_server(store, tmp_path) as url:
         flags = ("--url", url, "--allow-writes")
         async with over_stdio(*flags, folder=tmp_path, mode="legacy") as client:
-            await work(client)
+            assert (await work(client))["result"] == {"sum": 2}
 
 
 @either_way
 async def test_an_agent_that_may_only_read(tmp_path: Path, store: str, mode: str) -> None:
     with running_server(store, tmp_path) as url:
         async with over_stdio("--url", url, folder=tmp_path, mode=mode) as client:
-            await read_only(client)
+            assert "submit" not in await read_only(client)
             await mistakes(client)
 
 

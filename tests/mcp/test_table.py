@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from mcp import Client
 
 from fairlane.cli import parser
+from fairlane.http.openapi import OPERATIONS
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.parameters import ABOUT
 from fairlane.mcp.server import INSTRUCTIONS, build
@@ -77,6 +78,28 @@ def test_no_two_tools_call_one_verb() -> None:
 def test_a_tool_has_a_command_or_a_reason_to_have_none(tool: Tool) -> None:
     assert bool(tool.command) != bool(tool.alone)
     assert not tool.command or tool.command in parser.build()[1]
+
+
+LISTS = {
+    "tasks": "GET /tasks",
+    "batches": "GET /batches",
+    "queue_list": "GET /queue",
+    "sessions_list": "GET /sessions",
+    "policy_versions": "GET /policy/versions",
+    "templates_list": "GET /templates",
+    "cron_list": "GET /cron/jobs",
+    "cron_runs": "GET /cron/jobs/{id}/runs",
+}
+OPTIONS = {"agentId": "agent", "sessionKey": "session", "batchId": "batch", "enabled": "on"}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_has_the_filters_of_its_route_as_a_tool_and_as_a_command(name: str) -> None:
+    tool, filters = TOOLS[name], OPERATIONS[LISTS[name]].query
+    assert set(filters) <= set(tool.schema["properties"])
+    leaf = parser.build()[1][tool.command]
+    kebab = {word: re.sub("(?=[A-Z])", "-", word).lower() for word in filters}
+    assert all(leaf.knows(f"--{OPTIONS.get(word, kebab[word])}") for word in filters)
 
 
 @each

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,12 +26,20 @@ OK = http(body=b"ok")
 
 
 class Listener:
-    """Counts connections and keeps what arrived; answers each request with the same bytes."""
+    """Counts connections and keeps what arrived; answers each request with the same bytes.
 
-    def __init__(self, answer: bytes | None = OK) -> None:
+    A connection is counted when it is taken out of the queue of the system, a moment after it was
+    made: whoever wants to know that there was none asks `counted`. When `listening` is left, all
+    are counted.
+    """
+
+    def __init__(self, answer: bytes | None = OK, host: str = "127.0.0.1") -> None:
         self.connections = 0
+        self.ended = 0  # of these, those whose other side has gone or that were hung up on
         self.requests: list[bytes] = []
+        self.host = host
         self.port = 0
+        self._ours: dict[tuple[str, int], asyncio.Event] = {}
         self.answer = answer  # None: never answers
         self.then_endless = b""  # sent for ever behind the answer
         self.greets = False  # answers before it is asked
@@ -40,9 +50,34 @@ class Listener:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
+    async def counted(self) -> int:
+        """How many have come so far: one of ours, which is not counted, is served behind them."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family) as last:
+            last.setblocking(False)
+            last.bind((self.host, 0))
+            arrived = self._ours[last.getsockname()[:2]] = asyncio.Event()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await asyncio.get_running_loop().sock_connect(last, (self.host, self.port))
+                await arrived.wait()
+        return self.connections
+
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port, *_ = writer.get_extra_info("peername") or ("", 0)
+        ours = self._ours.pop((host, port), None)
+        if ours is not None:
+            writer.close()
+            ours.set()
+            return
         self.connections += 1
         try:
+            await self._listen(reader, writer)
+        finally:
+            writer.close()
+            self.ended += 1
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             if self.greets:
                 await self._answer(reader, writer)
                 return
@@ -54,10 +89,6 @@ class Listener:
                 await self._answer(reader, writer)
                 if self.hang_up:
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.answer is None:
@@ -85,7 +116,7 @@ async def listening(
     port: int = 0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Listener]:
-    listener = Listener(answer)
+    listener = Listener(answer, host)
     talks: set[asyncio.Task[None]] = set()
 
     def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,6 +128,8 @@ async def listening(
     listener.port = server.sockets[0].getsockname()[1]
     try:
         yield listener
+        if tls is None:  # behind TLS one of ours would have to speak it
+            await listener.counted()
     finally:
         server.close()
         for task in talks:

@@ -16,6 +16,7 @@ from fairlane.outbound.addresses import Address, is_own, is_public
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import open_session
 from fairlane.outbound.targets import parse_target
+from tests.fakes.waiting import eventually
 from tests.outbound.receivers import http, listening
 from tests.outbound.test_addresses import FAMOUS, RANGES
 from tests.outbound.urls import (
@@ -321,7 +322,7 @@ async def test_no_spelling_of_ipv6_loopback_opens_a_connection() -> None:
         for host in spellings_of_ipv6(IPv6Address("::1")):
             with pytest.raises((FairlaneError, aiohttp.InvalidURL)):
                 await fetch(Guard(lookup=Names(["::1"])), f"http://{host}:{listener.port}/")
-        assert listener.connections == 0
+        assert await listener.counted() == 0
         assert await fetch(Guard(["[::1]"]), f"http://[::1]:{listener.port}/") == 200
 
 
@@ -406,7 +407,8 @@ async def test_the_peer_is_checked_before_anything_is_sent() -> None:
     async with listening() as listener:
         with pytest.raises(TargetRefused, match=GENERIC):
             await fetch(Distrustful(["127.0.0.1"]), listener.url)
-    assert listener.connections <= 1
+        assert await listener.counted() == 1
+        await eventually(lambda: listener.ended == 1)
     assert listener.requests == []
 
 

@@ -366,21 +366,22 @@ def test_any_text_for_a_wait_is_understood_or_ignored(text: str) -> None:
 # --- for executors --------------------------------------------------------------------------------
 
 
-async def ask(sender: Sender, url: str, **options: float | None) -> Response:
-    return await sender.request(
+async def ask(sender: Sender, url: str, **options: float | None) -> bytes:
+    async with sender.stream(
         "GET",
         url,
         headers={"Authorization": "Bearer t"},
         body=None,
         max_bytes=1000,
         timeout_seconds=options.get("timeout_seconds", WAIT_SECONDS),
-    )
+    ) as answer:
+        return b"".join([piece async for piece in answer])
 
 
 async def test_a_sender_answers_and_keeps_its_connection() -> None:
     async with listening() as listener, Sender(Guard(["127.0.0.1"])) as sender:
         for _ in range(3):
-            assert (await ask(sender, listener.url, timeout_seconds=None)).body == b"ok"
+            assert await ask(sender, listener.url, timeout_seconds=None) == b"ok"
     assert (listener.connections, len(listener.requests)) == (1, 3)
     assert b"GET / HTTP/1.1" in listener.requests[0]
     assert b"Authorization: Bearer t" in listener.requests[0]

@@ -60,7 +60,7 @@ async def read(sender: Sender, url: str, **options: Any) -> bytes:
 
 async def test_the_guarded_sender_keeps_the_contract_of_executors(agent: ChatAgent) -> None:
     async with Sender(Guard(["127.0.0.1"])) as sender:
-        streams: base.StreamSender = sender
+        streams: base.Sender = sender
         async with streams.stream(
             "GET", agent.url, headers={}, body=None, max_bytes=100, timeout_seconds=60.0
         ) as answer:
@@ -95,6 +95,7 @@ async def test_leaving_early_hangs_up(sender: Sender, agent: ChatAgent) -> None:
     async with asking(sender, f"{agent.url}/chat") as answer:
         await anext(answer)
     await agent.until(lambda: agent.requests[0].outcome == "gone")
+    assert [one.outcome for one in agent.requests] == ["gone"]
 
 
 async def test_a_cancelled_reader_hangs_up(sender: Sender, agent: ChatAgent) -> None:

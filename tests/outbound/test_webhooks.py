@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from fairlane.core.errors import InvalidRequest, InvalidSettings
-from fairlane.core.webhooks import choose, host_of
+from fairlane.core.webhooks import choose, target
 from fairlane.engine.webhooks import new_secret
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import UNREACHABLE, Response
@@ -127,13 +127,16 @@ def test_a_message_id_that_could_be_read_otherwise_is_refused(message_id: str) -
 # --- when to try again ----------------------------------------------------------------------------
 
 
-def delivery(number: int = 1, *, url: str = "http://127.0.0.1/", attempt: int = 1) -> Delivery:
+def delivery(
+    number: int = 1, *, url: str = "http://127.0.0.1/", attempt: int = 1, agent: str = ""
+) -> Delivery:
     return Delivery(
         id=f"dlv_{number}",
         task_id=f"tsk_{number}",
         url=url,
         event="task.completed",
         attempt=attempt,
+        agent=agent,
         body=b'{"taskId": "tsk_%d",  "kept": "as it is"}' % number,
     )
 
@@ -212,6 +215,7 @@ class Outbox:
         self.now = 0
         self.due = {one.id: one for one in deliveries}
         self.claimed_until: dict[str, int] = {}
+        self.most_claimed = 0
         self.settled: list[Settled] = []
         self.statuses: list[int | None] = []
         self.limits: list[int] = []
@@ -228,10 +232,12 @@ class Outbox:
         claimable = [
             one for one in self.due.values() if self.claimed_until.get(one.id, 0) <= self.now
         ]
-        ready, _ = choose([host_of(one.url) for one in claimable], limit, rooms, room)
+        targets = [target(one.url, one.agent) for one in claimable]
+        ready, _ = choose(targets, limit, rooms, room)
         claimed = [claimable[number] for number in ready]
         for one in claimed:
             self.claimed_until[one.id] = self.now + MINUTE_MS
+        self.most_claimed = max(self.most_claimed, len(self.claimed_until))
         return claimed
 
     async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
@@ -405,42 +411,50 @@ async def test_hosts_that_hang_do_not_hold_the_slots_of_others() -> None:
             await asyncio.sleep(0)
 
 
+async def test_an_agent_does_not_hold_all_slots_with_many_hosts_that_hang() -> None:
+    async with AsyncExitStack() as stack, receiving(answering(200)) as receiver:
+        slow = [await stack.enter_async_context(receiving(hanging)) for _ in range(8)]
+        first = [delivery(number, url=one.url, agent="bot") for number, one in enumerate(slow)]
+        others = [delivery(number, url=receiver.url, agent="ann") for number in range(8, 20)]
+        outbox = Outbox(*first, *others)
+        async with running(outbox, timeout_seconds=30, concurrency=4, host_concurrency=1) as task:
+            settled = await outbox.settles(12)
+            assert [one.delivered for one in settled] == [True] * 12
+            assert sum(len(one.received) for one in slow) <= 3
+            task.cancel()
+            await asyncio.sleep(0)
+
+
 async def test_a_host_that_gave_no_answer_gets_one_at_a_time_until_it_answers() -> None:
-    together, most = 0, [0, 0]
+    together, all_there = 0, asyncio.Event()
 
-    async def reset(request: web.Request) -> web.Response:
-        return await counted(request, resetting, 0)
-
-    async def fine(request: web.Request) -> web.Response:
-        return await counted(request, answering(200), 1)
-
-    async def counted(request: web.Request, answer: Any, phase: int) -> web.Response:
+    async def answer_when_all_are_there(request: web.Request) -> web.Response:
         nonlocal together
         together += 1
-        most[phase] = max(most[phase], together)
-        await asyncio.sleep(0.005)
-        together -= 1
-        found: web.Response = await answer(request)
-        return found
+        if together == 8:
+            all_there.set()
+        await all_there.wait()
+        return await answering(200)(request)
 
-    async with receiving(reset) as receiver:
-        outbox = Outbox(delivery(0, url=receiver.url, attempt=10))
+    async def most_under_way(numbers: range, **fields: Any) -> int:
+        """How many at most are being sent at once until all of these are settled."""
+        outbox.most_claimed = 0
+        for number in numbers:
+            outbox.due[f"dlv_{number}"] = delivery(number, url=receiver.url, **fields)
+        await outbox.change()
+        await outbox.settles(numbers.stop)
+        return outbox.most_claimed
+
+    async with receiving(resetting) as receiver:
+        outbox = Outbox()
         async with running(outbox, host_concurrency=8):
-            await outbox.settles(1)
-            for number in range(1, 4):
-                outbox.due[f"dlv_{number}"] = delivery(number, url=receiver.url, attempt=10)
-            await outbox.change()
-            await outbox.settles(4)
-            assert most[0] == 1
-            receiver.answers = [fine]
-            outbox.due["dlv_4"] = delivery(4, url=receiver.url)
-            await outbox.change()
-            await outbox.settles(5)
-            for number in range(5, 25):
-                outbox.due[f"dlv_{number}"] = delivery(number, url=receiver.url)
-            await outbox.change()
-            await outbox.settles(25)
-    assert 2 <= most[1] <= 8
+            await most_under_way(range(1), attempt=10)
+            assert await most_under_way(range(1, 4), attempt=10) == 1
+            receiver.answers = [answering(200)]
+            assert await most_under_way(range(4, 5)) == 1
+            receiver.answers = [answer_when_all_are_there]
+            assert await most_under_way(range(5, 25)) == 8
+    assert [one.delivered for one in outbox.settled] == [False] * 4 + [True] * 21
 
 
 async def test_an_endpoints_own_secrets_sign_instead_of_the_common_one() -> None:

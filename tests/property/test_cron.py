@@ -97,6 +97,7 @@ def windows() -> list[Change]:
     return list(found)
 
 
+@pytest.mark.no_cover  # which takes as long again; the other tests here reach every branch
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(SLICES))
 def test_around_every_change_of_a_clock_each_slot_fires_once_by_the_rule(part: int) -> None:

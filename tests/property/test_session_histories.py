@@ -183,3 +183,4 @@ def test_a_conversation_keeps_its_promises(mode: str, drawn: bytes) -> None:
         for step, how in zip(drawn[::2], drawn[1::2], strict=True):
             talk.take(step, how)
         talk.finish()
+        assert talk.row().idle

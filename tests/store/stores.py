@@ -58,6 +58,20 @@ def _all(connection: psycopg.Connection[Any], table: str) -> list[Row]:
     return connection.execute(f"SELECT * FROM {table}").fetchall()
 
 
+def execute(store: Store, statement: str) -> None:
+    """For what would take long through the engine; both databases have to understand it."""
+    if store.dialect == "sqlite":
+        connection = apsw.Connection(store.url.removeprefix(SQLITE))
+        try:
+            connection.set_busy_timeout(60_000)
+            connection.execute(statement)
+        finally:
+            connection.close()
+        return
+    with psycopg.connect(store.url, autocommit=True) as database:
+        database.execute(statement.encode())
+
+
 class ReusedPostgres:
     """One migrated database for many tests: emptying it is ten times quicker than making one."""
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.clock import ManualClock
-from fairlane.core.audit import BLOCKED, DENIED, DONE, Entry, Written
+from fairlane.core.audit import BLOCKED, DENIED, DONE, REFUSED, Entry, Written
 from fairlane.engine import audit
 from fairlane.engine.audit import Audit, facts
 from fairlane.engine.engine import Engine
 from fairlane.engine.requests import Record
 from fairlane.engine.views import Views
 from fairlane.engine.writer import Writer
+from tests.store.stores import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ALL = dict.fromkeys(("who", "action", "outcome", "before", "after"))
 MINUTE_MS = 60_000
+DAY_MS = 86_400_000
 
 
 class Scene:
@@ -36,7 +38,7 @@ class Scene:
 
     def entries(self, **wanted: object) -> list[Written]:
         """All that fit, oldest first; what was told before is there."""
-        self.writer.ask_and_wait(Record((), trim=False))
+        self.writer.ask_and_wait(Record(()))
         return self.views.audit({**ALL, **wanted}, 10_000)[::-1]
 
     def close(self) -> None:
@@ -107,23 +109,66 @@ def test_entries_are_found_by_who_what_and_number(scene: Scene) -> None:
     assert [one.who for one in scene.entries(before=both[1].id, action="GET /policy")] == ["ann"]
 
 
-def test_the_oldest_go_by_number_and_by_age(
-    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+def fill(scheduler: Scheduler, numbers: range, *, who: str, action: str, outcome: str) -> None:
+    """An entry for each `n`, in their order and older than what is written through the engine."""
+    at, oldest = scheduler.clock.now(), -10 * audit.ENTRIES_MAX
+    execute(
+        scheduler.store,
+        f"""
+        WITH RECURSIVE number (n) AS (
+          SELECT {numbers.start} UNION ALL SELECT n + 1 FROM number WHERE n + 1 < {numbers.stop}
+        )
+        INSERT INTO audit (id, at, who, action, target, outcome)
+        SELECT {oldest} + n, {at}, {who}, {action}, '', '{outcome}' FROM number
+        """,
+    )
+
+
+KEEP = 100
+AT_ONCE = KEEP // 10
+
+
+def test_the_oldest_go_by_number_and_by_age(scheduler: Scheduler) -> None:
+    views, more = Views(scheduler.store), 3
+
+    def kept() -> list[str]:
+        return [one.action for one in views.audit(ALL, 2 * KEEP)]
+
+    with contextlib.closing(views):
+        numbers = range(KEEP + more)
+        scheduler.ask(Record(tuple(Entry("ann", f"deed {n}", "", DONE) for n in numbers)))
+        assert len(kept()) == len(numbers)
+        scheduler.ask(Record((Entry("ann", "newest", "", DONE),), keep=KEEP))
+        assert kept() == ["newest", *(f"deed {n}" for n in numbers[: more + AT_ONCE : -1])]
+        scheduler.pass_time(audit.DAYS * DAY_MS)
+        scheduler.ask(Record((Entry("ann", "later", "", DONE),), keep=KEEP))
+        assert len(kept()) == KEEP - AT_ONCE + 1, "as old as may be"
+        scheduler.pass_time(1)
+        scheduler.ask(Record((), keep=KEEP))
+        assert kept() == ["later"]
+
+
+@pytest.mark.parametrize("outcome", [DONE, REFUSED, DENIED, BLOCKED])
+def test_a_flood_pushes_out_itself_and_not_what_others_did(
+    scheduler: Scheduler, outcome: str
 ) -> None:
-    monkeypatch.setattr(audit, "ENTRIES_MAX", 10)
-    entries = tuple(Entry("ann", f"deed {n}", "", DONE) for n in range(30))
     views = Views(scheduler.store)
-    try:
-        scheduler.ask(Record(entries))
-        assert len(views.audit(ALL, 100)) == 30
-        scheduler.ask(Record((Entry("ann", "newest", "", DONE),), trim=True))
-        kept = [one.action for one in views.audit(ALL, 100)]
-        assert kept == ["newest", *(f"deed {n}" for n in range(29, 20, -1))]
-        monkeypatch.setattr(audit, "DAYS", -1)
-        scheduler.ask(Record((), trim=True))
-        assert views.audit(ALL, 100) == []
-    finally:
-        views.close()
+    # By one name, or, where it comes from outside, by as many as it likes.
+    many = outcome in (DENIED, BLOCKED)
+
+    def flood(number: int) -> Entry:
+        return Entry(f"bot {number if many else ''}", "flood", "", outcome)
+
+    with contextlib.closing(views):
+        for who in ("ann", "ben"):
+            deeds = tuple(Entry(who, f"deed {n}", "", DONE) for n in range(KEEP // 4))
+            scheduler.ask(Record(deeds, keep=KEEP))
+        for begin in range(0, 5 * KEEP, AT_ONCE):
+            entries = tuple(flood(begin + number) for number in range(AT_ONCE))
+            scheduler.ask(Record(entries, keep=KEEP))
+        names = [one.who for one in views.audit(ALL, 10 * KEEP)]
+    assert (names.count("ann"), names.count("ben")) == (KEEP // 4, KEEP // 4)
+    assert KEEP // 2 - AT_ONCE - 1 <= len(names) - KEEP // 2 <= KEEP // 2
 
 
 def test_only_a_few_words_of_an_answer_are_told() -> None:

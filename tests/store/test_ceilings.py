@@ -103,6 +103,7 @@ def test_threads_with_connections_of_their_own_never_exceed_a_ceiling(store: Sto
         history = take_all_in_threads(store, "leaser", LEASERS)
     reader.close()
     check(store, history, sampler)
+    assert sampler.most <= CEILING
 
 
 @pytest.mark.slow

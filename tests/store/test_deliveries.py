@@ -205,6 +205,19 @@ def test_a_backlog_of_one_host_hides_nobody(scheduler: Scheduler) -> None:
     assert states == {"due"}
 
 
+def test_a_backlog_of_one_agent_hides_nobody_however_many_hosts_it_names(
+    scheduler: Scheduler,
+) -> None:
+    owing(scheduler, *(f"https://h{number}.test/" for number in range(LOOK_MAX + 10)))
+    scheduler.ask(Submit([submission("other", agent="ben", callback_url="https://quick.test/")]))
+    scheduler.apply(Cancel("other"))
+    full = {"room": 16, "rooms": {"@a": 0}}
+    assert claimed(scheduler, 10, **full) == []
+    assert claimed(scheduler, 10, **full) == ["quick.test"]
+    scheduler.clock.advance(DEFER_MS)
+    assert len(claimed(scheduler, 64, room=16)) == 48
+
+
 def test_a_delivery_that_made_room_has_not_been_tried(scheduler: Scheduler) -> None:
     owing(scheduler, *["https://slow.test/"] * LOOK_MAX)
     assert claimed(scheduler, 10, room=1, rooms={"slow.test": 0}) == []

@@ -245,6 +245,8 @@ def test_reports_on_tasks_and_tokens_that_never_were_are_lost(scheduler: Schedul
     assert_all_are_lost(scheduler, queued)
     queued.seq, queued.token = 99, 99
     assert_all_are_lost(scheduler, queued)
+    assert scheduler.states("first") == ["queued"]
+    assert scheduler.types("first") == ["created"]
 
 
 @any_report

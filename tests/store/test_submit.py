@@ -134,7 +134,8 @@ def test_what_is_in_flight_does_not_count_as_queued(scheduler: Scheduler) -> Non
     scheduler.submit("first", "second")
     scheduler.lease(2)
     scheduler.submit("third", "fourth")
-    scheduler.refused(Submit([submission("fifth")]))
+    assert isinstance(scheduler.refused(Submit([submission("fifth")])), QueueFull)
+    assert scheduler.tally().queued == 2
 
 
 def test_limits_are_exact_after_queued_tasks_were_cancelled(scheduler: Scheduler) -> None:

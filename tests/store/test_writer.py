@@ -51,6 +51,9 @@ class Gate:
             assert self._open.wait(WAIT_SECONDS)
 
 
+HOUR_MS = 3_600_000
+
+
 class Desk:
     """A writer on a store, and what its commits were."""
 
@@ -72,13 +75,15 @@ class Desk:
 
     async def lease(self, limit: int = 1, **fields: Any) -> asyncio.Task[list[Grant]]:
         """A lease that has been looked at once and waits now, if there was nothing for it."""
-        asked = self.ask(lease_request(limit, **fields))
-        await eventually(lambda: asked.done() or self.waits(asked))
+        request = lease_request(limit, **{"ttl_ms": HOUR_MS, **fields})
+        asked = self.ask(request)
+        await eventually(lambda: asked.done() or self.waits(request))
         return asked
 
-    def waits(self, _asked: object) -> bool:
+    def waits(self, request: Any) -> bool:
         writer = self.writer
-        return bool(writer._waiting) and not writer._inbox and not writer._nudged
+        waiting = [ticket.request for ticket in writer._waiting]
+        return request in waiting and not writer._inbox and not writer._nudged
 
     async def set_lane(self, **settings: Any) -> None:
         await self.writer.ask(SetPolicy({"lanes": {"main": settings}}, "test"))
@@ -89,8 +94,13 @@ class Desk:
         scheduler.close()
         return found
 
-    async def wait_for_state(self, name: str, state: str) -> None:
+    async def attempts_when(self, name: str, state: str) -> int:
+        """How often it has been tried as soon as it is there, which is before any lease ends."""
         await eventually(lambda: self.states(name) == [state])
+        scheduler = Scheduler(self.store)
+        found = scheduler.view(name).task.attempts
+        scheduler.close()
+        return found
 
 
 @pytest.fixture
@@ -316,7 +326,7 @@ async def test_time_passes_although_nobody_asks(desk: Desk) -> None:
             raise TooLate("its deadline was over before it was looked at")
 
     await in_time(submit)
-    await desk.wait_for_state("first", "failed")
+    assert await desk.attempts_when("first", "failed") == 0
 
 
 # -------------------------------------------------------------------- callers that go away
@@ -354,7 +364,7 @@ async def test_what_was_granted_to_a_withdrawn_worker_goes_back(
 ) -> None:
     gate = Gate(moment)
     desk = open_desk(gate)
-    mine = await desk.lease(worker="mine", ttl_ms=3_600_000)
+    mine = await desk.lease(worker="mine")
     gate.shut()
     submitted = desk.ask(Submit([submission("first")]))
     await asyncio.to_thread(gate.reached.wait)
@@ -387,7 +397,7 @@ async def test_what_was_granted_to_a_caller_that_left_meanwhile_goes_back(
     await asyncio.sleep(0)
     gate.open()
     await submitted
-    await desk.wait_for_state("first", "queued")
+    assert await desk.attempts_when("first", "queued") == 0
 
 
 async def test_what_was_granted_to_a_caller_that_left_at_the_last_moment_goes_back(
@@ -397,7 +407,7 @@ async def test_what_was_granted_to_a_caller_that_left_at_the_last_moment_goes_ba
     gone = await desk.lease()
     desk.writer.ask_and_wait(Submit([submission("first")]))  # blocks this loop on purpose
     gone.cancel()
-    await desk.wait_for_state("first", "queued")
+    assert await desk.attempts_when("first", "queued") == 0
 
 
 async def test_what_was_granted_to_a_caller_that_left_with_it_goes_back(desk: Desk) -> None:
@@ -408,7 +418,7 @@ async def test_what_was_granted_to_a_caller_that_left_with_it_goes_back(desk: De
     asyncio.get_running_loop().call_soon(gone.cancel)
     with pytest.raises(asyncio.CancelledError):
         await gone
-    await desk.wait_for_state("first", "queued")
+    assert await desk.attempts_when("first", "queued") == 0
 
 
 # -------------------------------------------------------------------- a policy nobody can read

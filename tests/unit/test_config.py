@@ -143,6 +143,15 @@ def test_a_variable_without_the_name_of_a_lane_is_refused(folder: Path) -> None:
     ]
 
 
+def test_another_file_may_be_named_and_has_to_be_there(folder: Path) -> None:
+    (folder / "other.toml").write_text("port = 8000\n")
+    assert settings(folder, FAIRLANE_CONFIG=str(folder / "other.toml")).port == 8000
+    none = folder / "none.toml"
+    assert problems(folder, FAIRLANE_CONFIG=str(none)) == [
+        f"{none}: cannot be read: No such file or directory"
+    ]
+
+
 def test_all_problems_are_told_at_once(folder: Path) -> None:
     found = problems(folder, FAIRLANE_AGENT="x", FAIRLANE_LANE_MAIN="0", FAIRLANE_AGNT="y")
     assert len(found) == 3

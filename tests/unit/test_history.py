@@ -73,6 +73,18 @@ def test_each_step_tells_what_was_done_in_it(watched: Watched) -> None:
     assert points[1].submitted == 15
 
 
+def test_a_point_tells_how_much_time_it_is_about(watched: Watched) -> None:
+    """Else the newest, which has only begun, would look like a fall, and a gap like a peak."""
+    watched.look(0)
+    for _ in range(12):
+        watched.look(1, completed=10)
+    watched.look(60, completed=600)  # nothing could be seen for a minute
+    spans = [point.span_ms for point in watched.points()]
+    assert spans[1:-2] == [5000] * (len(spans) - 3)
+    assert sum(spans) == 72_000
+    assert {point.finished * SECOND / point.span_ms for point in watched.points()} == {10}
+
+
 def test_who_is_queued_again_has_not_finished_but_nothing_is_negative(watched: Watched) -> None:
     watched.look(0, submitted=5, failed=5)
     watched.look(1, failed=-2)
@@ -173,6 +185,34 @@ def test_many_agents_are_told_as_the_first_and_the_rest(watched: Watched) -> Non
     assert shares[None][0] > 0.8
     for ring in watched.history._rings.values():
         assert all(len(bucket.agents) <= 2 * AGENTS_KEPT for bucket in ring)
+
+
+def test_shares_are_told_step_by_step(watched: Watched) -> None:
+    watched.look(0)
+    watched.held = [("main", "a", 4)]
+    watched.look(5)
+    watched.held = []
+    watched.look(5)
+    watched.held = [("main", "a", 1), ("main", "b", 3)]
+    watched.waiting = [Waiting(1, "main", "a", 9, 0), Waiting(2, "main", "b", 9, 0)]
+    watched.look(5)
+    agents = watched.history.span("5m", watched.now).agents
+    assert {one.agent: list(one.steps) for one in agents} == {
+        "a": [(1, 1), None, (0.25, 0.5)],
+        "b": [(0, 0), None, (0.75, 0.5)],
+    }
+
+
+def test_those_without_a_line_of_their_own_share_the_rest_of_each_step(watched: Watched) -> None:
+    watched.held = [("main", f"a{n:03}", 500 - n) for n in range(500)]
+    watched.look(0)
+    watched.look(1)
+    (*shown, others) = watched.history.span("5m", watched.now).agents
+    assert others.agent is None
+    assert len(shown) == AGENTS_SHOWN
+    for agent in (*shown, others):
+        (step,) = agent.steps
+        assert step == pytest.approx((agent.share, agent.fair_share))
 
 
 # --- paces ----------------------------------------------------------------------------------------

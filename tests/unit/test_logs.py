@@ -34,7 +34,7 @@ def written(form: str, *message: Any, trace: BaseException | None = None) -> str
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("form", logs.FORMATS)
+@pytest.mark.parametrize("form", ["text", "json"])
 def test_a_hostile_text_is_one_harmless_line(form: str) -> None:
     line = written(form, "it said: %s", HOSTILE)
     assert line.endswith("\n")
@@ -53,7 +53,7 @@ def test_a_line_of_text_begins_with_the_moment() -> None:
     assert written("text", "hello").split(" ", 1)[1] == "WARNING fairlane.test: hello\n"
 
 
-@pytest.mark.parametrize("form", logs.FORMATS)
+@pytest.mark.parametrize("form", ["text", "json"])
 def test_a_trace_belongs_to_its_line(form: str) -> None:
     try:
         raise RuntimeError(f"2026-01-01T00:00:00Z ERROR forged: {CANARY}\nforged")

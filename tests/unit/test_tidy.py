@@ -73,6 +73,8 @@ def only_config_reads_the_environment(path: PurePath, text: str) -> Iterator[str
 
 
 def excuses_have_a_reason(path: PurePath, text: str) -> Iterator[str]:
+    if not EXCUSE.search(text):
+        return  # as nearly everywhere: to take a text apart takes long
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         excuse = EXCUSE.search(token.string) if token.type == tokenize.COMMENT else None
         if excuse and len(re.findall(r"[a-z]{2,}", token.string[excuse.end() :])) < 2:
@@ -90,10 +92,36 @@ def _uses(text: str, forbidden: set[str], where: str) -> Iterator[str]:
     names = dict(_imported(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute):
-            head, _, rest = ast.unparse(node).partition(".")
+            head, _, rest = _dotted(node).partition(".")
             name = f"{names.get(head, head)}.{rest}".rstrip(".")
             if name in forbidden:
                 yield f"{node.lineno}: {name} {where}"
+
+
+# What looks at a page, and waits for what is to be there, is Playwright's.
+ASSERTIONS = {"pytest.raises", "pytest.warns", "expect", "dash.sees"}
+
+
+def each_test_asserts(_path: PurePath, text: str) -> Iterator[str]:
+    """What a test is about is asserted in it, however much its helpers look at besides."""
+    nodes = ast.walk(ast.parse(text))
+    functions = (one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+    for function in functions:
+        if function.name.startswith("test_") and not _asserts(function):
+            yield f"{function.name} has no assertion of its own"
+
+
+def _asserts(function: ast.AST) -> bool:
+    nodes = list(ast.walk(function))
+    calls = {_dotted(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return bool(calls & ASSERTIONS) or any(isinstance(node, ast.Assert) for node in nodes)
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` of such a node; of anything that is not only names, what no rule looks for."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -141,6 +169,22 @@ RULES = [
             "import datetime as dt\nnow = dt.datetime.now(dt.UTC)",
         ),
         ("import time\ntime.sleep(1)", "from datetime import datetime\ndatetime.fromtimestamp(1)"),
+    ),
+    Rule(
+        each_test_asserts,
+        ("tests/**/test_*.py",),
+        (
+            "def test_a():\n    check(1)",
+            "class A:\n    async def test_a():\n        await until(lambda: done)",
+            "def test_a():\n    raises(ValueError)",
+        ),
+        (
+            "def test_a():\n    assert f()",
+            "def test_a():\n    with pytest.raises(ValueError):\n        f()",
+            "def test_a():\n    def look():\n        assert f()\n    eventually(look)",
+            "async def test_a():\n    await expect(page).to_have_text('a')",
+            "def check():\n    pass",
+        ),
     ),
     Rule(
         only_config_reads_the_environment,

@@ -10,24 +10,26 @@ import msgspec
 import pytest
 
 from fairlane.core.errors import ExecutionFailed, LeaseLost
-from fairlane.outbound import guard, sending
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Sender
 from fairlane.worker.executors.action import ActionExecutor
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Executor, Run, Sender
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Executor, Run
+from fairlane.worker.executors.exchange import whole
 from fairlane.worker.executors.tabs import Instance
 from tests.fakes.runs import FakeRun
-from tests.fakes.sender import PlainSender
 from tests.fakes.tab_instance import ACTION, TABS, Behaviour, TabInstance
 from tests.outbound.receivers import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
-    from tests.fakes.sender import PlainResponse
+    from fairlane.worker.executors.base import Stream
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[PlainSender]:
-    async with PlainSender() as one:
+async def sender() -> AsyncIterator[Sender]:
+    async with Sender(Guard(["127.0.0.1", "nowhere.invalid"])) as one:
         yield one
 
 
@@ -48,7 +50,7 @@ def executor_for(sender: Sender, *instances: TabInstance) -> ActionExecutor:
 
 
 @pytest.fixture
-async def executor(sender: PlainSender, instance: TabInstance) -> AsyncIterator[ActionExecutor]:
+async def executor(sender: Sender, instance: TabInstance) -> AsyncIterator[ActionExecutor]:
     one = executor_for(sender, instance)
     yield one
     await one.close()
@@ -56,7 +58,7 @@ async def executor(sender: PlainSender, instance: TabInstance) -> AsyncIterator[
 
 @pytest.fixture
 async def two(
-    sender: PlainSender, instance: TabInstance, second: TabInstance
+    sender: Sender, instance: TabInstance, second: TabInstance
 ) -> AsyncIterator[ActionExecutor]:
     one = executor_for(sender, instance, second)
     yield one
@@ -161,20 +163,20 @@ async def test_the_request_says_who_asks_for_what(
     assert "authorization" not in entry.headers
 
 
-async def test_the_token_of_the_instance_is_sent(sender: PlainSender) -> None:
+async def test_the_token_of_the_instance_is_sent(sender: Sender) -> None:
     async with TabInstance(["t1"], token="s3cret") as guarded:
         await executor_for(sender, guarded).execute(click())
         assert only_action(guarded).headers["authorization"] == "Bearer s3cret"
 
 
-async def test_without_the_token_the_instance_refuses_for_good(sender: PlainSender) -> None:
+async def test_without_the_token_the_instance_refuses_for_good(sender: Sender) -> None:
     async with TabInstance(["t1"], token="s3cret") as guarded:
         failure = await failure_of(ActionExecutor([Instance(guarded.url)], sender), click())
     assert failure.message.startswith("executor returned 401: ")
     assert not failure.retryable
 
 
-async def test_a_base_url_may_end_in_a_slash(sender: PlainSender, instance: TabInstance) -> None:
+async def test_a_base_url_may_end_in_a_slash(sender: Sender, instance: TabInstance) -> None:
     await ActionExecutor([Instance(instance.url + "/")], sender).execute(click())
     assert only_action(instance).path == "/tabs/t1/action"
 
@@ -212,7 +214,7 @@ async def test_nothing_but_an_identifier_gets_into_the_path(
     assert (failure.retryable, run.starts, instance.requests) == (False, 0, [])
 
 
-async def test_a_tab_id_of_128_characters_is_fine(sender: PlainSender) -> None:
+async def test_a_tab_id_of_128_characters_is_fine(sender: Sender) -> None:
     tab_id = "aZ0_-" * 25 + "abc"
     async with TabInstance([tab_id]) as one:
         await executor_for(sender, one).execute(click(tabId=tab_id))
@@ -237,7 +239,7 @@ async def test_params_that_are_no_object_fail(
     assert instance.requests == []
 
 
-async def test_without_any_instance_the_failure_says_what_to_do(sender: PlainSender) -> None:
+async def test_without_any_instance_the_failure_says_what_to_do(sender: Sender) -> None:
     run = click()
     failure = await failure_of(ActionExecutor([], sender), run)
     assert "--instance URL" in failure.message
@@ -275,7 +277,7 @@ async def test_a_lost_lease_sends_nothing(executor: ActionExecutor, instance: Ta
     assert instance.requests == []
 
 
-def test_the_executor_and_its_run_keep_the_contract(sender: PlainSender) -> None:
+def test_the_executor_and_its_run_keep_the_contract(sender: Sender) -> None:
     executor: Executor = ActionExecutor([], sender)
     run: Run = click()
     assert executor.starts_itself
@@ -567,7 +569,7 @@ async def transport_failure(executor: ActionExecutor) -> str:
     return failure.message
 
 
-async def test_a_dead_instance_is_a_failure_without_its_address(sender: PlainSender) -> None:
+async def test_a_dead_instance_is_a_failure_without_its_address(sender: Sender) -> None:
     async with TabInstance(["t1"]) as one:
         executor = executor_for(sender, one)
     message = await transport_failure(executor)
@@ -575,14 +577,14 @@ async def test_a_dead_instance_is_a_failure_without_its_address(sender: PlainSen
 
 
 async def test_a_name_that_does_not_exist_is_a_failure_without_the_name(
-    sender: PlainSender,
+    sender: Sender,
 ) -> None:
     executor = ActionExecutor([Instance("http://nowhere.invalid:9")], sender)
     message = await transport_failure(executor)
     assert message == "executor request failed: the instance's name could not be resolved"
 
 
-async def test_tls_that_is_none_is_a_failure(sender: PlainSender, instance: TabInstance) -> None:
+async def test_tls_that_is_none_is_a_failure(sender: Sender, instance: TabInstance) -> None:
     executor = ActionExecutor([Instance(instance.url.replace("http:", "https:"))], sender)
     message = await transport_failure(executor)
     assert message == "executor request failed: no trusted TLS connection"
@@ -597,7 +599,7 @@ async def test_a_dropped_connection_is_a_failure(
 
 
 async def test_no_token_gets_into_the_log_when_an_answer_is_no_http(
-    sender: PlainSender, caplog: pytest.LogCaptureFixture
+    sender: Sender, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with listening(b"this is not HTTP\r\n\r\n") as one:
         executor = ActionExecutor([Instance(one.url, "t0ken")], sender)
@@ -619,7 +621,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def request(self, *_: object, **__: object) -> PlainResponse:
+    def stream(self, *_: object, **__: object) -> AbstractAsyncContextManager[Stream]:
         raise self._error
 
 
@@ -640,7 +642,7 @@ async def test_an_error_without_a_number_names_nothing() -> None:
 async def test_an_instance_the_operator_listed_is_reached_through_the_guard(
     instance: TabInstance, second: TabInstance
 ) -> None:
-    async with sending.Sender(guard.Guard(["127.0.0.1"])) as guarded:
+    async with Sender(Guard(["127.0.0.1"])) as guarded:
         executor = executor_for(guarded, instance, second)
         result = await executor.execute(click(tabId="t3"))
         await executor.close()
@@ -651,7 +653,7 @@ async def test_an_instance_the_operator_listed_is_reached_through_the_guard(
 @pytest.mark.parametrize("token", [None, "a\r\nX-Evil: 1"])
 async def test_what_the_guard_refuses_is_final(instance: TabInstance, token: str | None) -> None:
     allowed = ["127.0.0.1"] if token else []
-    async with sending.Sender(guard.Guard(allowed)) as guarded:
+    async with Sender(Guard(allowed)) as guarded:
         failure = await failure_of(
             ActionExecutor([Instance(instance.url, token)], guarded), click()
         )
@@ -691,7 +693,7 @@ async def test_actions_do_not_wait_for_each_other(
 
 
 @pytest.mark.slow
-async def test_the_fake_also_runs_as_a_process(sender: PlainSender) -> None:
+async def test_the_fake_also_runs_as_a_process(sender: Sender) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", "a,b", "--token", "T"),
         stdout=asyncio.subprocess.PIPE,
@@ -706,9 +708,10 @@ async def test_the_fake_also_runs_as_a_process(sender: PlainSender) -> None:
         failure = await failure_of(executor, click(tabId="b", params=params))
         assert failure.message == "executor returned 503: busy"
         await executor.execute(click(tabId="a"))
-        answer = await sender.request(
+        exchange = sender.stream(
             "GET", f"{url}/__record", headers={}, body=None, max_bytes=10**6, timeout_seconds=5
         )
+        answer = await whole(exchange)
         record = msgspec.json.decode(answer.body)
         assert [(one["tab"], one["status"]) for one in record["requests"]] == [
             ("b", 503),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fairlane import AsyncClient, ExecutionFailed, Work, Worker, report_output, report_progress
+from fairlane import (
+    AsyncClient,
+    Client,
+    ExecutionFailed,
+    Work,
+    Worker,
+    report_output,
+    report_progress,
+)
 from fairlane.core.errors import InvalidRequest, InvalidSettings
 from fairlane.testing import MemoryFairlane
 from fairlane.worker.executors.reporting import report_output as outside
-from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time, judge, steadily
+from tests.fakes.ports import lasting_port
+from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time, judge, steadily, within
 from tests.http.server import Server, serving
+from tests.http.work import ms_between
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,12 +78,6 @@ async def running(worker: Worker) -> AsyncIterator[None]:
 async def submit(client: AsyncClient, handler: str, **fields: Any) -> str:
     task_id: str = (await client.submit(handler=handler, **fields))["taskId"]
     return task_id
-
-
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not await look():  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0.01)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -264,8 +269,8 @@ async def test_the_heartbeat_survives_a_blocked_event_loop(server: Server, name:
         worker = Worker(server.url, lease_seconds=lease_seconds, renew_seconds=lease_seconds / 5)
 
         @worker.handler(f"{name}-{seconds}")
-        async def blocks(_: Work) -> str:
-            time.sleep(2.2 * lease_seconds)  # noqa: ASYNC251 - the very thing not to be done
+        async def blocks(work: Work) -> str:
+            _wait_for_renewals(server.url, work.task_id, 2 * lease_seconds)
             return "done"
 
         thread = threading.Thread(target=lambda: asyncio.run(worker.run()), daemon=True)
@@ -285,6 +290,21 @@ async def test_the_heartbeat_survives_a_blocked_event_loop(server: Server, name:
     await in_time(block)
 
 
+def _wait_for_renewals(url: str, task_id: str, seconds: float) -> None:
+    """Hold up the thread until the lease lasts so much longer than at first, or is lost."""
+    give_up_at = time.monotonic() + WAIT_SECONDS + 2 * seconds
+    with Client(url) as client:
+        first = client.show(task_id)
+        while time.monotonic() < give_up_at:
+            now = client.show(task_id)
+            if now.get("leaseId") != first["leaseId"]:
+                return
+            if ms_between(first["leaseExpiresAt"], now["leaseExpiresAt"]) >= seconds * 1000:
+                return
+            time.sleep(0.01)
+    raise AssertionError("the lease is neither renewed nor lost")
+
+
 async def test_a_cancel_that_is_told_on_renew_stops_the_handler(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
@@ -298,11 +318,18 @@ async def test_a_cancel_that_is_told_on_renew_stops_the_handler(
         finally:
             stopped.set()
 
-    async with running(worker):
+    async def cancel() -> str:
+        began.clear()
+        stopped.clear()
         task_id = await submit(client, name)
         await asyncio.wait_for(began.wait(), WAIT_SECONDS)
-        await client.cancel(task_id)
-        await asyncio.wait_for(stopped.wait(), WAIT_SECONDS)
+        with within(2):  # it renews ten times a second
+            await client.cancel(task_id)
+            await asyncio.wait_for(stopped.wait(), WAIT_SECONDS)
+        return task_id
+
+    async with running(worker):
+        task_id = await steadily(cancel)
         await eventually(lambda: worker.active == 0)
     assert (await client.show(task_id))["state"] == "cancelled"
     lanes = {lane["name"]: lane for lane in (await client.lanes())["lanes"]}
@@ -344,14 +371,19 @@ async def test_what_does_not_finish_in_time_is_given_back_without_cost(
         began.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(worker.run())
-    task_id = await submit(client, name)
-    await asyncio.wait_for(began.wait(), WAIT_SECONDS)
-    worker.stop()
-    await asyncio.wait_for(task, WAIT_SECONDS)
-    found = await client.show(task_id)
-    assert (found["state"], found["attempts"]) == ("queued", 0)
-    await client.cancel(task_id)
+    async def stop() -> None:
+        began.clear()
+        task = asyncio.create_task(worker.run())
+        task_id = await submit(client, name)
+        await asyncio.wait_for(began.wait(), WAIT_SECONDS)
+        with within(5):
+            worker.stop()
+            await asyncio.wait_for(task, WAIT_SECONDS)
+        found = await client.show(task_id)
+        assert (found["state"], found["attempts"]) == ("queued", 0)
+        await client.cancel(task_id)
+
+    await steadily(stop)
 
 
 async def test_an_idle_worker_stops_at_once_and_leaves_no_poll_behind(
@@ -399,8 +431,8 @@ async def test_work_goes_on_while_the_server_is_away_and_is_reported_to_the_next
     tmp_path: Path,
 ) -> None:
     store, began, may_end = f"sqlite:///{tmp_path / 'f.db'}", asyncio.Event(), asyncio.Event()
-    async with serving(tmp_path / "one", store) as first:
-        port = first.url.rpartition(":")[2]
+    port = lasting_port()
+    async with serving(tmp_path / "one", store, port=port) as first:
         worker = Worker(first.url, lease_seconds=30, renew_seconds=0.1)
 
         @worker.handler("far")
@@ -415,25 +447,30 @@ async def test_work_goes_on_while_the_server_is_away_and_is_reported_to_the_next
                 await asyncio.wait_for(began.wait(), WAIT_SECONDS)
             first.kill()
             may_end.set()
-            second = Server(tmp_path / "two", store)
-            second._flags[second._flags.index("--port") + 1] = port
-            await second.start()
-            try:
-                async with AsyncClient(second.url) as client:
-                    task = await client.wait(task_id, WAIT_SECONDS)
+            async with (
+                serving(tmp_path / "two", store, port=port) as second,
+                AsyncClient(second.url) as client,
+            ):
+                task = await client.wait(task_id, WAIT_SECONDS)
                 assert (task["result"], task["attempts"]) == ("done", 1)
-            finally:
-                await second.stop()
 
 
-async def test_a_worker_that_finds_no_server_waits_for_one(name: str) -> None:
-    worker = Worker("http://127.0.0.1:1", drain_seconds=0)
-    worker.handler(name)(lambda _: None)
-    task = asyncio.create_task(worker.run())
-    await asyncio.sleep(0.2)  # it has been refused by then; whether or not, it goes on
+async def test_a_worker_that_finds_no_server_waits_for_one(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = lasting_port()
+    worker = Worker(f"http://127.0.0.1:{port}", drain_seconds=0)
+    worker.handler(name)(lambda _: "well")
+    with caplog.at_level(logging.WARNING, "fairlane.worker"):
+        task = asyncio.create_task(worker.run())
+        await eventually(lambda: "no leases to be had" in caplog.text)
     assert not task.done()
-    worker.stop()
-    await asyncio.wait_for(task, WAIT_SECONDS)
+    store = f"sqlite:///{tmp_path / 'f.db'}"
+    async with serving(tmp_path, store, port=port) as server, AsyncClient(server.url) as client:
+        ended = await client.wait(await submit(client, name), WAIT_SECONDS)
+        assert ended["result"] == "well"
+        worker.stop()
+        await asyncio.wait_for(task, WAIT_SECONDS)
 
 
 # --- what is wrong with it ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fairlane.core.errors import ExecutionFailed, LeaseLost
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import Sender
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Executor, Run
+from fairlane.worker.executors.exchange import whole
 from fairlane.worker.executors.instruction import (
     EVENT_CHARACTERS_MAX,
     STREAM_BYTES_MAX,
@@ -677,7 +678,7 @@ async def test_a_key_that_the_agent_repeats_is_masked(
         ({"apiKey": 7, "model": "gpt-four"}, "7 gpt-four", "7 gpt-four"),
     ],
 )
-async def test_a_secret_is_masked_however_it_stands_there(
+async def test_a_secret_is_mexchangehowever_it_stands_there(
     executor: InstructionExecutor,
     agent: ChatAgent,
     config: dict[str, Any],
@@ -692,7 +693,7 @@ async def test_a_secret_is_masked_however_it_stands_there(
     assert failure.message == message
 
 
-async def test_the_agents_token_is_masked_too(sender: Sender) -> None:
+async def test_the_agents_token_is_mexchangetoo(sender: Sender) -> None:
     async with ChatAgent() as agent:
         agent.script = Script(status=403, body="Bearer t0ken-1 is not welcome")
         executor = InstructionExecutor(Instance(agent.url, "t0ken-1"), sender)
@@ -811,15 +812,17 @@ async def test_the_fake_also_runs_as_a_process(sender: Sender) -> None:
         failure = await failure_with(executor, status=503, body="busy")
         assert failure.message == "Chat API returned 503: busy"
         behave = msgspec.json.encode({"hello": {"events": [{"hi": 1}], "times": 1}})
-        answer = await sender.request(
+        exchange = sender.stream(
             "POST", f"{url}/__behave", headers={}, body=behave, max_bytes=100, timeout_seconds=5
         )
+        answer = await whole(exchange)
         assert answer.status == 204
         assert await executor.execute(asked(instruction="hello")) == {"hi": 1}
         assert (await executor.execute(asked(instruction="hello")))["type"] == "finish"
-        answer = await sender.request(
+        exchange = sender.stream(
             "GET", f"{url}/__record", headers={}, body=None, max_bytes=10**6, timeout_seconds=5
         )
+        answer = await whole(exchange)
         record = msgspec.json.decode(answer.body)
         assert [one["status"] for one in record["requests"]] == [503, 200, 200]
     finally:

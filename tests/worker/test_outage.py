@@ -196,18 +196,27 @@ async def test_an_outage_before_the_start_does_not_fail_the_task(scene: Scene) -
     running.cancel()
 
 
+LIMIT_MS = 50
+
+
 class SlowToRecord(EngineSource):
-    """Needs longer for the record of a start than the task has for its work."""
+    """Needs longer for the record of a start than the task has for its work.
+
+    Both are timers of one loop, which it lets go off in order: however slow the machine is, a limit
+    that counted would be over first.
+    """
 
     async def start(self, assignment: Assignment) -> None:
-        await asyncio.sleep(0.1)  # longer than the time limit
+        limit_over = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * LIMIT_MS / 1000, limit_over.set)
+        await limit_over.wait()
         await super().start(assignment)
 
 
 async def test_the_wait_for_the_record_of_the_start_is_not_taken_from_the_time_for_the_work(
     scene: Scene,
 ) -> None:
-    scene.submit('{"timeoutMs": 50}')
+    scene.submit(f'{{"timeoutMs": {LIMIT_MS}}}')
     once = Once()
     once.go_on.set()
     source = SlowToRecord(scene.writer, "node_a", Policy)
@@ -228,10 +237,13 @@ class Late(Once):
 
 
 async def test_the_time_for_the_work_ends_also_after_a_slow_start(scene: Scene) -> None:
-    scene.submit('{"timeoutMs": 50}')
+    scene.submit(f'{{"timeoutMs": {LIMIT_MS}}}')
     source = SlowToRecord(scene.writer, "node_a", Policy)
     worker = Loop(source, lambda: {"action": Late()}, lambda: 1)
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: scene.state() == ("failed", 1))
+    await eventually(lambda: scene.state()[0] == "failed")
+    view = scene.views.task("one")
+    assert view is not None
+    assert (view.task.attempts, view.error) == (1, f"Task timed out after {LIMIT_MS}ms")
     await worker.drain(1)
     running.cancel()

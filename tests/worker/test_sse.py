@@ -105,7 +105,7 @@ def test_a_stream_is_not_bounded_by_the_bound_of_an_event() -> None:
 
 
 def test_the_last_id_is_that_of_what_has_been_handed_out() -> None:
-    follower = Follower(1000)
+    follower = Follower()
     assert follower.feed(b"id: 4\n\n") == []
     assert follower.last_id == "4"
     assert follower.feed(b"id: 5\ndata: a\n\nid: 6\ndata") == [Event("a")]
@@ -119,7 +119,7 @@ def test_the_last_id_is_that_of_what_has_been_handed_out() -> None:
 @given(st.lists(st.integers(0, 5), max_size=6))
 def test_without_ids_what_was_given_is_passed_over(lengths: list[int]) -> None:
     """Each connection gives as many events as it says, from the first on."""
-    follower, given_out = Follower(1000), []
+    follower, given_out = Follower(), []
     for length in lengths:
         follower.connected()
         for number in range(length):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.outbound.guard import Guard
+from fairlane.outbound.sending import Sender
 from fairlane.worker.executors.tabs import LISTING_SECONDS, Instance, TabResolver
-from tests.fakes.sender import PlainSender
 from tests.fakes.tab_instance import TABS, Behaviour, TabInstance
 from tests.fakes.waiting import eventually
 from tests.outbound.receivers import listening
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[PlainSender]:
-    async with PlainSender() as one:
+async def sender() -> AsyncIterator[Sender]:
+    async with Sender(Guard(["127.0.0.1"])) as one:
         yield one
 
 
@@ -39,9 +40,7 @@ def known(one: TabInstance) -> Instance:
 
 
 @pytest.fixture
-async def resolver(
-    sender: PlainSender, a: TabInstance, b: TabInstance
-) -> AsyncIterator[TabResolver]:
+async def resolver(sender: Sender, a: TabInstance, b: TabInstance) -> AsyncIterator[TabResolver]:
     one = TabResolver([known(a), known(b)], sender)
     yield one
     await one.close()
@@ -77,7 +76,7 @@ async def test_each_instance_is_asked_with_its_own_token(
 
 
 async def test_no_token_gets_into_the_log_when_an_answer_is_no_http(
-    sender: PlainSender, a: TabInstance, caplog: pytest.LogCaptureFixture
+    sender: Sender, a: TabInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with listening(b"this is not HTTP\r\n\r\n") as odd:
         resolver = TabResolver([known(a), Instance(odd.url, "t0ken")], sender)
@@ -166,7 +165,7 @@ async def test_a_tab_opened_while_a_listing_was_on_its_way_is_found(
 
 
 async def test_the_memory_is_bounded_and_keeps_what_was_used_last(
-    sender: PlainSender, a: TabInstance, b: TabInstance
+    sender: Sender, a: TabInstance, b: TabInstance
 ) -> None:
     resolver = TabResolver([known(a), known(b)], sender, cache_tabs_max=2)
     b.tabs = []
@@ -185,7 +184,7 @@ async def test_the_memory_is_bounded_and_keeps_what_was_used_last(
 
 
 async def test_a_huge_listing_does_not_outgrow_the_memory(
-    sender: PlainSender, a: TabInstance, b: TabInstance
+    sender: Sender, a: TabInstance, b: TabInstance
 ) -> None:
     a.tabs = [f"t{n}" for n in range(200)]
     resolver = TabResolver([known(a), known(b)], sender, cache_tabs_max=50)
@@ -298,7 +297,7 @@ async def test_an_instance_that_errs_spoils_nothing_but_leaves_the_question_open
     assert failure.retryable
 
 
-async def test_a_dead_instance_spoils_nothing(sender: PlainSender, b: TabInstance) -> None:
+async def test_a_dead_instance_spoils_nothing(sender: Sender, b: TabInstance) -> None:
     async with TabInstance(["a1"]) as one:
         dead = known(one)
     resolver = TabResolver([dead, known(b)], sender)
@@ -311,7 +310,7 @@ async def test_a_dead_instance_spoils_nothing(sender: PlainSender, b: TabInstanc
 
 
 async def test_a_single_instance_owns_every_tab_and_is_not_asked(
-    sender: PlainSender, a: TabInstance
+    sender: Sender, a: TabInstance
 ) -> None:
     resolver = TabResolver([known(a)], sender)
     assert await resolver.resolve("whatever") == known(a)
@@ -319,13 +318,13 @@ async def test_a_single_instance_owns_every_tab_and_is_not_asked(
     assert a.requests == []
 
 
-async def test_the_same_instance_twice_is_one(sender: PlainSender, a: TabInstance) -> None:
+async def test_the_same_instance_twice_is_one(sender: Sender, a: TabInstance) -> None:
     resolver = TabResolver([known(a), known(a)], sender)
     assert await resolver.resolve("whatever") == known(a)
     assert a.requests == []
 
 
-async def test_no_instance_at_all_says_what_to_do(sender: PlainSender) -> None:
+async def test_no_instance_at_all_says_what_to_do(sender: Sender) -> None:
     failure = await failure_of(TabResolver([], sender), "t")
     assert failure.message == "no tab instance is configured: start Fairlane with --instance URL"
     assert not failure.retryable

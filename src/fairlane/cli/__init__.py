@@ -12,15 +12,36 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final
 
 from fairlane.cli import exits, parser
-from fairlane.core.errors import FairlaneError
+from fairlane.cli.options import WrongLine
+from fairlane.core.errors import FairlaneError, InvalidRequest
+
+# Where a command is that is not in `commands`, for few commands load the rest.
+_PLACES: Final = {
+    "audit": "audit",
+    "completion": "completion",
+    "cron": "cron",
+    "deliveries": "webhooks",
+    "demo": "demo",
+    "mcp": "mcp",
+    "policy": "policy",
+    "queue": "queue",
+    "sched": "queue",
+    "templates": "templates",
+    "token": "token",
+    "top": "top",
+    "webhooks": "webhooks",
+    "worker": "worker",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
-    except SystemExit as end:  # argparse, after help and after a complaint
+    except SystemExit as end:  # argparse, after help
         return end.code if isinstance(end.code, int) else exits.USAGE
     except KeyboardInterrupt:
         return exits.INTERRUPTED
@@ -33,7 +54,10 @@ def _run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a letter the terminal lacks is no reason to fail
             stream.reconfigure(errors="replace")
-    args = parser.parse(arguments)
+    try:
+        args = parser.parse(arguments)
+    except WrongLine as wrong:
+        return _refused(wrong, as_json="--json" in arguments)
     _import_msgspec()
     from fairlane.cli.output import complain, tell  # noqa: PLC0415 - as above
 
@@ -57,6 +81,14 @@ def _run(arguments: Sequence[str]) -> int:
         return exits.DEFECT
 
 
+def _refused(wrong: WrongLine, *, as_json: bool) -> int:
+    _import_msgspec()
+    from fairlane.cli.output import tell  # noqa: PLC0415 - help has no use for it
+
+    tell(InvalidRequest(str(wrong)), as_json=as_json)
+    return exits.USAGE
+
+
 def _import_msgspec() -> None:
     """Without `typing_extensions`, which it takes when it is there, has no use for on this Python,
     and which costs a tenth of a command's time. Whoever wants it later gets it.
@@ -70,11 +102,9 @@ def _import_msgspec() -> None:
 
 
 def _command(name: str) -> Callable[[Namespace], int]:
-    if name in ("sched", "queue"):  # called for every piece of work: nothing else is loaded
-        from fairlane.cli.queue import COMMANDS  # noqa: PLC0415 - help has no use for it
-    else:
-        from fairlane.cli.commands import COMMANDS  # noqa: PLC0415 - as above
-    return COMMANDS[name]
+    place = import_module(f"fairlane.cli.{_PLACES.get(name, 'commands')}")
+    run: Callable[[Namespace], int] = place.run
+    return run
 
 
 def _let_go() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fairlane import config
-from fairlane.cli.output import Output, output_of
+from fairlane.cli.output import Told, output_of
 from fairlane.client import WAIT_SLICE_SECONDS, Client
 from fairlane.transport import DEFAULT_URL
 
@@ -35,7 +35,10 @@ def backend(args: argparse.Namespace, *, create: bool = False) -> Backend:
 
 
 @contextlib.contextmanager
-def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Backend, Output]]:
+def opened(
+    args: argparse.Namespace, for_people: Callable[[], Told], *, create: bool = False
+) -> Iterator[tuple[Backend, Told]]:
+    """Somebody to ask, and somewhere to print to: JSON, or what `for_people` makes."""
     side = backend(args, create=create)
     with side.client:
-        yield side, output_of(args)
+        yield side, output_of(args, for_people)

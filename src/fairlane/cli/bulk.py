@@ -8,54 +8,44 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fairlane.cli import exits
+from fairlane.cli.asking import for_each, which_tasks
 from fairlane.cli.backends import Backend, opened
-from fairlane.cli.output import Output, tell
-from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.cli.output import for_people
+from fairlane.core.errors import InvalidRequest
 
-_FILTERS: Final = ("agent", "lane", "session", "batch", "kind")
+if TYPE_CHECKING:
+    from fairlane.cli.human import HumanOutput
 
 
 def run(args: argparse.Namespace) -> int:
-    which = _which(args)
+    which = which_tasks(args)
     if args.ids and (which or args.dry_run):
         raise InvalidRequest("give either ids or a filter, not both")
     if not args.ids and not which:
         verb = args.command
         hint = f"say which tasks: give ids, or a filter such as --state; see fairlane {verb} --help"
         raise InvalidRequest(hint)
-    with opened(args) as (side, out):
+    with opened(args, for_people) as (side, out):
         return _many(args, side, out, which) if which else _each(args, side, out)
 
 
 def prune(args: argparse.Namespace) -> int:
-    with opened(args) as (side, out):
+    with opened(args, for_people) as (side, out):
         out.pruned(side.client.prune(dry_run=args.dry_run))
     return exits.OK
 
 
-def _which(args: argparse.Namespace) -> dict[str, Any]:
-    named = {name: getattr(args, name) for name in _FILTERS} | {"states": args.state}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _each(args: argparse.Namespace, side: Backend, out: Output) -> int:
-    code, client = exits.OK, side.client
+def _each(args: argparse.Namespace, side: Backend, out: HumanOutput) -> int:
+    client = side.client
     verb = {"cancel": client.cancel, "retry": client.retry, "reset": client.reset}[args.command]
-    for task_id in dict.fromkeys(args.ids):
-        try:
-            answer = verb(task_id)
-        except CallerError as error:  # it may still be done for the others
-            tell(error, as_json=args.json)
-            code = code or exits.exit_code(error)
-            continue
-        (out.cancelled if args.command == "cancel" else out.again)(answer)
-    return code
+    told = out.cancelled if args.command == "cancel" else out.again
+    return for_each(args, args.ids, lambda task_id: told(verb(task_id)))
 
 
-def _many(args: argparse.Namespace, side: Backend, out: Output, which: dict[str, Any]) -> int:
+def _many(args: argparse.Namespace, side: Backend, out: HumanOutput, which: dict[str, Any]) -> int:
     verb, client = args.command, side.client
     act = {"cancel": client.cancel_many, "retry": client.retry_many, "reset": client.reset_many}
 

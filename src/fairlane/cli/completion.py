@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from fairlane.cli import exits
-from fairlane.cli.parser import SHELLS, Leaves, build
+from fairlane.cli.options import Leaves
+from fairlane.cli.parser import SHELLS, build
 
 _BASH: Final = """\
 _fairlane() {{

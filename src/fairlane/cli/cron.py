@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from fairlane import wire
 from fairlane.cli import cron_files, exits
-from fairlane.cli.backends import Backend, backend
-from fairlane.cli.output import JsonOutput, Output, Shape, print_json, tell
+from fairlane.cli.asking import for_each, given, moment, pages, params
+from fairlane.cli.backends import opened
 from fairlane.cli.submitting import read_json
-from fairlane.cli.values import span_ms
 from fairlane.cli.waiting import wait_for
-from fairlane.clock import SystemClock
-from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fairlane.cli.human_cron import HumanCronOutput
 
 # Options by the field of a job, of its task and of its retries that each fills.
 _FIELDS: Final = {
@@ -61,60 +61,6 @@ _EXPRESSION_FIELDS: Final = 5
 _SHOWN_RUNS: Final = 5
 
 
-class CronOutput(Output, Protocol):
-    def jobs(self, page: Shape, *, more: bool) -> None: ...
-
-    def job(self, job: Shape, runs: Callable[[], Shape]) -> None: ...
-
-    def kept(self, job: Shape, verb: str) -> None: ...
-
-    def switched(self, job: Shape) -> None: ...
-
-    def deleted(self, answer: Shape) -> None: ...
-
-    def started(self, answer: Shape) -> None: ...
-
-    def runs(self, page: Shape, job: str | None, *, more: bool) -> None: ...
-
-    def preview(self, answer: Shape) -> None: ...
-
-    def imported(self, answer: Shape) -> None: ...
-
-    def exported(self, answer: Shape) -> None: ...
-
-
-class JsonCronOutput(JsonOutput):
-    def jobs(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def job(self, job: Shape, runs: Callable[[], Shape]) -> None:  # noqa: ARG002 - as above
-        print_json(job)
-
-    def kept(self, job: Shape, verb: str) -> None:  # noqa: ARG002 - as above
-        print_json(job)
-
-    def switched(self, job: Shape) -> None:
-        print_json(job)
-
-    def deleted(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def started(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def runs(self, page: Shape, job: str | None, *, more: bool) -> None:  # noqa: ARG002 - as above
-        print_json(page)
-
-    def preview(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def imported(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def exported(self, answer: Shape) -> None:
-        print_json(answer)
-
-
 def run(args: argparse.Namespace) -> int:
     return VERBS[args.verb](args)
 
@@ -125,7 +71,7 @@ def add(args: argparse.Namespace) -> int:
         _check_told(document)
     if args.disabled:
         document["enabled"] = False
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         out.kept(side.client.create_cron_job(document), "created")
     return exits.OK
 
@@ -134,48 +80,41 @@ def edit(args: argparse.Namespace) -> int:
     document = {**dict.fromkeys(args.clear or ()), **_document(args)}
     if not document:
         raise InvalidRequest("say what to change; see fairlane cron edit --help")
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.kept(side.client.update_cron_job(args.job, document), "changed")
     return exits.OK
 
 
 def list_(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.cron_jobs(
-                agent=args.agent, enabled=args.enabled, limit=limit, cursor=cursor
-            )
-            cursor = page.get("nextCursor")
+    with opened(args, _for_people) as (side, out):
+        client = side.client
+        which = {"agent": args.agent, "name": args.name, "enabled": args.enabled}
+        for page in pages(args, partial(client.cron_jobs, **which)):
             out.jobs(page, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         job = side.client.cron_job(args.job)
         out.job(job, lambda: side.client.cron_runs(job["id"], limit=_SHOWN_RUNS))
     return exits.OK
 
 
 def delete(args: argparse.Namespace) -> int:
-    def act(side: Backend, out: CronOutput, job: str) -> None:
-        out.deleted(side.client.delete_cron_job(job, cancel=args.cancel))
-
-    return _each(args, act)
+    with opened(args, _for_people) as (side, out):
+        delete = partial(side.client.delete_cron_job, cancel=args.cancel)
+        return for_each(args, args.jobs, lambda job: out.deleted(delete(job)))
 
 
 def switch(args: argparse.Namespace) -> int:
-    def act(side: Backend, out: CronOutput, job: str) -> None:
-        out.switched(side.client.toggle_cron_job(job, enabled=args.verb == "on"))
-
-    return _each(args, act)
+    with opened(args, _for_people) as (side, out):
+        toggle = partial(side.client.toggle_cron_job, enabled=args.verb == "on")
+        return for_each(args, args.jobs, lambda job: out.switched(toggle(job)))
 
 
 def run_now(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         answer = side.client.run_cron_job(args.job)
         if args.wait is not None:
             return wait_for(side, out, [answer["taskId"]], args.wait)
@@ -184,22 +123,17 @@ def run_now(args: argparse.Namespace) -> int:
 
 
 def runs(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.cron_runs(args.job, status=args.status, limit=limit, cursor=cursor)
-            cursor = page.get("nextCursor")
+    with opened(args, _for_people) as (side, out):
+        for page in pages(args, partial(side.client.cron_runs, args.job, status=args.status)):
             out.runs(page, args.job, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def preview(args: argparse.Namespace) -> int:
     schedule = _schedule(args)
     if schedule is None or "kind" not in schedule:
         raise InvalidRequest("say when: an expression in quotes, --every or --at")
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         answer = side.client.cron_preview(
             schedule.get("expr"),
             tz=args.tz,
@@ -213,7 +147,7 @@ def preview(args: argparse.Namespace) -> int:
 
 def import_(args: argparse.Namespace) -> int:
     found = cron_files.read(args)
-    with _opened(args, create=not args.dry_run) as (side, out):
+    with opened(args, _for_people, create=not args.dry_run) as (side, out):
         problems = cron_files.problems(found, side.client, args.agent)
         if problems:
             return cron_files.tell(args, problems)
@@ -227,7 +161,7 @@ def import_(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.exported(cron_files.exported(side.client, args.jobs, args.agent))
     return exits.OK
 
@@ -251,33 +185,10 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 # -------------------------------------------------------------------- parts
 
 
-@contextlib.contextmanager
-def _opened(
-    args: argparse.Namespace, *, create: bool = False
-) -> Iterator[tuple[Backend, CronOutput]]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side, _output(args)
-
-
-def _output(args: argparse.Namespace) -> CronOutput:
-    if args.json:
-        return JsonCronOutput()
+def _for_people() -> HumanCronOutput:
     from fairlane.cli.human_cron import HumanCronOutput  # noqa: PLC0415 - slow to import
 
     return HumanCronOutput()
-
-
-def _each(args: argparse.Namespace, act: Callable[[Backend, CronOutput, str], None]) -> int:
-    code = exits.OK
-    with _opened(args) as (side, out):
-        for job in dict.fromkeys(args.jobs):
-            try:
-                act(side, out, job)
-            except CallerError as error:  # it may still be done to the others
-                tell(error, as_json=args.json)
-                code = code or exits.exit_code(error)
-    return code
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
@@ -285,17 +196,22 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     document = read_json(args.file) if args.file else {}
     if not isinstance(document, dict):
         raise InvalidRequest(f"{args.file} must hold a job: a JSON object")
-    document = {**document, **_given(args, _FIELDS)}
+    document = {**document, **given(args, _FIELDS)}
     inner = {
         "schedule": _schedule(args),
-        "task": {**_given(args, _TASK), **_params(args)},
-        "retryPolicy": _given(args, _RETRIES),
+        "task": _task(args),
+        "retryPolicy": given(args, _RETRIES),
     }
     for name, value in inner.items():
         if value:
             there = document.get(name)
             document[name] = {**there, **value} if isinstance(there, dict) else value
     return document
+
+
+def _task(args: argparse.Namespace) -> dict[str, Any]:
+    task, said = given(args, _TASK), params(args)
+    return task if said is None else {**task, "params": said}
 
 
 def _check_told(document: Mapping[str, Any]) -> None:
@@ -320,7 +236,7 @@ def _schedule(args: argparse.Namespace) -> dict[str, Any] | None:
     elif args.every is not None:
         said |= {"kind": "every", "everyMs": args.every}
     elif args.at is not None:
-        said |= {"kind": "at", "at": _moment(args.at)}
+        said |= {"kind": "at", "at": moment(args.at)}
     return {name: value for name, value in said.items() if value is not None} or None
 
 
@@ -330,20 +246,3 @@ def _expression(words: list[str]) -> str | None:
             "an expression has five fields; put it in quotes, or the shell puts files for each *"
         )
     return " ".join(words) if words else None
-
-
-def _moment(text: str) -> str:
-    """A span counts from now; everything else is for the server to read."""
-    milliseconds = span_ms(text)
-    return text if milliseconds is None else wire.moment(SystemClock().now() + milliseconds)
-
-
-def _params(args: argparse.Namespace) -> dict[str, Any]:
-    if args.params is None and args.param is None:
-        return {}
-    return {"params": {**(args.params or {}), **dict(args.param or ())}}
-
-
-def _given(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
-    named = {field: getattr(args, option) for option, field in options.items()}
-    return {field: value for field, value in named.items() if value is not None}

@@ -3,54 +3,49 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Final
 
-from fairlane.cli.parser import Parser, paging, server_or_store, wait_option
-from fairlane.cli.values import (
-    count,
-    json_object,
-    milliseconds,
-    number,
-    pair,
-    priority,
-    span_ms,
-    whole,
+from fairlane.cli.options import (
+    Commands,
+    Parser,
+    about_task,
+    offer,
+    paging,
+    retries,
+    wait_option,
 )
+from fairlane.cli.values import count, milliseconds, number, span_ms
 
 _STATUSES: Final = "queued, running, ok, error, cancelled, skipped or missed"
 
 
-def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
-    parser.epilog = (
+def fill(commands: Commands) -> None:
+    commands.noun(
+        "cron",
+        "Submit tasks at moments: once, every so often, or by the rules of cron",
+        _verbs,
         "examples:\n"
         "  fairlane cron                    list them, as with cron list\n"
         "  fairlane cron add '0 9 * * 1-5' --tz Europe/Berlin --name standup \\\n"
         "    --instruction 'Write the standup notes'\n"
         "  fairlane cron add --every 30m --name poll --handler poll\n"
-        "  fairlane cron preview '0 9 * * 1-5' --tz Europe/Berlin"
+        "  fairlane cron preview '0 9 * * 1-5' --tz Europe/Berlin",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    leaves["cron"] = parser
 
-    def add(name: str, summary: str, options: Callable[[Parser], None]) -> None:
-        leaf = verbs.add_parser(name, help=summary, description=f"{summary}.")
-        leaves[f"cron {name}"] = leaf
-        options(leaf)
-        server_or_store(leaf)
 
-    add("add", "Make a job: a task, and when it is to run", _add)
-    add("list", "List jobs: when each runs next and how it went last", _list)
-    add("show", "Show a job and its last runs", _which)
-    add("edit", "Change what is named of a job", _edit)
-    add("delete", "Delete jobs; what they have started goes on, their log stays", _delete)
-    add("on", "Switch jobs on; the next run is the first one from now", _several)
-    add("off", "Switch jobs off; what runs goes on", _several)
-    add("run", "Run a job now; its schedule does not move", _run)
-    add("runs", "List the runs of a job, or of all, newest first", _runs)
-    add("preview", "Tell when a schedule would run", _preview)
-    add("import", "Make jobs of a crontab, or of what cron export has printed", _import)
-    add("export", "Print jobs as JSON, for cron import", _export)
+def _verbs(cron: Commands) -> None:
+    cron.add("add", "Make a job: a task, and when it is to run", _add)
+    cron.add("list", "List jobs: when each runs next and how it went last", _list)
+    cron.add("show", "Show a job and its last runs", _which)
+    cron.add("edit", "Change what is named of a job", _edit)
+    cron.add("delete", "Delete jobs; what they have started goes on, their log stays", _delete)
+    cron.add("on", "Switch jobs on; the next run is the first one from now", _several)
+    cron.add("off", "Switch jobs off; what runs goes on", _several)
+    cron.add("run", "Run a job now; its schedule does not move", _run)
+    cron.add("runs", "List the runs of a job, or of all, newest first", _runs)
+    cron.add("preview", "Tell when a schedule would run", _preview)
+    cron.add("import", "Make jobs of a crontab, or of what cron export has printed", _import)
+    cron.add("export", "Print jobs as JSON, for cron import", _export)
 
 
 # -------------------------------------------------------------------- the commands
@@ -65,7 +60,7 @@ def _several(parser: Parser) -> None:
 
 
 def _list(parser: Parser) -> None:
-    parser.add_argument("--agent", metavar="ID")
+    offer(parser, "agent", "name")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--on", dest="enabled", action="store_true", default=None, help="only these")
     which.add_argument("--off", dest="enabled", action="store_false", help="only these")
@@ -84,7 +79,7 @@ def _add(parser: Parser) -> None:
     _expression(parser)
     _times(parser)
     _anchor(parser)
-    parser.add_argument("--name", metavar="NAME", help="no other job of the agent has it")
+    offer(parser, "name", name="no other job of the agent has it")
     parser.add_argument("--disabled", action="store_true", help="switched off to begin with")
     _fields(parser)
 
@@ -105,7 +100,7 @@ def _edit(parser: Parser) -> None:
     )
     _times(parser)
     _anchor(parser)
-    parser.add_argument("--name", metavar="NAME", help="a new name")
+    offer(parser, "name", name="a new name")
     parser.add_argument(
         "--clear",
         metavar="FIELD",
@@ -162,7 +157,7 @@ def _import(parser: Parser) -> None:
         action="store_true",
         help="the lines hold no commands but words: each is an instruction for an agent",
     )
-    parser.add_argument("--agent", metavar="ID", help="whose jobs they are")
+    offer(parser, "agent", agent="whose jobs they are")
     parser.add_argument(
         "--tz", metavar="ZONE", help="of lines before any CRON_TZ= or TZ= of the file (UTC)"
     )
@@ -172,7 +167,7 @@ def _import(parser: Parser) -> None:
 
 def _export(parser: Parser) -> None:
     parser.add_argument("jobs", metavar="JOB", nargs="*", help="ids or names; all without any")
-    parser.add_argument("--agent", metavar="ID", help="only those of this agent")
+    offer(parser, "agent", agent="only those of this agent")
 
 
 # -------------------------------------------------------------------- the document
@@ -202,35 +197,12 @@ def _fields(parser: Parser) -> None:
         metavar="FILE",
         help="JSON as in POST /cron/jobs; - reads stdin; other options win over it",
     )
-    parser.add_argument("--agent", metavar="ID", help="whose job it is; its tasks are its agent's")
-    _task(parser.add_argument_group("the task"))
+    offer(parser, "agent", agent="whose job it is; its tasks are its agent's")
+    task = parser.add_argument_group("the task")
+    offer(task.add_mutually_exclusive_group(), "handler", "instruction", "action")
+    about_task(task, lane="which lane (cron)")
     _behaviour(parser.add_argument_group("how the job behaves"))
     _retries(parser.add_argument_group("when a run fails"))
-
-
-def _task(group: argparse._ArgumentGroup) -> None:
-    what = group.add_mutually_exclusive_group()
-    what.add_argument("--handler", metavar="NAME", help="the function or worker that is to run it")
-    what.add_argument("--instruction", metavar="TEXT", help="what an agent is to do, in words")
-    what.add_argument("--action", metavar="NAME", help="what to do in a browser's tab")
-    group.add_argument("--params", metavar="JSON", type=json_object, help="an object")
-    group.add_argument(
-        "--param",
-        metavar="NAME=VALUE",
-        type=pair,
-        action="append",
-        help="one of the params; VALUE is JSON if it looks like it, else text (repeatable)",
-    )
-    group.add_argument("--tab", metavar="ID", help="the tab an action is for")
-    group.add_argument("--ref", metavar="REF", help="the element an action is for")
-    group.add_argument("--selector", metavar="CSS", help="the same, by a selector")
-    group.add_argument("--priority", metavar="N", type=priority, help="lower goes first")
-    group.add_argument("--lane", metavar="NAME", help="which pool (cron)")
-    group.add_argument("--metadata", metavar="JSON", type=json_object, help="an object, kept")
-    group.add_argument("--callback-url", metavar="URL", help="is told when a task has ended")
-    group.add_argument(
-        "--timeout", metavar="MS", type=milliseconds, help="of each attempt; or like 30s"
-    )
 
 
 def _behaviour(group: argparse._ArgumentGroup) -> None:
@@ -261,13 +233,7 @@ def _behaviour(group: argparse._ArgumentGroup) -> None:
 
 
 def _retries(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--retries", metavar="N", type=whole, help="after the first attempt (3)")
-    group.add_argument(
-        "--backoff", metavar="MS", type=milliseconds, help="before the first retry; or like 2s"
-    )
-    group.add_argument(
-        "--multiplier", metavar="X", type=number, help="how much longer each further wait is (2)"
-    )
+    retries(group, " (3)")
     group.add_argument(
         "--max-backoff", metavar="MS", type=milliseconds, help="the longest wait; or like 30s"
     )

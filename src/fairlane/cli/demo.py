@@ -172,26 +172,26 @@ class Fleet:
             while True:
                 with contextlib.suppress(BusyError):  # the next look is soon
                     seen = await asyncio.to_thread(top.look, client)
-                    live.update(self._screen(url, seen), refresh=True)
+                    live.update(self._screen(url, seen, console.width), refresh=True)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    def _screen(self, url: str, seen: dict[str, top.Shape]) -> Group:
+    def _screen(self, url: str, seen: dict[str, top.Shape], width: int) -> Group:
         title = Text(f"fairlane demo: {url}/", style="bold")
         title.append("  Ctrl-C ends it", style="bright_black")
-        return Group(title, Text(""), self.table(), Text(""), top.draw(seen))
+        return Group(title, Text(""), self.table(), Text(""), top.draw(seen, width=width))
 
     def table(self) -> Table:
         rows = [
             [
                 Text(name),
-                Text(HABITS[name]),
                 *(_number(count) for count in (tally.asked, tally.running, tally.waiting)),
                 _number(tally.done),
                 Text("-" if tally.wait_ms is None else drawing.span(tally.wait_ms)),
+                Text(HABITS[name]),
             ]
             for name, tally in self.tallies.items()
         ]
-        names = ("AGENT", "WHAT IT DOES", "ASKED", "RUNNING", "WAITING", "DONE", "WAITS")
+        names = ("AGENT", "ASKED", "RUNNING", "WAITING", "DONE", "WAITS", "WHAT IT DOES")
         return drawing.table(names, rows)
 
     def _moral(self) -> Sequence[Text]:

@@ -131,11 +131,18 @@ def usable_store(url: str, *, create: bool = False) -> Store:
 
 def existing_store(url: str, *, create: bool = False) -> Store:
     file = url.removeprefix(_SQLITE_FILE)
-    if url.startswith(_SQLITE_FILE) and file and not create and not Path(file).exists():
+    if url.startswith(_SQLITE_FILE) and file and not create and _is_missing(file):
         raise OperatorError(f"there is no store at {file}; fairlane serve makes one")
     settings = config.load({"store": url})
     references = References(settings.allow_secrets)
     return open_store(url, secret_key=settings.secret_key, references=references)
+
+
+def _is_missing(file: str) -> bool:
+    try:
+        return not Path(file).exists()
+    except OSError:
+        return False  # nobody may look there: opening it says so
 
 
 def _version(store: Store) -> int:

@@ -42,7 +42,7 @@ class HumanOutput:
     def __init__(self) -> None:
         self._console = drawing.console(sys.stdout)
         self._clock = SystemClock()
-        self._pages = 0
+        self._begun = False  # a list
         self._attempt = 0
 
     def submitted(self, answer: Shape) -> None:
@@ -54,12 +54,7 @@ class HumanOutput:
             self._line(f"submitted {answer['taskId']} (", state, f"{place})")
 
     def tasks(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["tasks"]:
-            self._print(self._task_table(page["tasks"], header=self._pages == 1))
-        elif self._pages == 1:
-            self._line("no tasks")
-        self._tell_of_more(page, more=more)
+        self._page(page, page["tasks"], self._task_table, "no tasks", more=more)
 
     def task(self, task: Shape, deliveries: Deliveries) -> None:
         table = drawing.grid()
@@ -107,12 +102,7 @@ class HumanOutput:
         self._line(f"{did} {tasks(answer['tasks'])}")
 
     def batches(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["batches"]:
-            self._print(self._batch_table(page["batches"]))
-        elif self._pages == 1:
-            self._line("no batches")
-        self._tell_of_more(page, more=more)
+        self._page(page, page["batches"], self._batch_table, "no batches", more=more)
 
     def batch(self, batch: Shape) -> None:
         table = drawing.grid()
@@ -213,6 +203,34 @@ class HumanOutput:
         sys.stdout.flush()
         drawing.console(sys.stderr).print(Text(shown(text), style="bright_black"))
 
+    def _secret(self, secret: str, about: str) -> None:
+        """The secret goes to the output and what is said about it elsewhere, so that `> file` keeps
+        the secret and nothing besides.
+        """
+        sys.stderr.write(f"{shown(about)}\n")
+        sys.stdout.write(f"{secret}\n")
+
+    def _page(
+        self,
+        page: Shape,
+        items: Sequence[Shape],
+        table: Callable[..., Table],
+        none: str,
+        *,
+        more: bool,
+    ) -> None:
+        """One page of a list, and whether there are more; `more`: the next page will follow.
+
+        The header stands once, over the first page that has something: a page may be empty before.
+        """
+        if items:
+            self._print(table(items, header=not self._begun))
+            self._begun = True
+        elif not self._begun and not (more and "nextCursor" in page):
+            for line in ("none so far" if "nextCursor" in page else none).splitlines():
+                self._line(line)
+        self._tell_of_more(page, more=more)
+
     def _tell_of_more(self, page: Shape, *, more: bool) -> None:
         if "nextCursor" in page and not more:
             self._note(f"there are more: add --cursor {page['nextCursor']}, or --all")
@@ -231,7 +249,7 @@ class HumanOutput:
         ]
         return drawing.table(("ATTEMPT", "STARTED", "TOOK", "OUTCOME", "WORKER", "ERROR"), rows)
 
-    def _batch_table(self, batches: Sequence[Shape]) -> Table:
+    def _batch_table(self, batches: Sequence[Shape], *, header: bool) -> Table:
         rows = [
             [
                 drawing.text(one["batchId"]),
@@ -244,7 +262,7 @@ class HumanOutput:
             for one in batches
         ]
         names = ("BATCH", "STATE", "AGENT", "TASKS", "OPEN", "CREATED")
-        return drawing.table(names, rows, header=self._pages == 1)
+        return drawing.table(names, rows, header=header)
 
     def _batch_lines(self, batch: Shape) -> Iterator[tuple[str, Text]]:
         yield "batch", drawing.text(batch["batchId"], limit=None)

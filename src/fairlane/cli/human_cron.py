@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -69,12 +70,7 @@ _WITHIN: Final = frozenset(
 
 class HumanCronOutput(HumanOutput):
     def jobs(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["jobs"]:
-            self._print(self._job_table(page["jobs"], header=self._pages == 1))
-        elif self._pages == 1:
-            self._lines(NO_JOBS)
-        self._tell_of_more(page, more=more)
+        self._page(page, page["jobs"], self._job_table, NO_JOBS, more=more)
 
     def job(self, job: Shape, runs: Callable[[], Shape]) -> None:
         rows = drawing.grid()
@@ -99,13 +95,9 @@ class HumanCronOutput(HumanOutput):
         self._line(f"started {answer['runId']} (task {answer['taskId']}); its schedule stays")
 
     def runs(self, page: Shape, job: str | None, *, more: bool) -> None:
-        self._pages += 1
-        if page["runs"]:
-            table = self._run_table(page["runs"], whose=job is None, header=self._pages == 1)
-            self._print(table)
-        elif self._pages == 1:
-            self._line("no such runs; fairlane cron list tells when jobs run next")
-        self._tell_of_more(page, more=more)
+        table = partial(self._run_table, whose=job is None)
+        none = "no such runs; fairlane cron list tells when jobs run next"
+        self._page(page, page["runs"], table, none, more=more)
 
     def preview(self, answer: Shape) -> None:
         rows = [
@@ -126,10 +118,6 @@ class HumanCronOutput(HumanOutput):
         self._write(msgspec.json.format(wire.encode(answer), indent=2).decode() + "\n")
 
     # ---------------------------------------------------------------- parts
-
-    def _lines(self, text: str) -> None:
-        for line in text.splitlines():
-            self._line(line)
 
     def _job_table(self, found: Sequence[Shape], *, header: bool) -> Table:
         columns: dict[str, Callable[[Shape], Text]] = {

@@ -35,8 +35,7 @@ class HumanPolicyOutput(HumanOutput):
             self._line(f"valid: {would} to version {answer['version']}")
 
     def policy_versions(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if not page["versions"] and self._pages == 1:
+        if not page["versions"]:
             self._line("no versions: the defaults are in force")
         for version in page["versions"]:
             self._line(Text(self._told(version), style="bold"))

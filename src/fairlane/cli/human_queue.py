@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli import drawing
@@ -84,12 +85,7 @@ class HumanQueueOutput(HumanOutput):
         self._print(rows)
 
     def entries(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["entries"]:
-            self._print_entries(page["entries"])
-        elif self._pages == 1:
-            self._line("the queue is empty")
-        self._tell_of_more(page, more=more)
+        self._page(page, page["entries"], self._entry_table, "the queue is empty", more=more)
 
     def drained(self, answer: Shape) -> None:
         for entry in answer["drained"]:
@@ -107,7 +103,7 @@ class HumanQueueOutput(HumanOutput):
             return drawing.text(f"{value} ({self._ago(value)})")
         return drawing.text(value, limit=None) if isinstance(value, str) else drawing.pretty(value)
 
-    def _print_entries(self, entries: Iterable[Shape]) -> None:
+    def _entry_table(self, entries: Iterable[Shape], *, header: bool) -> Table:
         rows = [
             [
                 Text(str(one["priority"]), justify="right"),
@@ -121,7 +117,7 @@ class HumanQueueOutput(HumanOutput):
         ]
         names = ("PRIORITY", "ENTRY", "STATUS", "WHAT", "ENQUEUED", "NOTE")
         widths = _WIDTHS if self._console.is_terminal else None
-        self._print(drawing.table(names, rows, header=self._pages == 1, widths=widths))
+        return drawing.table(names, rows, header=header, widths=widths)
 
 
 def _what(entry: Shape) -> str:

@@ -15,12 +15,7 @@ from fairlane.cli.output import Shape
 
 class HumanSessionOutput(HumanOutput):
     def sessions(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["sessions"]:
-            self._print(_session_table(page["sessions"], header=self._pages == 1))
-        elif self._pages == 1:
-            self._line("no sessions")
-        self._tell_of_more(page, more=more)
+        self._page(page, page["sessions"], _session_table, "no sessions", more=more)
 
     def session(self, session: Shape) -> None:
         rows = drawing.grid()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli import drawing
@@ -19,12 +20,7 @@ _FIRST: Final = ("id", "name", "usageCount")
 
 class HumanTemplateOutput(HumanOutput):
     def templates(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["templates"]:
-            self._print_templates(page["templates"])
-        elif self._pages == 1:
-            self._line("no templates")
-        self._tell_of_more(page, more=more)
+        self._page(page, page["templates"], self._template_table, "no templates", more=more)
 
     def template(self, template: Shape) -> None:
         self._print_lines(self._template_lines(template))
@@ -38,7 +34,7 @@ class HumanTemplateOutput(HumanOutput):
     def filled(self, body: Shape) -> None:
         self._print_lines((drawing.label(name), _value(value)) for name, value in body.items())
 
-    def _print_templates(self, templates: Iterable[Shape]) -> None:
+    def _template_table(self, templates: Iterable[Shape], *, header: bool) -> Table:
         rows = [
             [
                 drawing.text(one["id"]),
@@ -51,7 +47,7 @@ class HumanTemplateOutput(HumanOutput):
         ]
         names = ("TEMPLATE", "NAME", "USED", "CREATED", "PARAMETERS")
         widths = _WIDTHS if self._console.is_terminal else None
-        self._print(drawing.table(names, rows, header=self._pages == 1, widths=widths))
+        return drawing.table(names, rows, header=header, widths=widths)
 
     def _print_lines(self, lines: Iterable[tuple[str, Text]]) -> None:
         rows = drawing.grid()

@@ -1,4 +1,4 @@
-"""Tokens for people: a table of them."""
+"""Tokens for people: a table of them, and a new one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from fairlane.cli.output import Shape
 
 
 class HumanTokenOutput(HumanOutput):
+    def made(self, token: Shape) -> None:
+        self._secret(token["token"], f"{_about(token)}; keep it: it is not shown again")
+
+    def revoked(self, token: Shape) -> None:
+        self._line(f"revoked {token['name']} ({token['id']})")
+
     def tokens(self, answer: Shape) -> None:
         if not answer["tokens"]:
             self._line("no tokens: whoever reaches the server on this machine is trusted")
@@ -25,6 +31,12 @@ class HumanTokenOutput(HumanOutput):
         ]
         names = ("TOKEN", "NAME", "AGENT", "SCOPES", "USED", "STATE")
         self._print(drawing.table(names, rows, header=True))
+
+
+def _about(token: Shape) -> str:
+    whose = f" of agent {token['agentId']}" if "agentId" in token else ""
+    until = f", until {token['expiresAt']}" if "expiresAt" in token else ""
+    return f"token {token['id']} ({token['name']}){whose}: {', '.join(token['scopes'])}{until}"
 
 
 def _state(token: Shape) -> str:

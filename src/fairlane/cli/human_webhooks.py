@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli import drawing
@@ -17,14 +18,10 @@ _MOMENTS: Final = ("createdAt", "settledAt", "nextAt")
 
 class HumanWebhookOutput(HumanOutput):
     def deliveries(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["deliveries"]:
-            self._print_deliveries(page["deliveries"])
-        elif self._pages == 1:
-            self._line("no webhooks are or were owed")
-        self._tell_of_more(page, more=more)
+        none = "no webhooks are or were owed"
+        self._page(page, page["deliveries"], self._delivery_table, none, more=more)
 
-    def _print_deliveries(self, found: list[Shape]) -> None:
+    def _delivery_table(self, found: list[Shape], *, header: bool) -> Table:
         rows = [
             [
                 drawing.text(one["id"]),
@@ -39,7 +36,7 @@ class HumanWebhookOutput(HumanOutput):
         ]
         names = ("DELIVERY", "EVENT", "TO", "STATE", "TRIES", "OWED", "LAST")
         widths = _WIDTHS if self._console.is_terminal else None
-        self._print(drawing.table(names, rows, header=self._pages == 1, widths=widths))
+        return drawing.table(names, rows, header=header, widths=widths)
 
     def delivery(self, one: Shape) -> None:
         table = drawing.grid()
@@ -68,15 +65,20 @@ class HumanWebhookOutput(HumanOutput):
         ]
         self._print(drawing.table(("TRY", "ENDED", "TOOK", "STATUS", "ERROR"), rows, header=True))
 
-    def endpoints(self, page: Shape, *, more: bool) -> None:
-        self._pages += 1
-        if page["endpoints"]:
-            self._print_endpoints(page["endpoints"])
-        elif self._pages == 1:
-            self._line("no endpoint has a secret of its own: all share the common one")
-        self._tell_of_more(page, more=more)
+    def new_secret(self, endpoint: Shape) -> None:
+        overlaps = "previousUntil" in endpoint
+        until = f"; the old one signs too until {endpoint['previousUntil']}" if overlaps else ""
+        about = f"{endpoint['id']} for {endpoint['url']}{until}"
+        self._secret(endpoint["secret"], f"{about}; keep its secret: it is not shown again")
 
-    def _print_endpoints(self, found: list[Shape]) -> None:
+    def done(self, answer: Shape, told: str) -> None:
+        self._line(f"{answer['id']} {told}")
+
+    def endpoints(self, page: Shape, *, more: bool) -> None:
+        none = "no endpoint has a secret of its own: all share the common one"
+        self._page(page, page["endpoints"], self._endpoint_table, none, more=more)
+
+    def _endpoint_table(self, found: list[Shape], *, header: bool) -> Table:
         rows = [
             [
                 drawing.text(one["id"]),
@@ -88,7 +90,7 @@ class HumanWebhookOutput(HumanOutput):
             for one in found
         ]
         names = ("ENDPOINT", "URL", "AGENT", "STATE", "SECRET")
-        self._print(drawing.table(names, rows, header=self._pages == 1))
+        return drawing.table(names, rows, header=header)
 
 
 def _last(one: Shape) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Unpack
 
 from fairlane import config, logs, transport
 from fairlane.async_client import AsyncClient
+from fairlane.async_verbs import Shape
+from fairlane.calling import Asked
 from fairlane.cli import exits
 from fairlane.mcp import endpoint
-from fairlane.mcp.calls import Ask, Shape
+from fairlane.mcp.calls import Ask
 from fairlane.transport import DEFAULT_URL
 
 
@@ -46,23 +48,8 @@ async def store_side(url: str, *, create: bool) -> AsyncIterator[Ask]:
 
     store = StoreTransport(usable_store(url, create=create))
 
-    async def ask(
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,  # noqa: ARG001 - here nothing is in a hurry
-    ) -> Shape:
-        request = transport.build(
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            timeout_seconds=0,
-        )
+    async def ask(method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        request = transport.build(method, path, timeout_seconds=0, **asked)
         return transport.understood(await store.answered(request), store.where)
 
     try:

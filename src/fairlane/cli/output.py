@@ -1,4 +1,4 @@
-"""Where answers go: `Output` is what commands print to, as JSON here or for people in `human.py`.
+"""Where answers go: as JSON here, or for people in `human.py` and its like.
 
 JSON is exactly what the route answers, one line for each answer.
 """
@@ -9,134 +9,52 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from fairlane import wire
 from fairlane.cli.text import shown
-from fairlane.core.errors import FairlaneError
+from fairlane.core.errors import FairlaneError, Unauthenticated
 
+if TYPE_CHECKING:
+    from fairlane.cli.human import HumanOutput
+
+Told = TypeVar("Told", bound="HumanOutput")
 Shape = Mapping[str, Any]
 Deliveries = Sequence[Shape]
 Say = Callable[[int, str], None]
 
-
-class Output(Protocol):
-    def submitted(self, answer: Shape) -> None: ...
-
-    def tasks(self, page: Shape, *, more: bool) -> None:
-        """`more`: the next page will follow."""
-        ...
-
-    def task(self, task: Shape, deliveries: Deliveries) -> None: ...
-
-    def why(self, answer: Shape) -> None: ...
-
-    def ended(self, tasks: Sequence[Shape]) -> None: ...
-
-    def cancelled(self, answer: Shape) -> None: ...
-
-    def again(self, answer: Shape) -> None: ...
-
-    def many(self, answer: Shape, verb: str) -> None: ...
-
-    def pruned(self, answer: Shape) -> None: ...
-
-    def batches(self, page: Shape, *, more: bool) -> None: ...
-
-    def batch(self, batch: Shape) -> None: ...
-
-    def batch_ended(self, batch: Shape, members: Sequence[Shape]) -> None: ...
-
-    def batch_cancelled(self, answer: Shape) -> None: ...
-
-    def event(self, event: Shape) -> None: ...
-
-    def piece(self, piece: Shape) -> None: ...
-
-    def output(self, output: Shape) -> None: ...
-
-    def stats(self, stats: Shape) -> None: ...
-
-    def doctor(self, report: Shape) -> None: ...
-
-    def secret(self, answer: Shape) -> None: ...
-
-    def progress(self, total: int, *, plain: bool = False) -> AbstractContextManager[Say]:
-        """Something to say now and then how many are done and what is being waited for.
-
-        `plain`: in lines, where there is no terminal.
-        """
-        ...
+# What the server tells everybody means this to who sits at a command line.
+_HERE: Final = {
+    Unauthenticated.code: "; commands take it from FAIRLANE_TOKEN or --token-file",
+}
 
 
 class JsonOutput:
-    def submitted(self, answer: Shape) -> None:
-        print_json(answer)
+    """In place of any output for people: prints what a method is told first, which is the answer
+    of the route. What else a method is told is of use to people only.
+    """
 
-    def tasks(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def task(self, task: Shape, deliveries: Deliveries) -> None:  # noqa: ARG002 - not in the route
-        print_json(task)
-
-    def why(self, answer: Shape) -> None:
-        print_json(answer)
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _print_first
 
     def ended(self, tasks: Sequence[Shape]) -> None:
         for task in tasks:
             print_json(task)
-
-    def cancelled(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def again(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def many(self, answer: Shape, verb: str) -> None:  # noqa: ARG002 - of use to people only
-        print_json(answer)
-
-    def pruned(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def batches(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def batch(self, batch: Shape) -> None:
-        print_json(batch)
-
-    def batch_ended(self, batch: Shape, members: Sequence[Shape]) -> None:  # noqa: ARG002 - as above
-        print_json(batch)
-
-    def batch_cancelled(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def event(self, event: Shape) -> None:
-        print_json(event)
-
-    def piece(self, piece: Shape) -> None:
-        print_json(piece)
-
-    def output(self, output: Shape) -> None:
-        print_json(output)
-
-    def stats(self, stats: Shape) -> None:
-        print_json(stats)
-
-    def doctor(self, report: Shape) -> None:
-        print_json(report)
-
-    def secret(self, answer: Shape) -> None:
-        print_json(answer)
 
     @contextlib.contextmanager
     def progress(self, total: int, *, plain: bool = False) -> Iterator[Say]:  # noqa: ARG002 - nothing is said
         yield lambda *_: None
 
 
-def output_of(args: argparse.Namespace) -> Output:
-    if args.json:
-        return JsonOutput()
+def _print_first(answer: Any, *_: Any, **__: Any) -> None:
+    print_json(answer)
+
+
+def output_of(args: argparse.Namespace, for_people: Callable[[], Told]) -> Told:
+    return cast("Told", JsonOutput()) if args.json else for_people()
+
+
+def for_people() -> HumanOutput:
     from fairlane.cli.human import HumanOutput  # noqa: PLC0415 - slow to import
 
     return HumanOutput()
@@ -146,7 +64,7 @@ def tell(error: FairlaneError, *, as_json: bool) -> None:
     """One line for people; for programs besides the JSON that the route answers."""
     if as_json:
         print_json(wire.error(error))
-    complain(error.message)
+    complain(error.message + _HERE.get(error.code, ""))
 
 
 def print_json(shape: Any) -> None:

@@ -1,30 +1,33 @@
-"""The command line: which commands and options there are, and what is said about wrong ones.
+"""The command line: which commands there are, and what is said about wrong ones.
 
-Imports nothing but the standard library and constants, so that `--help` is quick. Whether a value
-is admitted is for the server to say; here it only has to have the right form.
+Imports nothing but the standard library and constants, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
+from typing import Final
 
+from fairlane.cli import queue_options
 from fairlane.cli.exits import MEANINGS, USAGE
-from fairlane.cli.text import shown
-from fairlane.cli.values import (
-    count,
-    json_object,
-    milliseconds,
-    number,
-    pair,
-    port,
-    priority,
-    seconds,
-    whole,
+from fairlane.cli.options import (
+    Commands,
+    Leaves,
+    Parser,
+    about_task,
+    nobody,
+    offer,
+    one,
+    paging,
+    retries,
+    store_only,
+    wait_option,
+    where,
+    which_tasks,
 )
-from fairlane.core import lifecycle
+from fairlane.cli.values import count, port, seconds
 from fairlane.version import __version__
 
 ABOUT: Final = "A fair, durable task scheduler for fleets of AI agents."
@@ -55,27 +58,8 @@ LISTED: Final = {
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
-class Parser(argparse.ArgumentParser):
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        help_hint = "" if message.endswith("?") else f"; see {self.prog} --help"
-        self.exit(USAGE, f"error: {shown(message.removeprefix('argument '))}{help_hint}\n")
-
-    def knows(self, option: str) -> bool:
-        return option in self._option_string_actions
-
-    def option_names(self) -> list[str]:
-        return list(self._option_string_actions)
-
-
-Leaves = Mapping[str, Parser]
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was asked for. Exits, like argparse, after help and after a complaint."""
+    """What was asked for. Exits, like argparse, after help; raises `WrongLine`."""
     parser, leaves = build(arguments[0] if arguments else None)
     if not arguments:
         parser.print_help()
@@ -108,35 +92,23 @@ def _names_verb(rest: Sequence[str]) -> bool:
 def build(only: str | None = None) -> tuple[Parser, Leaves]:
     """The parser, and the one of each command by its name (`webhooks secret`).
 
-    A host calls `sched` and `queue` for every piece of work: for those, nothing else is built.
+    If `only` is a command, there is no other: most of the time would go into those.
     """
     parser = Parser(prog="fairlane", description=ABOUT, epilog=_epilog())
     parser.add_argument("--version", action="version", version=f"fairlane {__version__}")
-    commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", required=True
-    )
     leaves: dict[str, Parser] = {}
+    words = {"title": "commands", "dest": "command", "metavar": "COMMAND"}
+    _fill(Commands(parser, leaves, only=only, **words), only)
+    return (parser, leaves) if leaves else build()
 
-    if only in ("sched", "queue"):
-        from fairlane.cli import queue_options  # noqa: PLC0415 - built on this module
 
-        queue_options.fill(commands, leaves)
-        return parser, leaves
-
-    def add(name: str, summary: str, fill: Callable[[Parser], None]) -> None:
-        leaves[name] = commands.add_parser(name, help=summary, description=f"{summary}.")
-        fill(leaves[name])
-
-    add("serve", "Run the server until a signal", _serve)
-    add("submit", "Hand in a task, or a file of tasks", _submit)
-    add("tasks", "List tasks, newest first", _tasks)
-    add("show", "Show a task", _show)
-    add("why", "Say why a task does not run yet", _show)
-    add("wait", "Wait until tasks have ended", _wait)
-    from fairlane.cli import (  # noqa: PLC0415 - built on this module
+def _fill(commands: Commands, only: str | None) -> None:
+    if only in ("sched", "queue"):  # called for every piece of work: not even loaded
+        queue_options.fill(commands)
+        return
+    from fairlane.cli import (  # noqa: PLC0415 - sched and queue have no use for them
         cron_options,
         policy_options,
-        queue_options,
         session_options,
         template_options,
         token_options,
@@ -145,34 +117,30 @@ def build(only: str | None = None) -> tuple[Parser, Leaves]:
         worker_options,
     )
 
-    work_options.fill(add, commands, leaves)
-    session_options.fill(add, commands, leaves)
-    queue_options.fill(commands, leaves)
-    add("worker", "Run the handlers of a module for a server", worker_options.fill)
-    add("mcp", "Offer the verbs to an agent as tools, by the Model Context Protocol", _mcp)
-    add("stats", "Show what the scheduler has done and has to do", server_or_store)
+    add = commands.add
+    add("serve", "Run the server until a signal", _serve, nobody)
+    add("submit", "Hand in a task, or a file of tasks", _submit)
+    add("tasks", "List tasks, newest first", _tasks)
+    add("show", "Show a task", one)
+    add("why", "Say why a task does not run yet", one)
+    add("wait", "Wait until tasks have ended", _wait)
+    work_options.fill(commands)
+    session_options.fill(commands)
+    queue_options.fill(commands)
+    add("worker", "Run the handlers of a module for a server", worker_options.fill, nobody)
+    add("mcp", "Offer the verbs to an agent as tools, by the Model Context Protocol", _mcp, where)
+    add("stats", "Show what the scheduler has done and has to do")
     add("audit", "Show who did what, what was denied and what was blocked", _audit)
     add("top", "Watch lanes, shares and nodes as they change", _top)
-    add("demo", "Show fairness, with a small fleet on a server that leaves nothing behind", _demo)
-    add("doctor", "Check a store: its pages, its schema, its counters", store_only)
-    add("completion", "Print a script that completes commands in a shell", _completion)
-    about = "Keep instructions with parameters, and make tasks of them"
-    template_options.fill(commands.add_parser("templates", help=about, description=about), leaves)
-    about = "Submit tasks at moments: once, every so often, or by the rules of cron"
-    cron_options.fill(commands.add_parser("cron", help=about, description=f"{about}."), leaves)
-    about = "Look at the policy, change it, compare its versions, go back to one"
-    policy_options.fill(commands.add_parser("policy", help=about, description=f"{about}."), leaves)
-    about = "Make, list and revoke the tokens that callers of a server need"
-    token_options.fill(commands.add_parser("token", help=about, description=f"{about}."), leaves)
-    about = "Look at the webhooks that are or were owed, and send one again"
-    webhook_options.deliveries(
-        commands.add_parser("deliveries", help=about, description=f"{about}."), leaves
-    )
-    about = "Give receivers of webhooks a secret of their own, and change it"
-    webhook_options.webhooks(
-        commands.add_parser("webhooks", help=about, description=f"{about}."), leaves
-    )
-    return parser, leaves
+    about = "Show fairness, with a small fleet on a server that leaves nothing behind"
+    add("demo", about, _demo, nobody)
+    add("doctor", "Check a store: its pages, its schema, its counters", side=store_only)
+    add("completion", "Print a script that completes commands in a shell", _completion, nobody)
+    template_options.fill(commands)
+    cron_options.fill(commands)
+    policy_options.fill(commands)
+    token_options.fill(commands)
+    webhook_options.fill(commands)
 
 
 # -------------------------------------------------------------------- the commands
@@ -258,7 +226,6 @@ def _mcp(parser: Parser) -> None:
         action="store_true",
         help="offer the tools that change something too, not only those that look",
     )
-    _where(parser)
 
 
 def _audit(parser: Parser) -> None:
@@ -270,7 +237,6 @@ def _audit(parser: Parser) -> None:
     )
     parser.add_argument("--limit", metavar="N", type=count, default=100, help="how many (100)")
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what comes")
-    server_or_store(parser)
 
 
 def _top(parser: Parser) -> None:
@@ -279,7 +245,6 @@ def _top(parser: Parser) -> None:
     parser.add_argument(
         "--interval", metavar="SECONDS", type=seconds, default=1.0, help="between looks (1)"
     )
-    server_or_store(parser)
 
 
 def _demo(parser: Parser) -> None:
@@ -301,48 +266,22 @@ def _submit(parser: Parser) -> None:
         "  fairlane submit --agent a1 --file tasks.json"
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--handler", metavar="NAME", help="the function or worker that is to run it")
-    what.add_argument("--action", metavar="NAME", help="what to do in a browser's tab")
-    what.add_argument("--instruction", metavar="TEXT", help="what an agent is to do, in words")
+    offer(what, "handler", "action", "instruction")
     what.add_argument(
         "--file",
         metavar="FILE",
         help="JSON with a task, a list of tasks, or a batch, as in POST /tasks; - reads stdin",
     )
-    _about(parser)
+    offer(parser, "agent")
+    about_task(parser)
     _when(parser)
-    parser.add_argument("--callback-url", metavar="URL", help="is told when the task has ended")
-    idempotency_key(parser)
+    offer(parser, "idempotency-key")
     wait_option(parser)
-    server_or_store(parser)
-
-
-def _about(parser: Parser) -> None:
-    parser.add_argument("--agent", metavar="ID", help="who asks; tasks are shared out fairly by it")
-    parser.add_argument("--params", metavar="JSON", type=json_object, help="an object")
-    parser.add_argument(
-        "--param",
-        metavar="NAME=VALUE",
-        type=pair,
-        action="append",
-        help="one of the params; VALUE is JSON if it looks like it, else text (repeatable)",
-    )
-    parser.add_argument("--tab", metavar="ID", help="the tab an action is for")
-    parser.add_argument("--ref", metavar="REF", help="the element an action is for")
-    parser.add_argument("--selector", metavar="CSS", help="the same, by a selector")
-    parser.add_argument("--metadata", metavar="JSON", type=json_object, help="an object, kept")
 
 
 def _when(parser: Parser) -> None:
     """What decides when a task runs, and how often."""
-    parser.add_argument(
-        "--priority",
-        metavar="N",
-        type=priority,
-        help="lower goes first; or critical, high, normal, low",
-    )
-    parser.add_argument("--lane", metavar="NAME")
-    parser.add_argument("--session", metavar="KEY", help="tasks of one session run one at a time")
+    offer(parser, "session")
     parser.add_argument(
         "--depends-on",
         metavar="ID",
@@ -351,55 +290,19 @@ def _when(parser: Parser) -> None:
     )
     later = parser.add_mutually_exclusive_group()
     later.add_argument("--delay", metavar="SPAN", type=seconds, help="not before: 5s, 10m, 2h")
-    later.add_argument("--run-at", metavar="WHEN", help="not before: RFC 3339")
+    offer(later, "run-at")
     parser.add_argument(
         "--deadline", metavar="WHEN", help="RFC 3339, or a span from now: 30s, 5m, 2h, 1d"
     )
-    parser.add_argument(
-        "--timeout", metavar="MS", type=milliseconds, help="of each attempt; or like 30s"
-    )
-    parser.add_argument("--retries", metavar="N", type=whole, help="after the first attempt")
-    parser.add_argument(
-        "--backoff", metavar="MS", type=milliseconds, help="before the first retry; or like 2s"
-    )
-    parser.add_argument(
-        "--multiplier", metavar="X", type=number, help="how much longer each further wait is"
-    )
-    parser.add_argument(
-        "--preemptible", action="store_true", default=None, help="makes room for critical work"
-    )
+    retries(parser)
+    offer(parser, "preemptible")
 
 
 def _tasks(parser: Parser) -> None:
     which_tasks(parser)
+    parser.add_argument("--depends-on", metavar="ID", help="only tasks that depend on this one")
+    offer(parser, "text", "brief")
     paging(parser)
-    server_or_store(parser)
-
-
-def which_tasks(parser: Parser) -> None:
-    parser.add_argument("--agent", metavar="ID")
-    parser.add_argument(
-        "--state",
-        metavar="STATE",
-        action="append",
-        help=f"of {', '.join(lifecycle.STATES)} (repeatable, or with commas)",
-    )
-    parser.add_argument("--lane", metavar="NAME")
-    parser.add_argument("--session", metavar="KEY")
-    parser.add_argument("--batch", metavar="ID")
-    parser.add_argument("--kind", metavar="KIND", help="action, handler or instruction")
-
-
-def paging(parser: Parser) -> None:
-    parser.add_argument("--limit", metavar="N", type=count, help="how many at a time (100)")
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--cursor", metavar="CURSOR", help="go on where the last list ended")
-    place.add_argument("--all", action="store_true", help="all of them, page after page")
-
-
-def _show(parser: Parser) -> None:
-    parser.add_argument("id", metavar="ID")
-    server_or_store(parser)
 
 
 def _wait(parser: Parser) -> None:
@@ -407,55 +310,6 @@ def _wait(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, help="wait at most so long (for ever)"
     )
-    server_or_store(parser)
-
-
-def idempotency_key(parser: Parser) -> None:
-    parser.add_argument(
-        "--idempotency-key", metavar="KEY", help="handing it in again changes nothing"
-    )
-
-
-def wait_option(parser: Parser, summary: str = "wait until it has ended, at most so long") -> None:
-    parser.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        nargs="?",
-        type=seconds,
-        const=float("inf"),
-        help=summary,
-    )
-
-
-def server_or_store(parser: Parser) -> None:
-    _where(parser)
-    _as_json(parser)
-
-
-def _where(parser: Parser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--url", metavar="URL", help="the server (FAIRLANE_URL, or http://127.0.0.1:9867)"
-    )
-    where.add_argument(
-        "--store", metavar="URL", help="work on the store itself, a server may run beside it"
-    )
-    token_file(parser)
-
-
-def token_file(parser: Parser) -> None:
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="holds the token for the server (FAIRLANE_TOKEN)"
-    )
-
-
-def store_only(parser: Parser) -> None:
-    parser.add_argument("--store", metavar="URL", help="the store (the one that serve would use)")
-    _as_json(parser)
-
-
-def _as_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, one line each")
 
 
 # -------------------------------------------------------------------- complaints
@@ -471,7 +325,7 @@ def _refuse_unknown(parser: Parser, leaves: Leaves, arguments: Sequence[str]) ->
     below = [other.removeprefix(inside) for other in leaves if other.startswith(inside)]
     below = [word for word in below if word and " " not in word]
     if below and rest and not rest[0].startswith("-"):
-        parser.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{_nearest(rest[0], below)}")
+        leaf.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{_nearest(rest[0], below)}")
     for argument in rest[: rest.index("--")] if "--" in rest else rest:
         option = argument.partition("=")[0]
         if _is_option(argument) and not leaf.knows(option):

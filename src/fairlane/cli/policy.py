@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from fairlane import wire
 from fairlane.cli import exits
-from fairlane.cli.backends import Backend, backend
-from fairlane.cli.output import JsonOutput, Output, Shape, complain, print_json
+from fairlane.cli.asking import pages
+from fairlane.cli.backends import opened
+from fairlane.cli.output import Shape, complain, print_json
 from fairlane.cli.submitting import read_json
 from fairlane.cli.values import NO_JSON, parsed
 from fairlane.core import differences
 from fairlane.core.errors import InvalidPolicy, InvalidRequest
 from fairlane.verbs import Why
 
-
-class PolicyOutput(Output, Protocol):
-    def policy(self, answer: Shape) -> None: ...
-
-    def policy_set(self, answer: Shape) -> None: ...
-
-    def policy_checked(self, answer: Shape) -> None: ...
-
-    def policy_versions(self, page: Shape, *, more: bool) -> None: ...
-
-    def policy_diff(self, answer: Shape) -> None: ...
-
-
-class JsonPolicyOutput(JsonOutput):
-    def policy(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def policy_set(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def policy_checked(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def policy_versions(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - for people only
-        print_json(page)
-
-    def policy_diff(self, answer: Shape) -> None:
-        print_json(answer)
+if TYPE_CHECKING:
+    from fairlane.cli.human_policy import HumanPolicyOutput
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.policy(side.client.policy(args.version))
     return exits.OK
 
@@ -67,7 +41,7 @@ def set_(args: argparse.Namespace) -> int:
     if bool(args.file) == bool(args.assignments):
         raise InvalidRequest("say what to set: PATH=VALUE, or --file; not both")
     document = _from_file(args.file) if args.file else _assigned(args.assignments)
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         client = side.client
         if args.dry_run:
             answer = client.check_policy(document, patch=not args.file)
@@ -79,30 +53,25 @@ def set_(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     document = _from_file(args.file)
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         return _checked(side.client.check_policy(document), out)
 
 
 def versions(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.policy_versions(limit=limit, cursor=cursor)
-            cursor = page.get("nextCursor")
+    with opened(args, _for_people) as (side, out):
+        for page in pages(args, side.client.policy_versions):
             out.policy_versions(page, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def diff(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.policy_diff(side.client.policy_diff(args.before, args.after))
     return exits.OK
 
 
 def rollback(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.policy_set(side.client.rollback_policy(args.version, **_why(args)))
     return exits.OK
 
@@ -120,18 +89,7 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 # -------------------------------------------------------------------- parts
 
 
-@contextlib.contextmanager
-def _opened(
-    args: argparse.Namespace, *, create: bool = False
-) -> Iterator[tuple[Backend, PolicyOutput]]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side, _output(args)
-
-
-def _output(args: argparse.Namespace) -> PolicyOutput:
-    if args.json:
-        return JsonPolicyOutput()
+def _for_people() -> HumanPolicyOutput:
     from fairlane.cli.human_policy import HumanPolicyOutput  # noqa: PLC0415 - slow to import
 
     return HumanPolicyOutput()
@@ -165,7 +123,7 @@ def _user() -> str | None:
         return None
 
 
-def _checked(answer: Shape, out: PolicyOutput) -> int:
+def _checked(answer: Shape, out: HumanPolicyOutput) -> int:
     out.policy_checked(answer)
     return exits.OK if answer["valid"] else _complained(answer["problems"])
 

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from fairlane.cli.parser import Parser, paging, server_or_store
+from fairlane.cli.options import Commands, Parser, offer, paging
 from fairlane.cli.values import whole
 
 
-def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
-    parser.epilog = (
+def fill(commands: Commands) -> None:
+    commands.noun(
+        "policy",
+        "Look at the policy, change it, compare its versions, go back to one",
+        _verbs,
         "examples:\n"
         "  fairlane policy show > policy.json\n"
         "  fairlane policy set lanes.main.maxInflight=50 --note 'more room'\n"
         "  fairlane policy set --file policy.json --dry-run\n"
-        "  fairlane policy rollback 3"
+        "  fairlane policy rollback 3",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    leaves["policy"] = parser
 
-    def add(verb: str, summary: str, options: Callable[[Parser], None]) -> None:
-        leaf = verbs.add_parser(verb, help=summary, description=f"{summary}.")
-        leaves[f"policy {verb}"] = leaf
-        options(leaf)
 
-    add("show", "Print the policy in force, or one of its versions", _show)
-    add("set", "Change keys of the policy, or replace all of it", _set)
-    add("check", "Say what is wrong with a policy file, or what it would change", _check)
-    add("versions", "List the versions: who, when, why and what", _versions)
-    add("diff", "Compare two versions", _diff)
-    add("rollback", "Make an old version the newest one", _rollback)
+def _verbs(policy: Commands) -> None:
+    policy.add("show", "Print the policy in force, or one of its versions", _show)
+    policy.add("set", "Change keys of the policy, or replace all of it", _set)
+    policy.add("check", "Say what is wrong with a policy file, or what it would change", _check)
+    policy.add("versions", "List the versions: who, when, why and what", paging)
+    policy.add("diff", "Compare two versions", _diff)
+    policy.add("rollback", "Make an old version the newest one", _rollback)
 
 
 def _show(parser: Parser) -> None:
     parser.add_argument("--version", metavar="N", type=whole, help="0 for the defaults")
-    server_or_store(parser)
 
 
 def _set(parser: Parser) -> None:
@@ -48,17 +43,10 @@ def _set(parser: Parser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would change")
     _why(parser)
-    server_or_store(parser)
 
 
 def _check(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="JSON; - reads stdin")
-    server_or_store(parser)
-
-
-def _versions(parser: Parser) -> None:
-    paging(parser)
-    server_or_store(parser)
 
 
 def _diff(parser: Parser) -> None:
@@ -66,17 +54,15 @@ def _diff(parser: Parser) -> None:
         "before", metavar="FROM", nargs="?", type=whole, help="the one before TO; 0: the defaults"
     )
     parser.add_argument("after", metavar="TO", nargs="?", type=whole, help="the version in force")
-    server_or_store(parser)
 
 
 def _rollback(parser: Parser) -> None:
     parser.add_argument("version", metavar="VERSION", type=whole, help="0 for the defaults")
     _why(parser)
-    server_or_store(parser)
 
 
 def _why(parser: Parser) -> None:
-    parser.add_argument("--note", metavar="TEXT", help="why, kept with the version")
+    offer(parser, "note", note="why, kept with the version")
     parser.add_argument("--author", metavar="NAME", help="who wants it (you)")
     parser.add_argument(
         "--expect", metavar="N", type=whole, help="refuse when another version is in force"

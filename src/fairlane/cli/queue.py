@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from fairlane import wire
 from fairlane.cli import exits
-from fairlane.cli.backends import Backend, backend
-from fairlane.cli.output import JsonOutput, Output, Shape, print_json
+from fairlane.cli.asking import pages
+from fairlane.cli.backends import opened
 from fairlane.cli.queue_options import POLICY
 from fairlane.cli.submitting import read_json
 from fairlane.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fairlane.cli.human_queue import HumanQueueOutput
 
 LANE: Final = "queue"
 WORKER: Final = "sched"
@@ -22,53 +24,8 @@ LEASES_MAX: Final = 1000
 RELEASED: Final = "released as failed"
 
 
-class QueueOutput(Output, Protocol):
-    def plan(self, plan: Shape) -> None: ...
-
-    def leased(self, answer: Shape) -> None: ...
-
-    def reported(self, answer: Shape, verb: str) -> None: ...
-
-    def reclaimed(self, answer: Shape) -> None: ...
-
-    def rules(self, answer: Shape) -> None: ...
-
-    def entry(self, entry: Shape, *, added: bool = False) -> None: ...
-
-    def entries(self, page: Shape, *, more: bool) -> None: ...
-
-    def drained(self, answer: Shape) -> None: ...
-
-    def imported(self, answer: Shape) -> None: ...
-
-
-class JsonQueueOutput(JsonOutput):
-    def plan(self, plan: Shape) -> None:
-        print_json(plan)
-
-    def leased(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def reported(self, answer: Shape, verb: str) -> None:  # noqa: ARG002 - of use to people only
-        print_json(answer)
-
-    def reclaimed(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def rules(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def entry(self, entry: Shape, *, added: bool = False) -> None:  # noqa: ARG002 - as above
-        print_json(entry)
-
-    def entries(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def drained(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def imported(self, answer: Shape) -> None:
-        print_json(answer)
+def run(args: argparse.Namespace) -> int:
+    return COMMANDS[args.command](args)
 
 
 # -------------------------------------------------------------------- sched
@@ -79,13 +36,13 @@ def sched(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.plan(side.client.plan(lane=args.lane, now=args.now, limit=args.limit))
     return exits.OK
 
 
 def lease(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         answer = side.client.lease(
             args.worker or WORKER,
             lanes=[args.lane or LANE],
@@ -98,13 +55,13 @@ def lease(args: argparse.Namespace) -> int:
 
 
 def renew(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.reported(side.client.renew_lease(args.lease, ttl_ms=args.ttl), "renewed")
     return exits.OK
 
 
 def complete(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.reported(side.client.complete_lease(args.lease, result=args.result), "completed")
     return exits.OK
 
@@ -112,7 +69,7 @@ def complete(args: argparse.Namespace) -> int:
 def release(args: argparse.Namespace) -> int:
     if args.reason is not None and not args.failed:
         raise InvalidRequest("--reason goes with --failed")
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         if args.failed:
             answer = side.client.fail_lease(args.lease, args.reason or RELEASED)
         else:
@@ -122,19 +79,19 @@ def release(args: argparse.Namespace) -> int:
 
 
 def reclaim(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.reclaimed(side.client.reclaim_leases())
     return exits.OK
 
 
 def reset(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.again(side.client.reset(args.id))
     return exits.OK
 
 
 def show_policy(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.rules(side.client.queue_policy())
     return exits.OK
 
@@ -144,7 +101,7 @@ def set_policy(args: argparse.Namespace) -> int:
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
         raise InvalidRequest(f"say what to set: {', '.join(f'--{name}' for name in POLICY)}")
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         out.rules(side.client.set_queue_policy(settings))
     return exits.OK
 
@@ -172,7 +129,7 @@ def add(args: argparse.Namespace) -> int:
     inputs: dict[str, Any] | None = None
     if args.inputs is not None or args.input is not None:
         inputs = {**(args.inputs or {}), **dict(args.input or ())}
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         entry = side.client.queue_add(
             id=args.id,
             run=args.run,
@@ -189,25 +146,20 @@ def add(args: argparse.Namespace) -> int:
 
 
 def list_(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.queue_list(status=args.status, limit=limit, cursor=cursor)
-            cursor = page.get("nextCursor")
+    with opened(args, _for_people) as (side, out):
+        for page in pages(args, partial(side.client.queue_list, status=args.status)):
             out.entries(page, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.entry(side.client.queue_show(args.id))
     return exits.OK
 
 
 def drain(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.drained(side.client.queue_drain(limit=args.limit))
     return exits.OK
 
@@ -216,7 +168,7 @@ def import_(args: argparse.Namespace) -> int:
     document = read_json(args.file)
     if not isinstance(document, dict):
         raise InvalidRequest(f"{args.file} must hold a queue: a JSON object with 'entries'")
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         out.imported(side.client.queue_import(document))
     return exits.OK
 
@@ -236,18 +188,7 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
-@contextlib.contextmanager
-def _opened(
-    args: argparse.Namespace, *, create: bool = False
-) -> Iterator[tuple[Backend, QueueOutput]]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side, _output(args)
-
-
-def _output(args: argparse.Namespace) -> QueueOutput:
-    if args.json:
-        return JsonQueueOutput()
+def _for_people() -> HumanQueueOutput:
     from fairlane.cli.human_queue import HumanQueueOutput  # noqa: PLC0415 - slow to import
 
     return HumanQueueOutput()

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from fairlane.cli.parser import Parser, paging, server_or_store
-from fairlane.cli.values import (
-    count,
-    json_object,
-    json_value,
-    milliseconds,
-    number,
-    pair,
-    priority,
-    whole,
-)
+from fairlane.cli.options import Commands, Parser, named_values, offer, one, paging
+from fairlane.cli.values import count, json_object, json_value, milliseconds, number, whole
 
 # The keys of a `scheduling-policy.json`, each an option, and how its value is read.
 POLICY: Final[dict[str, tuple[Callable[[str], float], str]]] = {
@@ -28,59 +19,59 @@ POLICY: Final[dict[str, tuple[Callable[[str], float], str]]] = {
 }
 
 
-def fill(commands: Any, leaves: dict[str, Parser]) -> None:
-    about = "Plan and take leases, report on them, set the rules of the queue"
-    _sched(commands.add_parser("sched", help=about, description=f"{about}."), leaves)
+def fill(commands: Commands) -> None:
+    commands.noun(
+        "sched",
+        "Plan and take leases, report on them, set the rules of the queue",
+        _sched,
+        "example: a host that runs one entry\n"
+        "  lease=$(fairlane sched lease --limit 1 --json | jq -r '.leases[0].leaseId')\n"
+        "  ./run-it && fairlane sched complete $lease \\\n"
+        "    || fairlane sched release $lease --failed --reason 'tests red'",
+    )
     about = "Put work into the queue, look at it, hand it over, take in a file of it"
-    _queue(commands.add_parser("queue", help=about, description=f"{about}."), leaves)
+    commands.noun("queue", about, _queue)
 
 
-def _verbs(parser: Parser, name: str, leaves: dict[str, Parser]) -> Any:
-    leaves[name] = parser
-    return parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+def _queue(queue: Commands) -> None:
+    queue.add("add", "Put an entry into the queue", _add)
+    queue.add("list", "List entries, those that go first first", _list)
+    queue.add("show", "Show an entry", one)
+    queue.add("drain", "Hand over the next entries for good, without leases", _drain)
+    queue.add("import", "Take in a queue.json of cool-workflow, all of it or nothing", _import)
 
 
-def _adder(verbs: Any, name: str, leaves: dict[str, Parser]) -> Callable[..., None]:
-    def add(verb: str, summary: str, options: Callable[[Parser], None] | None = None) -> None:
-        leaf = verbs.add_parser(verb, help=summary, description=f"{summary}.")
-        leaves[f"{name} {verb}"] = leaf
-        if options is not None:
-            options(leaf)
-        server_or_store(leaf)
+def _sched(sched: Commands) -> None:
+    sched.add("plan", "Tell what would be leased, and why the rest has to wait", _plan)
+    sched.add("lease", "Take what may run", _lease)
+    sched.add("renew", "Keep a lease for longer", _renew)
+    sched.add("complete", "Report that the work of a lease is done", _complete)
+    sched.add("release", "Give a lease back, or with --failed report a failed attempt", _release)
+    sched.add("reclaim", "Take back leases that have run out")
+    sched.add("reset", "Queue a parked entry again, with all its attempts", one)
+    sched.noun(
+        "policy",
+        "Look at the rules of the queue, or set them",
+        _policy,
+        "`fairlane policy` sets everything else, and keeps the versions of both.",
+    )
 
-    return add
+
+def _policy(policy: Commands) -> None:
+    policy.add("show", "Show the rules of the queue")
+    policy.add("set", "Set what is given of the rules of the queue", _policy_set)
 
 
 # -------------------------------------------------------------------- sched
 
 
-def _sched(parser: Parser, leaves: dict[str, Parser]) -> None:
-    parser.epilog = (
-        "example: a host that runs one entry\n"
-        "  lease=$(fairlane sched lease --limit 1 --json | jq -r '.leases[0].leaseId')\n"
-        "  ./run-it && fairlane sched complete $lease \\\n"
-        "    || fairlane sched release $lease --failed --reason 'tests red'"
-    )
-    verbs = _verbs(parser, "sched", leaves)
-    add = _adder(verbs, "sched", leaves)
-    add("plan", "Tell what would be leased, and why the rest has to wait", _plan)
-    add("lease", "Take what may run", _lease)
-    add("renew", "Keep a lease for longer", _renew)
-    add("complete", "Report that the work of a lease is done", _complete)
-    add("release", "Give a lease back, or with --failed report a failed attempt", _release)
-    add("reclaim", "Take back leases that have run out")
-    add("reset", "Queue a parked entry again, with all its attempts", _entry_id)
-    about = "Look at the rules of the queue, or set them"
-    _policy(verbs.add_parser("policy", help=about, description=f"{about}."), leaves)
-
-
 def _lane(parser: Parser) -> None:
-    parser.add_argument("--lane", metavar="NAME", help="which lane (queue)")
+    offer(parser, "lane", lane="which lane (queue)")
 
 
 def _plan(parser: Parser) -> None:
     _lane(parser)
-    parser.add_argument("--now", metavar="WHEN", help="as if it were then: RFC 3339")
+    offer(parser, "now")
     parser.add_argument(
         "--limit", metavar="N", type=count, help="how many leases, and tasks for each reason (100)"
     )
@@ -119,17 +110,6 @@ def _release(parser: Parser) -> None:
     parser.add_argument("--reason", metavar="TEXT", help="with --failed: what went wrong")
 
 
-def _entry_id(parser: Parser) -> None:
-    parser.add_argument("id", metavar="ID")
-
-
-def _policy(parser: Parser, leaves: dict[str, Parser]) -> None:
-    parser.epilog = "`fairlane policy` sets everything else, and keeps the versions of both."
-    add = _adder(_verbs(parser, "sched policy", leaves), "sched policy", leaves)
-    add("show", "Show the rules of the queue")
-    add("set", "Set what is given of the rules of the queue", _policy_set)
-
-
 def _policy_set(parser: Parser) -> None:
     for name, (read, about) in POLICY.items():
         kebab = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
@@ -141,35 +121,17 @@ def _policy_set(parser: Parser) -> None:
 # -------------------------------------------------------------------- queue
 
 
-def _queue(parser: Parser, leaves: dict[str, Parser]) -> None:
-    add = _adder(_verbs(parser, "queue", leaves), "queue", leaves)
-    add("add", "Put an entry into the queue", _add)
-    add("list", "List entries, those that go first first", _list)
-    add("show", "Show an entry", _entry_id)
-    add("drain", "Hand over the next entries for good, without leases", _drain)
-    add("import", "Take in a queue.json of cool-workflow, all of it or nothing", _import)
-
-
 def _add(parser: Parser) -> None:
     parser.epilog = "example:\n  fairlane queue add --app review --priority 20 --input pr=7"
     parser.add_argument("--app", "--appId", metavar="ID", help="what is to run it")
     parser.add_argument("--workflow", "--workflowId", metavar="ID")
     parser.add_argument("--run", "--runId", metavar="ID", help="a run to go on with")
     parser.add_argument("--repo", metavar="PATH", help="where it is to run (this folder)")
-    parser.add_argument(
-        "--priority", metavar="N", type=priority, help="lower goes first (100); or high, low, …"
-    )
+    offer(parser, "priority", priority="lower goes first (100); or high, low, …")
     parser.add_argument("--inputs", metavar="JSON", type=json_object, help="an object")
-    parser.add_argument(
-        "--input",
-        metavar="NAME=VALUE",
-        type=pair,
-        action="append",
-        help="one of the inputs; VALUE is JSON if it looks like it, else text (repeatable)",
-    )
-    parser.add_argument("--note", metavar="TEXT")
+    named_values(parser, "--input", "one of the inputs")
     parser.add_argument("--id", metavar="ID", help="a name of its own; none that is taken")
-    parser.add_argument("--agent", metavar="ID", help="who asks")
+    offer(parser, "note", "agent")
 
 
 def _list(parser: Parser) -> None:

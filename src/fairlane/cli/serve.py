@@ -7,6 +7,7 @@ signal ends at once. `kill -9` at any moment is safe.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import os
@@ -245,12 +246,19 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise OperatorError(
-            f"cannot listen on {host}:{port}: {error.strerror}; "
-            "stop what uses the port, or choose another with --port"
+            f"cannot listen on {bracketed(host)}:{port}: {error.strerror}; {_way_out(error)}"
         ) from None
     listener.listen(1024)
     listener.setblocking(False)
     return listener
+
+
+def _way_out(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "stop what uses the port, or choose another with --port"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "choose a port from 1024 on with --port"
+    return "give an address of this machine with --host"
 
 
 def _address(host: str, listener: socket.socket) -> str:

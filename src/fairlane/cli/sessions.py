@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from fairlane import wire
 from fairlane.cli import exits
-from fairlane.cli.backends import Backend, backend
+from fairlane.cli.asking import given, pages
+from fairlane.cli.backends import Backend, opened
 from fairlane.cli.bulk import declined
-from fairlane.cli.output import JsonOutput, Output, Shape, print_json
 from fairlane.cli.waiting import wait_for
 from fairlane.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fairlane.cli.human_sessions import HumanSessionOutput
 
 # Options by the argument of `Verbs` that each fills.
 _BEHAVIOUR: Final = {
@@ -39,45 +40,6 @@ _MESSAGE: Final = {
 }
 
 
-class SessionOutput(Output, Protocol):
-    def sessions(self, page: Shape, *, more: bool) -> None: ...
-
-    def session(self, session: Shape) -> None: ...
-
-    def said(self, answer: Shape) -> None: ...
-
-    def stopped(self, answer: Shape, key: str) -> None: ...
-
-    def lanes(self, answer: Shape) -> None: ...
-
-    def lane_set(self, answer: Shape) -> None: ...
-
-    def lane_cleared(self, answer: Shape) -> None: ...
-
-
-class JsonSessionOutput(JsonOutput):
-    def sessions(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def session(self, session: Shape) -> None:
-        print_json(session)
-
-    def said(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def stopped(self, answer: Shape, key: str) -> None:  # noqa: ARG002 - of use to people only
-        print_json(answer)
-
-    def lanes(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def lane_set(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def lane_cleared(self, answer: Shape) -> None:
-        print_json(answer)
-
-
 # -------------------------------------------------------------------- sessions
 
 
@@ -86,25 +48,20 @@ def sessions(args: argparse.Namespace) -> int:
 
 
 def list_(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         if args.key is not None:
             out.session(side.client.session(args.key))
             return exits.OK
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.sessions(limit=limit, cursor=cursor)
-            cursor = page.get("nextCursor")
+        for page in pages(args, side.client.sessions):
             out.sessions(page, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def set_(args: argparse.Namespace) -> int:
-    settings, unset = _given(args, _SETTINGS), [_setting(name) for name in args.unset]
+    settings, unset = given(args, _SETTINGS), [_setting(name) for name in args.unset]
     if not settings and not unset:
         raise InvalidRequest("say what to set; see fairlane sessions set --help")
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.session(side.client.set_session(args.key, **settings, unset=unset))
     return exits.OK
 
@@ -118,20 +75,20 @@ def _setting(name: str) -> str:
 
 
 def usage(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.session(side.client.set_usage(args.key, args.tokens, args.window))
     return exits.OK
 
 
 def reset(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.stopped(side.client.reset_session(args.key), args.key)
     return exits.OK
 
 
 def message(args: argparse.Namespace) -> int:
-    with _opened(args, create=True) as (side, out):
-        fields = _given(args, _MESSAGE)
+    with opened(args, _for_people, create=True) as (side, out):
+        fields = given(args, _MESSAGE)
         answer = side.client.message(
             args.key, args.text, idempotency_key=args.idempotency_key, **fields
         )
@@ -145,13 +102,13 @@ def message(args: argparse.Namespace) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.stopped(side.client.stop_session(args.key), args.key)
     return exits.OK
 
 
 def stop_all(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.stopped(side.client.stop_all(args.key), args.key)
     return exits.OK
 
@@ -168,7 +125,7 @@ SESSION_VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 
 
 def lanes(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         client = side.client
         if args.verb == "list":
             out.lanes(client.lanes())
@@ -180,7 +137,7 @@ def lanes(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _clear(args: argparse.Namespace, side: Backend, out: SessionOutput) -> None:
+def _clear(args: argparse.Namespace, side: Backend, out: HumanSessionOutput) -> None:
     def question() -> str | None:
         shapes = side.client.lanes()["lanes"]
         number = next((one["waiting"] for one in shapes if one["name"] == args.name), 0)
@@ -194,23 +151,7 @@ def _clear(args: argparse.Namespace, side: Backend, out: SessionOutput) -> None:
 # -------------------------------------------------------------------- parts
 
 
-@contextlib.contextmanager
-def _opened(
-    args: argparse.Namespace, *, create: bool = False
-) -> Iterator[tuple[Backend, SessionOutput]]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side, _output(args)
-
-
-def _output(args: argparse.Namespace) -> SessionOutput:
-    if args.json:
-        return JsonSessionOutput()
+def _for_people() -> HumanSessionOutput:
     from fairlane.cli.human_sessions import HumanSessionOutput  # noqa: PLC0415 - slow to import
 
     return HumanSessionOutput()
-
-
-def _given(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
-    named = {field: getattr(args, option) for option, field in options.items()}
-    return {field: value for field, value in named.items() if value is not None}

@@ -7,10 +7,11 @@ from contextlib import closing
 
 from fairlane.cli import exits
 from fairlane.cli.backends import opened
+from fairlane.cli.output import for_people
 
 
 def events(args: argparse.Namespace) -> int:
-    with opened(args) as (side, out):
+    with opened(args, for_people) as (side, out):
         found = side.client.events(
             after=args.after,
             follow=args.follow,
@@ -27,7 +28,7 @@ def events(args: argparse.Namespace) -> int:
 
 
 def output(args: argparse.Namespace) -> int:
-    with opened(args) as (side, out):
+    with opened(args, for_people) as (side, out):
         if not args.follow:
             out.output(side.client.output(args.id))
             return exits.OK

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairlane import wire
-from fairlane.cli.values import span_ms
-from fairlane.clock import SystemClock
+from fairlane.cli.asking import moment, params
 from fairlane.core.errors import InvalidRequest
 
 # Options that describe one task, by the field of `POST /tasks` that each fills.
@@ -41,12 +40,12 @@ Shape = dict[str, Any]
 def from_options(args: argparse.Namespace) -> Shape:
     body = {"agentId": args.agent, "callbackUrl": args.callback_url}
     body |= {field: getattr(args, name) for name, field in _FIELDS.items()}
-    body["params"] = _params(args)
+    body["params"] = params(args)
     body["retryPolicy"] = _retry_policy(args)
     if args.delay is not None:
         body["delayMs"] = round(args.delay * 1000)
     if args.deadline is not None:
-        body["deadline"] = _deadline(args.deadline)
+        body["deadline"] = moment(args.deadline)
     return _given(body)
 
 
@@ -89,13 +88,8 @@ def read_json(name: str) -> Any:
     try:
         return wire.decode(raw)
     except (wire.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{name} is not valid JSON: {error}") from None
-
-
-def _params(args: argparse.Namespace) -> Shape | None:
-    if args.params is None and args.param is None:
-        return None
-    return {**(args.params or {}), **dict(args.param or ())}
+        what = "standard input" if name == "-" else name
+        raise InvalidRequest(f"{what} is not valid JSON: {error}") from None
 
 
 def _retry_policy(args: argparse.Namespace) -> Shape | None:
@@ -105,12 +99,6 @@ def _retry_policy(args: argparse.Namespace) -> Shape | None:
         "backoffMultiplier": args.multiplier,
     }
     return _given(policy) or None
-
-
-def _deadline(text: str) -> str:
-    """A span counts from now; everything else is for the server to read."""
-    milliseconds = span_ms(text)
-    return text if milliseconds is None else wire.moment(SystemClock().now() + milliseconds)
 
 
 def _common_agent(tasks: Sequence[Any]) -> Shape:

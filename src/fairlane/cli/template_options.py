@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
-from fairlane.cli.parser import (
-    Parser,
-    idempotency_key,
-    paging,
-    server_or_store,
-    wait_option,
-)
-from fairlane.cli.values import NO_JSON, json_object, pair, parsed, priority, seconds
+from fairlane.cli.options import Commands, Parser, named_values, offer, paging, wait_option
+from fairlane.cli.values import NO_JSON, parsed, seconds
 
 
-def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    leaves["templates"] = parser
+def fill(commands: Commands) -> None:
+    about = "Keep instructions with parameters, and make tasks of them"
+    commands.noun("templates", about, _verbs)
 
-    def add(name: str, summary: str, options: Callable[[Parser], None]) -> None:
-        leaf = verbs.add_parser(name, help=summary, description=f"{summary}.")
-        leaves[f"templates {name}"] = leaf
-        options(leaf)
-        server_or_store(leaf)
 
-    add("list", "List templates, newest first", paging)
-    add("show", "Show a template", _which)
-    add("create", "Keep a template", _create)
-    add("update", "Change what is named of a template", _update)
-    add("delete", "Delete templates", _delete)
-    add("use", "Fill in a template, and submit the task with --submit", _use)
+def _verbs(templates: Commands) -> None:
+    templates.add("list", "List templates, newest first", _list)
+    templates.add("show", "Show a template", _which)
+    templates.add("create", "Keep a template", _create)
+    templates.add("update", "Change what is named of a template", _update)
+    templates.add("delete", "Delete templates", _delete)
+    templates.add("use", "Fill in a template, and submit the task with --submit", _use)
+
+
+def _list(parser: Parser) -> None:
+    offer(parser, "name")
+    paging(parser)
 
 
 def _which(parser: Parser) -> None:
@@ -62,14 +56,10 @@ def _fields(parser: Parser) -> None:
         metavar="FILE",
         help="JSON as in POST /templates; - reads stdin; other options win over it",
     )
-    parser.add_argument("--name", metavar="NAME", help="no other template has it")
+    offer(parser, "name", name="no other template has it")
     parser.add_argument("--description", metavar="TEXT")
-    parser.add_argument(
-        "--instruction", metavar="TEXT", help="with {{name}} where a parameter is inserted"
-    )
-    parser.add_argument(
-        "--priority", metavar="N", type=priority, help="or critical, high, normal, low"
-    )
+    offer(parser, "instruction", instruction="with {{name}} where a parameter is inserted")
+    offer(parser, "priority", "metadata")
     parser.add_argument(
         "--param",
         metavar="NAME[:TYPE][:required][=DEFAULT]",
@@ -78,7 +68,6 @@ def _fields(parser: Parser) -> None:
         help="TYPE is string, number or boolean (repeatable; all of them, when there is one)",
     )
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="of each attempt")
-    parser.add_argument("--metadata", metavar="JSON", type=json_object, help="an object")
 
 
 def _use(parser: Parser) -> None:
@@ -93,18 +82,10 @@ def _use(parser: Parser) -> None:
     )
     parser.add_argument("--submit", action="store_true", help="submit the task it makes")
     wait_option(parser, "submit it and wait until it has ended, at most so long")
-    parser.add_argument("--agent", metavar="ID", help="who asks")
-    parser.add_argument("--priority", metavar="N", type=priority, help="instead of the template's")
-    parser.add_argument("--lane", metavar="NAME")
-    parser.add_argument("--session", metavar="KEY", help="tasks of one session run one at a time")
-    parser.add_argument(
-        "--override",
-        metavar="NAME=VALUE",
-        type=pair,
-        action="append",
-        help="another field of POST /tasks; VALUE is JSON if it looks like it (repeatable)",
-    )
-    idempotency_key(parser)
+    offer(parser, "priority", priority="instead of the template's")
+    offer(parser, "agent", "lane", "session")
+    named_values(parser, "--override", "another field of POST /tasks")
+    offer(parser, "idempotency-key")
 
 
 # -------------------------------------------------------------------- values

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from fairlane import wire
 from fairlane.cli import exits
-from fairlane.cli.backends import Backend, backend
-from fairlane.cli.output import JsonOutput, Output, Shape, print_json, tell
+from fairlane.cli.asking import for_each, given, pages
+from fairlane.cli.backends import Backend, opened
 from fairlane.cli.submitting import read_json
 from fairlane.cli.waiting import wait_for
-from fairlane.core.errors import CallerError, InvalidRequest, NotFound
+from fairlane.core.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from fairlane.cli.human_templates import HumanTemplateOutput
 
 ID_PREFIX: Final = "tpl_"
 # Options by the field of `POST /templates` and of `POST /tasks` that each fills.
-_FIELDS: Final = ("name", "description", "instruction", "priority", "metadata")
+_FIELDS: Final = {
+    "name": "name",
+    "description": "description",
+    "instruction": "instruction",
+    "priority": "priority",
+    "metadata": "metadata",
+    "param": "parameters",
+}
 _OVERRIDES: Final = {
     "agent": "agentId",
     "priority": "priority",
@@ -26,89 +35,49 @@ _OVERRIDES: Final = {
 }
 
 
-class TemplateOutput(Output, Protocol):
-    def templates(self, page: Shape, *, more: bool) -> None: ...
-
-    def template(self, template: Shape) -> None: ...
-
-    def kept(self, template: Shape, verb: str) -> None: ...
-
-    def deleted(self, answer: Shape) -> None: ...
-
-    def filled(self, body: Shape) -> None: ...
-
-
-class JsonTemplateOutput(JsonOutput):
-    def templates(self, page: Shape, *, more: bool) -> None:  # noqa: ARG002 - of use to people only
-        print_json(page)
-
-    def template(self, template: Shape) -> None:
-        print_json(template)
-
-    def kept(self, template: Shape, verb: str) -> None:  # noqa: ARG002 - of use to people only
-        print_json(template)
-
-    def deleted(self, answer: Shape) -> None:
-        print_json(answer)
-
-    def filled(self, body: Shape) -> None:
-        print_json(body)
-
-
 def run(args: argparse.Namespace) -> int:
     return VERBS[args.verb](args)
 
 
 def list_(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
-        limit = args.limit or (wire.LIST_LIMIT_MAX if args.all else None)
-        cursor = args.cursor
-        while True:
-            page = side.client.templates(limit=limit, cursor=cursor)
-            cursor = page.get("nextCursor")
+    with opened(args, _for_people) as (side, out):
+        for page in pages(args, partial(side.client.templates, name=args.name)):
             out.templates(page, more=args.all)
-            if not args.all or cursor is None:
-                return exits.OK
+    return exits.OK
 
 
 def show(args: argparse.Namespace) -> int:
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         out.template(side.client.template(_id(side, args.template)))
     return exits.OK
 
 
 def create(args: argparse.Namespace) -> int:
     document = _document(args)
-    with _opened(args, create=True) as (side, out):
+    with opened(args, _for_people, create=True) as (side, out):
         out.kept(side.client.create_template(document), "created")
     return exits.OK
 
 
 def update(args: argparse.Namespace) -> int:
     document = _document(args)
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         answer = side.client.update_template(_id(side, args.template), document)
         out.kept(answer, "updated")
     return exits.OK
 
 
 def delete(args: argparse.Namespace) -> int:
-    code = exits.OK
-    with _opened(args) as (side, out):
-        for template in dict.fromkeys(args.templates):
-            try:
-                out.deleted(side.client.delete_template(_id(side, template)))
-            except CallerError as error:  # the others may still be deleted
-                tell(error, as_json=args.json)
-                code = code or exits.exit_code(error)
-    return code
+    with opened(args, _for_people) as (side, out):
+        delete = side.client.delete_template
+        return for_each(args, args.templates, lambda one: out.deleted(delete(_id(side, one))))
 
 
 def use(args: argparse.Namespace) -> int:
     submit = args.submit or args.wait is not None
     if args.idempotency_key is not None and not submit:
         raise InvalidRequest("--idempotency-key goes with --submit")
-    with _opened(args) as (side, out):
+    with opened(args, _for_people) as (side, out):
         answer = side.client.use_template(
             _id(side, args.template),
             dict(args.set or ()),
@@ -135,18 +104,7 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
-@contextlib.contextmanager
-def _opened(
-    args: argparse.Namespace, *, create: bool = False
-) -> Iterator[tuple[Backend, TemplateOutput]]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side, _output(args)
-
-
-def _output(args: argparse.Namespace) -> TemplateOutput:
-    if args.json:
-        return JsonTemplateOutput()
+def _for_people() -> HumanTemplateOutput:
     from fairlane.cli.human_templates import HumanTemplateOutput  # noqa: PLC0415 - slow to import
 
     return HumanTemplateOutput()
@@ -166,15 +124,12 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     document = read_json(args.file) if args.file else {}
     if not isinstance(document, dict):
         raise InvalidRequest(f"{args.file} must hold a template: a JSON object")
-    given = {name: getattr(args, name) for name in _FIELDS}
-    given["parameters"] = args.param
+    document = {**document, **given(args, _FIELDS)}
     if args.timeout is not None:
-        given["timeoutMs"] = round(args.timeout * 1000)
+        document["timeoutMs"] = round(args.timeout * 1000)
         document.pop("timeout", None)
-    return {**document, **{name: value for name, value in given.items() if value is not None}}
+    return document
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, Any]:
-    named = {field: getattr(args, option) for option, field in _OVERRIDES.items()}
-    given = {field: value for field, value in named.items() if value is not None}
-    return {**dict(args.override or ()), **given}
+    return {**dict(args.override or ()), **given(args, _OVERRIDES)}

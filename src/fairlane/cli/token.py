@@ -1,25 +1,20 @@
-"""What the commands of `fairlane token` do. The token goes to the output, once; what is said about
-it goes elsewhere, so that `fairlane token create … > file` keeps the token and nothing besides.
-"""
+"""What the commands of `fairlane token` do."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fairlane import wire
 from fairlane.cli import exits
-from fairlane.cli.backends import Backend, backend
-from fairlane.cli.output import Shape, print_json
-from fairlane.cli.text import shown
-from fairlane.cli.values import span_ms
-from fairlane.clock import SystemClock
+from fairlane.cli.asking import for_each, moment
+from fairlane.cli.backends import opened
 from fairlane.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fairlane.cli.human_token import HumanTokenOutput
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -29,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def create(args: argparse.Namespace) -> int:
-    with _opened(args, create=True) as side:
+    with opened(args, _for_people, create=True) as (side, out):
         made = side.client.create_token(
             args.name,
             agent=args.agent,
@@ -38,35 +33,20 @@ def create(args: argparse.Namespace) -> int:
             rate=args.rate,
             max_open=args.max_open,
         )
-    if args.json:
-        print_json(made)
-        return exits.OK
-    sys.stderr.write(f"{shown(_about(made))}; keep it: it is not shown again\n")
-    sys.stdout.write(f"{made['token']}\n")
+        out.made(made)
     return exits.OK
 
 
 def list_(args: argparse.Namespace) -> int:
-    with _opened(args) as side:
-        found = side.client.tokens()
-    if args.json:
-        print_json(found)
-        return exits.OK
-    from fairlane.cli.human_token import HumanTokenOutput  # noqa: PLC0415 - slow to import
-
-    HumanTokenOutput().tokens(found)
+    with opened(args, _for_people) as (side, out):
+        out.tokens(side.client.tokens())
     return exits.OK
 
 
 def revoke(args: argparse.Namespace) -> int:
-    with _opened(args) as side:
-        for token in args.tokens:
-            gone = side.client.revoke_token(token)
-            if args.json:
-                print_json(gone)
-            else:
-                sys.stdout.write(f"revoked {shown(gone['name'])} ({gone['id']})\n")
-    return exits.OK
+    with opened(args, _for_people) as (side, out):
+        revoke = side.client.revoke_token
+        return for_each(args, args.tokens, lambda token: out.revoked(revoke(token)))
 
 
 VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
@@ -76,29 +56,19 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
-@contextlib.contextmanager
-def _opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[Backend]:
-    side = backend(args, create=create)
-    with side.client:
-        yield side
+def _for_people() -> HumanTokenOutput:
+    from fairlane.cli.human_token import HumanTokenOutput  # noqa: PLC0415 - slow to import
 
-
-def _about(token: Shape) -> str:
-    whose = f" of agent {token['agentId']}" if "agentId" in token else ""
-    until = f", until {token['expiresAt']}" if "expiresAt" in token else ""
-    return f"token {token['id']} ({token['name']}){whose}: {', '.join(token['scopes'])}{until}"
+    return HumanTokenOutput()
 
 
 def _moment(text: str | None) -> str | None:
     """A moment as the route wants it. A date means its first moment, in UTC."""
     if text is None:
         return None
-    span = span_ms(text)
-    if span is not None:
-        return wire.moment(SystemClock().now() + span)
     if _DATE.fullmatch(text):
         try:
             return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()
         except ValueError as error:
             raise InvalidRequest(f"--expires: {error}") from None
-    return text
+    return moment(text)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from fairlane.cli.parser import Parser, server_or_store
+from fairlane.cli.options import Commands, Parser, offer
 from fairlane.cli.values import count
 
 
-def fill(parser: Parser, leaves: dict[str, Parser]) -> None:
-    parser.epilog = (
+def fill(commands: Commands) -> None:
+    commands.noun(
+        "token",
+        "Make, list and revoke the tokens that callers of a server need",
+        _verbs,
         "examples:\n"
         "  fairlane token create --name root --scope all --store sqlite:///fairlane.db\n"
         "  fairlane token create --name bot --agent a1 --expires 30d --rate 50/s --max-open 1000\n"
-        "  fairlane token revoke bot"
+        "  fairlane token revoke bot",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    leaves["token"] = parser
 
-    def add(verb: str, summary: str, options: Callable[[Parser], None]) -> None:
-        leaf = verbs.add_parser(verb, help=summary, description=f"{summary}.")
-        leaves[f"token {verb}"] = leaf
-        options(leaf)
-        server_or_store(leaf)
 
-    add("create", "Make a token; it is shown this once", _create)
-    add("list", "List tokens, also those that are revoked", lambda _: None)
-    add("revoke", "Make tokens worthless at once", _revoke)
+def _verbs(token: Commands) -> None:
+    token.add("create", "Make a token; it is shown this once", _create)
+    token.add("list", "List tokens, also those that are revoked")
+    token.add("revoke", "Make tokens worthless at once", _revoke)
 
 
 def _create(parser: Parser) -> None:
@@ -37,7 +32,7 @@ def _create(parser: Parser) -> None:
         "lease, operate, admin, or all."
     )
     parser.add_argument("--name", metavar="NAME", required=True, help="who it is for")
-    parser.add_argument("--agent", metavar="ID", help="sees and touches only what is this agent's")
+    offer(parser, "agent", agent="sees and touches only what is this agent's")
     parser.add_argument(
         "--scope",
         metavar="SCOPE",

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli import drawing, exits
-from fairlane.cli.backends import opened
+from fairlane.cli.backends import backend
 from fairlane.cli.output import print_json
 from fairlane.client import Client
 from fairlane.clock import SystemClock
@@ -26,6 +26,9 @@ from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreacha
 Shape = Mapping[str, Any]
 
 BAR: Final = 24
+BAR_NARROW: Final = 8
+WIDE: Final = 76  # from so many columns on there is room for everything
+BESIDE_CURVE: Final = 32
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AGENTS_MAX: Final = 10
 _EMPTY: Final = (
@@ -34,14 +37,14 @@ _EMPTY: Final = (
 
 
 def run(args: argparse.Namespace) -> int:
-    with opened(args) as (side, _):
+    with backend(args).client as client:
         if args.json:
-            return _print_lines(side.client, args)
+            return _print_lines(client, args)
         console = drawing.console(sys.stdout)
         if args.once or not console.is_terminal:
-            console.print(draw(look(side.client)))
+            console.print(draw(look(client), width=console.width))
             return exits.OK
-        return _follow(side.client, console, args.interval)
+        return _follow(client, console, args.interval)
 
 
 def look(client: Client) -> dict[str, Shape]:
@@ -74,11 +77,12 @@ def _follow(client: Client, console: Console, interval_seconds: float) -> int:
     """Until Ctrl-C, which is how one leaves it and no failure."""
     seen = look(client)
     try:
-        with Live(draw(seen), console=console, screen=True, auto_refresh=False) as live:
+        first = draw(seen, width=console.width)
+        with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 SystemClock().sleep(interval_seconds)
                 seen, note = _look_again(client, seen)
-                live.update(draw(seen, note), refresh=True)
+                live.update(draw(seen, note, width=console.width), refresh=True)
     except KeyboardInterrupt:
         return exits.OK
 
@@ -93,7 +97,9 @@ def _look_again(client: Client, last: dict[str, Shape]) -> tuple[dict[str, Shape
 # -------------------------------------------------------------------- drawing
 
 
-def draw(seen: Mapping[str, Shape], note: str = "") -> Group:
+def draw(seen: Mapping[str, Shape], note: str = "", *, width: int) -> Group:
+    """For a screen of so many columns: bars and curves are what gives way."""
+    bar = BAR if width >= WIDE else BAR_NARROW
     parts: list[Table | Text] = [_headline(seen)]
     if note:
         parts.append(drawing.text(note))
@@ -101,12 +107,12 @@ def draw(seen: Mapping[str, Shape], note: str = "") -> Group:
     if not lanes:
         parts += [Text(""), Text(_EMPTY)]
     else:
-        parts += [Text(""), _lane_table(lanes)]
+        parts += [Text(""), _lane_table(lanes, bar)]
     points = seen["history"]["points"]
     if any(point["submitted"] or point["finished"] for point in points):
-        parts += [Text(""), _curves(points, seen["history"]["stepMs"])]
+        parts += [Text(""), _curves(points, max(BAR_NARROW, width - BESIDE_CURVE))]
     if seen["history"]["agents"]:
-        parts += [Text(""), _agent_table(seen["history"]["agents"])]
+        parts += [Text(""), _agent_table(seen["history"]["agents"], bar)]
     if seen["nodes"]["nodes"]:
         parts += [Text(""), _node_table(seen["nodes"]["nodes"])]
     return Group(*parts)
@@ -131,14 +137,14 @@ def _headline(seen: Mapping[str, Shape]) -> Text:
     return line
 
 
-def _lane_table(lanes: Sequence[Shape]) -> Table:
+def _lane_table(lanes: Sequence[Shape], bar: int) -> Table:
     rows = []
     for lane in lanes:
         oldest = drawing.span(lane["oldestWaitMs"]) if lane["oldestWaitMs"] else "-"
         rows.append(
             [
                 drawing.text(lane["name"]),
-                _bar(lane["active"] / lane["ceiling"], "yellow"),
+                _bar(lane["active"] / lane["ceiling"], "yellow", bar),
                 Text(f"{lane['active']}/{lane['ceiling']}", justify="right"),
                 Text(str(lane["waiting"]), justify="right"),
                 Text(oldest, justify="right"),
@@ -151,34 +157,44 @@ def _lane_table(lanes: Sequence[Shape]) -> Table:
     return drawing.table(names, rows)
 
 
-def _curves(points: Sequence[Shape], step_ms: int) -> Table:
+def _curves(points: Sequence[Shape], room: int) -> Table:
     """Tasks per second, and how long they waited, over the last five minutes."""
-    seconds = step_ms / 1000
     waits = [one["waitP95Ms"] or 0 for one in points]
     rows = [
-        _curve(f"{name}/s", [one[name] / seconds for one in points], style, "{:.1f}".format)
+        _curve(f"{name}/s", [_rate(one, name) for one in points], style, "{:.1f}".format, room)
         for name, style in (("submitted", "cyan"), ("finished", "green"), ("failed", "red"))
     ]
-    rows.append(_curve("wait p95", waits, "magenta", lambda value: drawing.span(round(value))))
+    rows.append(
+        _curve("wait p95", waits, "magenta", lambda value: drawing.span(round(value)), room)
+    )
     return drawing.table(("LAST 5 MIN", "", "NOW", "MOST"), rows)
 
 
+def _rate(point: Shape, name: str) -> float:
+    """Per second; a step that goes on or was missed tells of another span than the rest."""
+    per_second: float = point[name] * 1000 / point["spanMs"] if point["spanMs"] else 0.0
+    return per_second
+
+
 def _curve(
-    name: str, values: Sequence[float], style: str, spell: Callable[[float], str]
+    name: str, values: Sequence[float], style: str, spell: Callable[[float], str], room: int
 ) -> list[Text]:
+    """As long as there is room for: where that is short, the greatest of neighbours is drawn."""
     most = max(values, default=0)
-    drawn = "".join(SPARKS[round(value / most * 7)] if most else SPARKS[0] for value in values)
+    each = -(-len(values) // room)
+    highs = [max(values[start : start + each]) for start in range(0, len(values), each)]
+    drawn = "".join(SPARKS[round(value / most * 7)] if most else SPARKS[0] for value in highs)
     # The newest step has only begun: what counts as now is the one before.
     now = values[-2] if len(values) > 1 else values[-1]
     return [Text(name), Text(drawn, style=style), Text(spell(now)), Text(spell(most))]
 
 
-def _agent_table(agents: Sequence[Shape]) -> Table:
+def _agent_table(agents: Sequence[Shape], bar: int) -> Table:
     rows = []
     for one in agents[:AGENTS_MAX]:
         name = drawing.text(one["agentId"]) if one["agentId"] is not None else Text("all others")
         share, fair = one["share"], one["fairShare"]
-        rows.append([name, _bar(share, "green"), Text(f"{share:.0%}"), Text(f"{fair:.0%}")])
+        rows.append([name, _bar(share, "green", bar), Text(f"{share:.0%}"), Text(f"{fair:.0%}")])
     return drawing.table(("AGENT", "SHARE OF SLOTS", "HAS", "FAIR"), rows, widths={"AGENT": 30})
 
 
@@ -197,8 +213,8 @@ def _node_table(nodes: Sequence[Shape]) -> Table:
     return drawing.table(("NODE", "PROCESS", "STATE", "RUNNING", "VERSION"), rows)
 
 
-def _bar(share: float, style: str) -> Text:
-    filled = max(0, min(BAR, round(share * BAR)))
+def _bar(share: float, style: str, width: int) -> Text:
+    filled = max(0, min(width, round(share * width)))
     if share > 0 and not filled:
         filled = 1
-    return Text("█" * filled, style=style).append("░" * (BAR - filled), style="bright_black")
+    return Text("█" * filled, style=style).append("░" * (width - filled), style="bright_black")

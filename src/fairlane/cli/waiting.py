@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.backends import Backend
-from fairlane.cli.output import Output, Say, Shape, complain
+from fairlane.cli.output import Say, Shape, complain
 from fairlane.client import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
+from fairlane.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from fairlane.cli.human import HumanOutput
 
 # While several tasks are waited for, each is looked at in turn.
 _TURN_SECONDS: Final = 0.25
 
 
-def wait_for(side: Backend, out: Output, ids: Sequence[str], seconds: float | None) -> int:
+def wait_for(side: Backend, out: HumanOutput, ids: Sequence[str], seconds: float | None) -> int:
     """Print the tasks in the order asked for, when all have come to rest or the time is up."""
     ids = list(dict.fromkeys(ids))
     with out.progress(len(ids)) as say:
@@ -28,7 +32,7 @@ def wait_for(side: Backend, out: Output, ids: Sequence[str], seconds: float | No
     return _verdict({task["state"] for task in found.values()}, left)
 
 
-def wait_for_batch(side: Backend, out: Output, batch_id: str, seconds: float) -> int:
+def wait_for_batch(side: Backend, out: HumanOutput, batch_id: str, seconds: float) -> int:
     """The same for a batch. A parked task is as good as an end: it waits for a person."""
     total = sum(side.client.batch(batch_id)["byState"].values())
     with out.progress(total, plain=True) as say:
@@ -57,16 +61,30 @@ def _until_at_rest(
     while waiting and not (clock.monotonic() >= end and len(found) == len(ids)):
         turn = side.look_seconds if len(waiting) == 1 else min(side.look_seconds, _TURN_SECONDS)
         left = min(turn, max(0.0, end - clock.monotonic()))
-        task = found[waiting[0]] = side.client.wait(waiting[0], left)
+        task = found[waiting[0]] = _looked_at(side, waiting[0], left)
         if task["state"] in AT_REST:
             waiting.popleft()
         else:
             waiting.rotate(-1)
         if waiting:
-            state = f" ({found[waiting[0]]['state']})" if waiting[0] in found else ""
             done = len(ids) - len(waiting)
-            say(done, f"{done} of {len(ids)} ended; waiting for {waiting[0]}{state}")
+            say(done, _awaited(waiting[0], found.get(waiting[0]), done, len(ids)))
     return {task_id: found[task_id] for task_id in ids}
+
+
+def _awaited(task_id: str, task: Shape | None, done: int, total: int) -> str:
+    state = task["state"] if task else ""
+    if total > 1:
+        return f"{done} of {total} ended; waiting for {task_id}" + (f" ({state})" if state else "")
+    hint = "; see fairlane why" if state in (lifecycle.QUEUED, lifecycle.WAITING) else ""
+    return f"waiting for {task_id} ({state}{hint})"
+
+
+def _looked_at(side: Backend, task_id: str, seconds: float) -> Shape:
+    try:
+        return side.client.wait(task_id, seconds)
+    except NotFound:  # of several, which?
+        raise NotFound(f'task "{task_id}" not found') from None
 
 
 def _until_batch_at_rest(side: Backend, batch_id: str, seconds: float, say: Say) -> Shape:

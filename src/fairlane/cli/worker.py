@@ -11,7 +11,7 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Final
 
 from fairlane import config, logs, transport
@@ -72,6 +72,17 @@ def _imported(name: str) -> ModuleType:
             raise InvalidSettings([problem]) from None
         raise InvalidSettings([f"module {name} needs {missing}, which is not installed"]) from None
     except Exception as error:
-        traceback.print_exc()
+        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__)))
         problem = f"module {name} cannot be imported: {type(error).__name__}: {error}"
         raise InvalidSettings([problem]) from error
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """What happened in the module, without how it came to be imported."""
+    while frames is not None and _is_import(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_import(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlane.cli.parser import Parser, token_file
+from fairlane.cli.options import Parser, token_file
 from fairlane.cli.values import count, seconds
 
 

@@ -53,13 +53,16 @@ EVERY: Final = "all"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `token` is the id of the token, None for those who are trusted without one."""
+    """Who asks. `token` is the id of the token, None for those who are trusted without one, and
+    `login` that of the login which stands for it, if that was presented.
+    """
 
     name: str
     agent: str | None = None
     scopes: frozenset[Scope] = ALL
     token: str | None = None
     max_open: int | None = None
+    login: str | None = None
 
     def require(self, scope: Scope) -> None:
         if scope not in self.scopes:
@@ -70,18 +73,23 @@ class Caller(msgspec.Struct, frozen=True):
     def owns(self, agent: str | None) -> bool:
         return self.agent is None or self.agent == agent
 
-    def agent_for(self, given: str | None, field: str = "agentId") -> str | None:
+    def agent_for(self, given: str | None) -> str | None:
         """The agent that a request is about: the one it names, or the caller's own."""
         if self.agent is None or not given:
             return self.agent or given
         if given != self.agent:
             raise Forbidden(
-                f"field '{field}' must be '{self.agent}' or left out: this token is that agent's",
+                f"field 'agentId' must be '{self.agent}' or left out: this token is that agent's",
                 details={"agentId": self.agent},
             )
         return given
 
 
+# In the same words for all that is wrong with a token.
+NOT_LET_IN: Final = (
+    "this needs a valid token: send it as Authorization: Bearer fl_…; "
+    "fairlane token create makes one"
+)
 TRUSTED: Final = Caller("local")
 CALLER: Final = "fairlane.caller"  # where a request that was let in already names its caller
 

@@ -55,7 +55,6 @@ MISFIRES: Final = (SKIP, ONCE, ALL)
 SCHEDULED: Final = "schedule"
 MISFIRED: Final = "misfire"
 MANUAL: Final = "manual"
-TRIGGERS: Final = (SCHEDULED, MANUAL, MISFIRED)
 
 # What became of a run. The first two are of a task that goes on.
 QUEUED: Final = "queued"

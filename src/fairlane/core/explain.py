@@ -37,6 +37,8 @@ NAMED_MAX: Final = 20
 # Less than this is no pace to judge by.
 PACE_STARTS_MIN: Final = 3
 PACE_MS_MIN: Final = 5_000
+# A line that stands still for so long, while others of its lane move, may be nobody's.
+STILL_MS_MIN: Final = 60_000
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -59,7 +61,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     `parents` are those that it still waits for, with their states where there is such a task;
     `holders` the tasks that have what it waits for; `ahead` how many go before it in its line, and
-    `pace` how quickly that line has moved of late, if that is known.
+    `pace` how quickly that line has moved of late, if that is known; `lane_pace` is that of the
+    whole lane.
     """
 
     task: Task
@@ -74,6 +77,7 @@ class Facts(msgspec.Struct, frozen=True):
     agent_slots: int = 0
     all_slots: int = 0
     pace: Pace | None = None
+    lane_pace: Pace | None = None
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -192,7 +196,7 @@ def _ready(facts: Facts) -> Why:
         return Why(f"{text}; {_before(facts.ahead)}", ready=True, position=position)
     estimate_ms, guess = _estimate(facts)
     return Why(
-        f"{text}; {_before(facts.ahead)}{guess}",
+        f"{text}; {_before(facts.ahead)}{guess or _still(facts)}",
         ready=True,
         waiting_for=facts.holders,
         ceiling=ceiling,
@@ -210,6 +214,19 @@ def _estimate(facts: Facts) -> tuple[int | None, str]:
         return None, ""
     wait_ms = round((facts.ahead + 1) * pace.span_ms / pace.starts)
     return wait_ms, f", about {_roughly(wait_ms)} at the pace of the last {_roughly(pace.span_ms)}"
+
+
+def _still(facts: Facts) -> str:
+    """What gives away that nobody takes what its line is for."""
+    pace, lane = facts.pace, facts.lane_pace
+    if pace is None or lane is None or pace.starts or pace.span_ms < STILL_MS_MIN:
+        return ""
+    if lane.starts < PACE_STARTS_MIN:
+        return ""
+    return (
+        f", but in the last {_roughly(pace.span_ms)} nothing of its line was begun while others "
+        f"of the lane were: is there a worker for {facts.task.route}?"
+    )
 
 
 def _roughly(span_ms: int) -> str:

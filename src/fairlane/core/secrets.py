@@ -83,6 +83,24 @@ def check_given(path: str, config: Any, problems: list[str]) -> None:
             problems.append(f"field '{where}' must be text")
 
 
+def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
+    """What is wrong with a configuration that has a secret from `kept`, which others have given:
+    beside it nothing may be said anew that could lead it elsewhere. None when nothing is.
+    """
+    known = {text for text in texts(kept) if len(text) >= CHARACTERS_MIN and not is_reference(text)}
+    if known.isdisjoint(texts(config)):
+        return None
+    for name, value in config.items():
+        new = value is not None and value != kept.get(name)
+        another = isinstance(value, str) and is_secret(name)
+        if new and not another and not _is_plain(name, value):
+            return (
+                f"field '{path}.{name[:40]}' may not change beside a secret that is kept: "
+                "give the secret as well"
+            )
+    return None
+
+
 def _found(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Each secret with its path, in the order of their names."""
     if isinstance(value, dict):
@@ -155,14 +173,19 @@ _COMPANY: Final[Mapping[str, re.Pattern[str]]] = {
 _URL_NAME: Final = "baseUrl"
 
 
+def _is_plain(name: str, value: Any) -> bool:
+    """Whether this leads nowhere, whatever an agent makes of it."""
+    pattern = _COMPANY.get(name)
+    if isinstance(value, str):
+        return pattern is not None and pattern.fullmatch(value) is not None
+    return isinstance(value, bool | int | float)
+
+
 def _check_company(config: Mapping[str, Any], path: str, urls: set[str]) -> None:
     for name, value in config.items():
-        if value is None or is_secret(name) or isinstance(value, bool | int | float):
+        if value is None or is_secret(name) or _is_plain(name, value):
             continue
-        pattern = _COMPANY.get(name)
-        if name == _URL_NAME and isinstance(value, str) and value.rstrip("/") in urls:
-            continue
-        if pattern is None or not isinstance(value, str) or not pattern.fullmatch(value):
+        if not (name == _URL_NAME and isinstance(value, str) and value.rstrip("/") in urls):
             raise InvalidRequest(
                 f"field '{path}.{name[:40]}' may not stand beside a reference to a secret as it "
                 f"is: {', '.join(_COMPANY)} may as plain words, and a {_URL_NAME} that "

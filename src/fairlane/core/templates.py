@@ -116,8 +116,16 @@ def _merged(
 ) -> dict[str, Any]:
     given = _with_one_timeout(given, problems)
     if "llmConfig" in given:
-        given["llmConfig"] = secrets.unmasked(given["llmConfig"], current.get("llmConfig"))
+        kept = current.get("llmConfig")
+        given["llmConfig"] = secrets.unmasked(given["llmConfig"], kept)
+        _check_place("llmConfig", given["llmConfig"], kept, problems)
     return {**_DEFAULTS, **_given({**current, **given})}
+
+
+def _check_place(path: str, config: Any, kept: Any, problems: Problems) -> None:
+    if isinstance(config, dict):
+        moved = secrets.moved(kept, config, path)
+        problems += [] if moved is None else [moved]
 
 
 def _with_one_timeout(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
@@ -383,6 +391,8 @@ def _override(body: dict[str, Any], overrides: Mapping[str, Any]) -> None:
             kept = body.get(name, {})
             laid = secrets.unmasked(value, kept) if name == "llmConfig" else value
             body[name] = {**kept, **laid}
+            if name == "llmConfig":
+                _check_place(path, body[name], kept, problems)
     if "llmConfig" in body:
         _llm_config("overrides.llmConfig", body["llmConfig"], problems)
     if problems:

@@ -23,6 +23,7 @@ SECRET_LOST: Final = "the endpoint's secret cannot be opened: rotate it, then re
 OVERLAP_SECONDS_DEFAULT: Final = 24 * 3600
 OVERLAP_SECONDS_MAX: Final = 7 * 24 * 3600
 EVERYBODY: Final = ""
+AGENT_ROOMS: Final = 3  # how many hosts' room one agent has, however many hosts it names
 
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([^?#]*)", re.IGNORECASE)
 _USUAL_PORT: Final = {"http": ":80", "https": ":443"}
@@ -114,21 +115,28 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 def choose(
-    hosts: Sequence[str], limit: int, rooms: Mapping[str, int], room: int
+    targets: Sequence[tuple[str, str]], limit: int, rooms: Mapping[str, int], room: int
 ) -> tuple[list[int], list[int]]:
-    """Which of the due ones to send now, and which wait because enough goes to their host already.
+    """Which of the due ones to send now, and which wait because enough goes to their host, or comes
+    from their agent, already.
 
-    `rooms` says how many more a host may get, `room` what others get: one receiver that hangs must
-    not hold every slot.
+    `rooms` says how many more a host or an agent may get, `room` what other hosts get, and other
+    agents some times that: neither one receiver that hangs nor one agent who names many of them
+    must hold every slot.
     """
     left = dict(rooms)
     ready: list[int] = []
     crowded: list[int] = []
-    for number, host in enumerate(hosts):
-        free = left.get(host, room)
-        if free <= 0:
+    for number, (host, sender) in enumerate(targets):
+        free = left.get(host, room), left.get(sender, room * AGENT_ROOMS)
+        if min(free) <= 0:
             crowded.append(number)
         elif len(ready) < limit:
             ready.append(number)
-            left[host] = free - 1
+            left[host], left[sender] = free[0] - 1, free[1] - 1
     return ready, crowded
+
+
+def target(url: str, agent: str) -> tuple[str, str]:
+    """The host that a webhook goes to and whose it is, as they are counted: no host has an @."""
+    return host_of(url), f"@{agent}"

@@ -3,7 +3,9 @@
 What an operator did is durable before the answer goes out. What is denied or blocked comes from
 outside and may come in floods, so it costs little, however much there is: the same thing is written
 when it happens first and once more, with a number, when its minute is over; beyond so many
-different things a minute only the number is kept. Entries are never changed; the oldest go.
+different things a minute only the number is kept. Entries are never changed. When there are too
+many, the oldest go of whoever has written most: who floods the log, with deeds that they may do or
+with calls that are denied, pushes out their own and not what others have done.
 """
 
 from __future__ import annotations
@@ -37,11 +39,21 @@ def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[No
     entries = [entry for request in requests for entry in request.entries]
     rows = [(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries]
     tx.connection.run_rows("audit_insert", rows)
-    if any(request.trim for request in requests):
+    keep = max((request.keep or 0 for request in requests), default=0)
+    if keep:
         tx.connection.run("audit_forget", before=now - DAYS * 86_400_000)
-        tx.connection.run("audit_trim", limit=ENTRIES_MAX)
+        _make_room(tx, keep)
     tx.changed = True
     yield from [None] * len(requests)
+
+
+def _make_room(tx: Transaction, keep: int) -> None:
+    """A tenth at once, because it takes long to find whose; of anybody at most the older half."""
+    excess = tx.connection.run("audit_count")[0][0] - keep
+    if excess > 0:
+        whose, count = tx.connection.run("audit_most")[0]
+        limit = max(1, min(excess + keep // 10, count // 2))
+        tx.connection.run("audit_trim", whose=whose, limit=limit)
 
 
 class Audit:
@@ -71,9 +83,9 @@ class Audit:
         """A call that was turned away: without a token, with a wrong one, or beyond its scope."""
         self._count(_entry(who, action, target, DENIED, reason))
 
-    def blocked(self, action: str, target: str, *, who: str = "fairlane", reason: str) -> None:
+    def blocked(self, action: str, target: str, *, reason: str) -> None:
         """A target that the outbound guard did not let through."""
-        self._count(_entry(who, action, target, BLOCKED, reason))
+        self._count(_entry("fairlane", action, target, BLOCKED, reason))
 
     def flush(self) -> None:
         """Write what has only been counted so far."""
@@ -104,7 +116,7 @@ class Audit:
     def _record(self, entries: Sequence[Entry]) -> Record:
         before, self._written = self._written, self._written + len(entries)
         trim = before == 0 or before // _TRIM_EVERY != self._written // _TRIM_EVERY
-        return Record(tuple(entries), trim)
+        return Record(tuple(entries), ENTRIES_MAX if trim else None)
 
 
 def _entry(who: str, action: str, target: str, outcome: str, detail: str | None) -> Entry:

@@ -47,7 +47,8 @@ def read(
         policy = planning.policy_in_force(connection)
         known = _surroundings(connection, task, policy, agent)
     pace = pace_of(task.line if _has_own_line(task, policy) else task.lane)
-    return Explained(task, explain.why(Facts(task, policy, error, pace=pace, **known)))
+    facts = Facts(task, policy, error, pace=pace, lane_pace=pace_of(task.lane), **known)
+    return Explained(task, explain.why(facts))
 
 
 def _has_own_line(task: Task, policy: Policy) -> bool:

@@ -10,7 +10,7 @@ and in each a fixed number of agents; those with the smallest shares are added u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fairlane.core.counts import Tally
@@ -24,12 +24,13 @@ LINES_MAX: Final = 1000
 AGENTS_KEPT: Final = 50
 AGENTS_SHOWN: Final = 20
 PACE_MS: Final = 300_000
+_NOTHING: Final = (0.0, 0.0)
 
 # The spans that can be asked for: how long, and how long each step of it is.
 WINDOWS: Final[Mapping[str, tuple[int, int]]] = {
     "5m": (300_000, 5_000),
     "1h": (3_600_000, 30_000),
-    "24h": (86_400_000, 900_000),
+    "24h": (86_400_000, 300_000),
 }
 
 
@@ -53,26 +54,37 @@ class Sample(NamedTuple):
 
 
 class Bucket:
-    """One step. `agents` have the slots they held and those that would have been fair."""
+    """One step. `agents` have the slots they held and those that would have been fair, the `rest`
+    is those of all who are not among them, and `total` that of everybody.
 
-    __slots__ = ("agents", "at", "failed", "finished", "rest", "runs", "submitted", "waits")
+    `span_ms` is how much time it tells of: less than the step while that goes on, more where for a
+    while nothing could be seen.
+    """
+
+    __slots__ = (
+        *("agents", "at", "failed", "finished", "rest", "runs", "span_ms", "submitted", "total"),
+        "waits",
+    )
 
     def __init__(self, at: int) -> None:
         self.at = at
+        self.span_ms = 0
         self.submitted = self.finished = self.failed = 0
         self.waits = [0] * (len(SPANS_MS) + 1)
         self.runs = [0] * (len(SPANS_MS) + 1)
         self.agents: dict[str, tuple[float, float]] = {}
-        self.rest = (0.0, 0.0)
+        self.rest = self.total = _NOTHING
 
     def add(self, step: Step) -> None:
+        self.span_ms += step.span_ms
         self.submitted += step.submitted
         self.finished += step.finished
         self.failed += step.failed
         self.waits = _sums(self.waits, step.waits)
         self.runs = _sums(self.runs, step.runs)
         for agent, pair in step.agents.items():
-            self.agents[agent] = _both(self.agents.get(agent, (0.0, 0.0)), pair)
+            self.agents[agent] = _both(self.agents.get(agent, _NOTHING), pair)
+            self.total = _both(self.total, pair)
         if len(self.agents) > 2 * AGENTS_KEPT:
             self._add_up_the_smallest()
 
@@ -86,6 +98,7 @@ class Bucket:
 class Step(NamedTuple):
     """What happened between two samples."""
 
+    span_ms: int
     submitted: int
     finished: int
     failed: int
@@ -95,11 +108,15 @@ class Step(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Of all slots that were in use, the share that it had and the share that was its due."""
+    """Of all slots that were in use, the share that it had and the share that was its due.
+
+    `steps` are the same two for each step; None where no slot was in use.
+    """
 
     agent: str | None
     share: float
     fair_share: float
+    steps: Sequence[tuple[float, float] | None]
 
 
 class Span(NamedTuple):
@@ -132,6 +149,7 @@ class History:
             self.since = self.since or sample.at
             return
         step = Step(
+            sample.at - last.at,
             *_done(last.lanes, sample.lanes),
             waits=_differences(before[0], seen[0]),
             runs=_differences(before[1], seen[1]),
@@ -233,7 +251,7 @@ def _shares(sample: Sample, policy: Policy) -> dict[str, tuple[float, float]]:
             for agent, (_, wanted) in agents.items()
         }
         for agent, fair in fair_shares(slots, wants).items():
-            found[agent] = _both(found.get(agent, (0.0, 0.0)), (agents[agent][0], fair))
+            found[agent] = _both(found.get(agent, _NOTHING), (agents[agent][0], fair))
     return found
 
 
@@ -242,14 +260,15 @@ def _most(policy: Policy, lane: str, agent: str, wanted: float) -> float:
     return wanted if ceiling is None else min(wanted, ceiling)
 
 
-def _ranking(buckets: Iterable[Bucket]) -> list[Agent]:
+def _ranking(buckets: Sequence[Bucket]) -> list[Agent]:
     agents: dict[str, tuple[float, float]] = {}
-    rest = (0.0, 0.0)
+    rest = _NOTHING
     for bucket in buckets:
         rest = _both(rest, bucket.rest)
-        for agent, pair in bucket.agents.items():
-            agents[agent] = _both(agents.get(agent, (0.0, 0.0)), pair)
-    total = rest[0] + sum(held for held, _ in agents.values())
+        for agent, (held, fair) in bucket.agents.items():
+            had, due = agents.get(agent, _NOTHING)
+            agents[agent] = had + held, due + fair
+    total = sum(bucket.total[0] for bucket in buckets)
     if not total:
         return []
     ranked = sorted(agents.items(), key=lambda one: (-max(one[1]), one[0]))
@@ -257,7 +276,24 @@ def _ranking(buckets: Iterable[Bucket]) -> list[Agent]:
         rest = _both(rest, pair)
     shown: list[tuple[str | None, tuple[float, float]]] = [*ranked[:AGENTS_SHOWN]]
     shown += [(None, rest)] if any(rest) else []
-    return [Agent(agent, held / total, fair / total) for agent, (held, fair) in shown]
+    steps = [_parts(bucket, [agent for agent, _ in shown]) for bucket in buckets]
+    return [
+        Agent(agent, held / total, fair / total, [step[place] if step else None for step in steps])
+        for place, (agent, (held, fair)) in enumerate(shown)
+    ]
+
+
+def _parts(bucket: Bucket, shown: Sequence[str | None]) -> list[tuple[float, float]] | None:
+    """The shares that each of those shown, or all others together, had in one step."""
+    held, fair = bucket.total
+    if not held:
+        return None
+    agents = bucket.agents
+    found = [agents.get(agent, _NOTHING) for agent in shown if agent is not None]
+    if len(found) < len(shown):
+        had, due = zip(*found, strict=True)
+        found.append((held - sum(had), fair - sum(due)))
+    return [(had / held, due / held) for had, due in found]
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

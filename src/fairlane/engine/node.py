@@ -87,6 +87,7 @@ class Node:
         self.on_policy: list[Callable[[Policy], None]] = []  # told in the write thread
         self._told_policy = self.engine.policy
         self._followers: set[Waiter] = set()
+        self.lease_waits = 0  # callers of POST /leases that have no answer yet
         self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
@@ -283,7 +284,7 @@ class Node:
         if outcome.stopped:
             for tell in self.on_stopped:
                 tell(outcome.stopped)
-        if outcome.owes:
+        if outcome.owes or outcome.others:  # another process may owe something too
             for owed in self.on_owed:
                 owed()
         self._tell_policy()

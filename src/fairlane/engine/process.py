@@ -5,12 +5,17 @@ The names are those that Prometheus clients in every language use.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+_STAT: Final = Path("/proc/self/stat")
 _STATM: Final = Path("/proc/self/statm")
 _FILES: Final = Path("/proc/self/fd")
+_KERNEL: Final = Path("/proc/stat")
+_STARTED: Final = 19  # which number it is behind the name, whose brackets may hold anything
 
 
 def measures() -> dict[str, tuple[str, str, float]]:
@@ -18,13 +23,30 @@ def measures() -> dict[str, tuple[str, str, float]]:
     spent = os.times()
     cpu = spent.user + spent.system
     found = {"cpu_seconds_total": ("counter", "Processor time that was spent", cpu)}
-    try:
-        resident = int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        files = sum(1 for _ in _FILES.iterdir())
-    except OSError:  # not Linux
-        return found
-    return {
-        **found,
-        "resident_memory_bytes": ("gauge", "Memory that is in use", resident),
-        "open_fds": ("gauge", "Open files and connections", files),
-    }
+    for name, (about, read) in _FILED.items():
+        with contextlib.suppress(OSError):  # not Linux, or a part of it that is shut away
+            found[name] = ("gauge", about, read())
+    return found
+
+
+def _started() -> float:
+    """The kernel counts in ticks since it started itself."""
+    ticks = int(_STAT.read_text("ascii", "replace").rpartition(")")[2].split()[_STARTED])
+    lines = _KERNEL.read_text("ascii").splitlines()
+    (booted,) = (int(line.split()[1]) for line in lines if line.startswith("btime "))
+    return booted + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _resident() -> int:
+    return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_files() -> int:
+    return sum(1 for _ in _FILES.iterdir())
+
+
+_FILED: Final[Mapping[str, tuple[str, Callable[[], float]]]] = {
+    "start_time_seconds": ("When it started, in seconds since 1970", _started),
+    "resident_memory_bytes": ("Memory that is in use", _resident),
+    "open_fds": ("Open files and connections", _open_files),
+}

@@ -303,7 +303,8 @@ class Beat(msgspec.Struct, frozen=True):
 class ClaimDeliveries(msgspec.Struct, frozen=True):
     """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`.
 
-    `room` is how many of them may be for one host, None for all; `rooms` says it for some hosts.
+    `room` is how many of them may be for one host, None for all; `rooms` says it for some hosts,
+    and for some agents: see `core/webhooks.py`.
     """
 
     limit: int
@@ -324,6 +325,7 @@ class OwedDelivery(msgspec.Struct, frozen=True):
     url: str
     event: str
     attempt: int
+    agent: str = ""
     secret: str | None = None
 
     def __repr__(self) -> str:
@@ -473,10 +475,10 @@ class UseTokens(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Answer: None. Entries for the audit log; `trim` says to let the oldest go."""
+    """Answer: None. Entries for the audit log; with `keep` old ones go, and so many stay."""
 
     entries: tuple[audit.Entry, ...]
-    trim: bool = False
+    keep: int | None = None
 
 
 class Reseal(msgspec.Struct, frozen=True):

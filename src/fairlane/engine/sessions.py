@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import gates, leases, lifecycle, sessions
+from fairlane.core import gates, leases, lifecycle, secrets, sessions
 from fairlane.core.errors import FairlaneError, MessageStale, SessionQueueFull
 from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
@@ -150,6 +150,7 @@ class _Body(msgspec.Struct, rename="camel"):
     params: dict[str, Any] | None = None
     sender: str | None = None
     no_merge: bool = False
+    llm_config: dict[str, Any] | None = None
 
 
 def _that_may_grow(
@@ -174,11 +175,20 @@ def _that_may_grow(
             size = len(_text(body)) + 1 + len(message.text)
             alike = (task.lane, task.agent, task.route, task.callback_url) == kind
             fits = alike and not body.no_merge and size <= TEXT_CHARACTERS_MAX
+            fits = fits and not _moves_secret(body, submission)
             return (task, bodies[task.seq]) if fits else None
     return None
 
 
 _body = msgspec.json.Decoder(_Body)
+
+
+def _moves_secret(first: _Body, later: Submission) -> bool:
+    """Whether the later one says where a secret of the first is sent. Then they stay apart."""
+    if first.llm_config is None or '"llmConfig"' not in later.body:
+        return False
+    new = _body.decode(later.body).llm_config or {}
+    return secrets.moved(first.llm_config, {**first.llm_config, **new}) is not None
 
 
 def _text(body: _Body) -> str:

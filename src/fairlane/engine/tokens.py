@@ -19,7 +19,13 @@ import msgspec
 from fairlane.clock import Clock
 from fairlane.core import access
 from fairlane.core.access import Bucket, Caller, Token
-from fairlane.core.errors import Conflict, NotFound, RateLimited, StoreUnavailable
+from fairlane.core.errors import (
+    Conflict,
+    NotFound,
+    RateLimited,
+    StoreUnavailable,
+    Unauthenticated,
+)
 from fairlane.engine.requests import CreateToken, RevokeToken, UseTokens
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.transaction import Transaction
@@ -171,9 +177,18 @@ class Tokens:
         return known.caller
 
     def holds(self, caller: Caller) -> bool:
-        """Whether the caller's token is still valid."""
-        token = self._tokens.get(caller.token or "")
-        return token is not None and token.valid(self._clock.now())
+        """Whether the caller's token is still valid, and so is the login, if it is one."""
+        now = self._clock.now()
+        found = [self._tokens.get(one) for one in (caller.token, caller.login) if one]
+        return all(token is not None and token.valid(now) for token in found) and bool(found)
+
+    async def require(self, caller: Caller) -> None:
+        """For who has waited: raises `Unauthenticated` when the token has gone meanwhile."""
+        if caller.token is None:
+            return
+        await self.refresh()
+        if not self.holds(caller):
+            raise Unauthenticated(access.NOT_LET_IN)
 
     def login(self, presented: bytes) -> str | None:
         """The id of a login that was presented and holds."""
@@ -222,7 +237,10 @@ class Tokens:
         parent = self._tokens.get(token.parent) if token.parent else None
         if token.parent is not None and parent is None:
             return None
-        known = _Known(token, parent, (parent or token).caller())
+        caller = token.caller()
+        if parent is not None:
+            caller = msgspec.structs.replace(parent.caller(), login=token.id)
+        known = _Known(token, parent, caller)
         self._proved[presented] = known
         return known
 

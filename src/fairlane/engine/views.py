@@ -19,7 +19,7 @@ from fairlane.core.audit import Written
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.cron import QUEUED, RUNNING, Job, Run
-from fairlane.core.errors import StoreUnavailable
+from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.events import Attempt, Event
 from fairlane.core.gates import holds_turn
 from fairlane.core.model import DEBOUNCE_GATE, Task
@@ -32,6 +32,7 @@ from fairlane.store.base import Connection, ConnectionLost, Row, Store
 from fairlane.store.cron import job_from_row, run_from_row
 
 READERS: Final = 4
+_STOPPED: Final = "this node has stopped; ask another one"
 AGENTS_SHOWN_MAX: Final = 1000
 _TASK_WIDTH: Final = len(Task.__struct_fields__)
 _EVENT_WIDTH: Final = len(Event.__struct_fields__)
@@ -140,8 +141,17 @@ class Views(WatchViews, WebhookViews):
 
     async def read(self, view: Callable[..., T], *arguments: Any) -> T:
         """Run one of the reads below without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, view, *arguments)
+        try:
+            reading = self._threads.submit(view, *arguments)
+        except RuntimeError:
+            raise Draining(_STOPPED) from None
+        try:
+            return await asyncio.wrap_future(reading)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise Draining(_STOPPED) from None  # it was the read that `close` has cancelled
 
     def task(self, task_id: str) -> TaskView | None:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))

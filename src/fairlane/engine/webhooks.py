@@ -63,7 +63,8 @@ def claim_deliveries(
             if _is_off(endpoint):
                 refused.append((row, webhooks.DISABLED))
             else:
-                held.append(OwedDelivery(row[0], row[1], row[2], row[3], row[4] + 1, secret))
+                attempt = row[4] + 1
+                held.append(OwedDelivery(row[0], row[1], row[2], row[3], attempt, row[5], secret))
         _give_up(tx, refused, now)
         claims = [(one.id, now + request.hold_ms) for one in held]
         tx.connection.change_rows("delivery_claim", claims)
@@ -71,16 +72,16 @@ def claim_deliveries(
 
 
 def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[Row]:
-    """What is to be sent now, not too much of it to one host.
+    """What is to be sent now, not too much of it to one host or from one agent.
 
-    When such a host has all the places that are looked at, its deliveries make room for a moment:
-    behind them there may be others.
+    When such a host or agent has all the places that are looked at, its deliveries make room for a
+    moment: behind them there may be others.
     """
     if request.room is None:
         return tx.connection.run("delivery_due", now=now, limit=request.limit)
     rows = tx.connection.run("delivery_due", now=now, limit=LOOK_MAX)
-    hosts = [webhooks.host_of(row[2]) for row in rows]
-    ready, crowded = webhooks.choose(hosts, request.limit, request.rooms, request.room)
+    targets = [webhooks.target(row[2], row[5]) for row in rows]
+    ready, crowded = webhooks.choose(targets, request.limit, request.rooms, request.room)
     if len(rows) == LOOK_MAX and len(ready) < request.limit:
         later = [(rows[number][0], now + DEFER_MS) for number in crowded]
         tx.connection.change_rows("delivery_defer", later)

@@ -250,6 +250,26 @@ def whole_number(
     return int(text)
 
 
+def page_limit(query: Mapping[str, str]) -> int:
+    """How many a list may have at most."""
+    found = whole_number(query, "limit", None, low=1, high=wire.LIST_LIMIT_MAX)
+    return wire.LIST_LIMIT_DEFAULT if found is None else found
+
+
+def page_cursor(query: Mapping[str, str]) -> int | None:
+    """Where the list before has ended, for lists that are in the order of a number."""
+    return whole_number(query, "cursor", None, low=1, high=2**62)
+
+
+def flag(query: Mapping[str, str], name: str) -> bool | None:
+    text = query.get(name)
+    if not text:
+        return None
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"query parameter '{name}' must be true or false")
+    return text == "true"
+
+
 def actor(request: Request) -> str | None:
     """Who asks: whose token it is, or where none is needed, by their own account."""
     if request.caller.token is not None:

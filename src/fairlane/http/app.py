@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from fairlane import strict, wire
-from fairlane.core.access import CALLER
+from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import FairlaneError, NotFound
 from fairlane.engine.node import Node
 from fairlane.http import openapi
@@ -27,7 +27,7 @@ from fairlane.http.answers import (
     send_stream,
 )
 from fairlane.http.audit import AuditLog, note_denied, recorded
-from fairlane.http.auth import Gate
+from fairlane.http.auth import Gate, refused
 from fairlane.http.batches import Batches
 from fairlane.http.browsers import went_wrong
 from fairlane.http.cron import Cron
@@ -180,7 +180,18 @@ class HttpApp:
         await self.gate.admit(request.scope, request)
         routes = {path: sorted(methods) for path, methods in self.routes.items()}
         routes |= {path: ["POST"] for path in self._mounts}
-        return Answer(200, {"name": "fairlane", "version": __version__, "routes": routes})
+        shape = {"name": "fairlane", "version": __version__, "routes": routes}
+        return Answer(200, {**shape, "refused": self._refused(request.caller)})
+
+    def _refused(self, caller: Caller) -> dict[str, dict[str, str]]:
+        """By path and method: what this caller may not do, and why."""
+        found: dict[str, dict[str, str]] = {}
+        for path, methods in self.routes.items():
+            for method, route in methods.items():
+                problem = refused(caller, route)
+                if problem is not None:
+                    found.setdefault(path, {})[method] = problem.message
+        return found
 
     async def _openapi(self, request: Request) -> Answer:
         request.query()

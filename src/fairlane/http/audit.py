@@ -31,6 +31,8 @@ from fairlane.http.answers import (
     Routes,
     Scope,
     Stream,
+    page_cursor,
+    page_limit,
     whole_number,
 )
 
@@ -56,16 +58,13 @@ class AuditLog:
         outcome = query.get("outcome") or None
         if outcome is not None and outcome not in OUTCOMES:
             raise InvalidRequest(f"query parameter 'outcome' must be one of {', '.join(OUTCOMES)}")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         views = self._node.views
         wanted = {
             "who": query.get("who") or None,
             "action": query.get("action") or None,
             "outcome": outcome,
-            "before": whole_number(query, "cursor", None, low=1, high=2**62),
+            "before": page_cursor(query),
             "after": whole_number(query, "after", None, low=0, high=2**62),
         }
         found = await views.read(views.audit, wanted, limit + 1)

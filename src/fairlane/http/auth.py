@@ -10,13 +10,12 @@ token: who does not have a valid one learns nothing about those there are.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 
 import msgspec
 
 from fairlane import fields
-from fairlane.core.access import CALLER, TRUSTED, Caller, Token
+from fairlane.core.access import CALLER, NOT_LET_IN, TRUSTED, Caller, Token
 from fairlane.core.errors import Forbidden, Unauthenticated
 from fairlane.engine.node import Node
 from fairlane.engine.requests import CreateToken, RevokeToken
@@ -58,10 +57,9 @@ class Gate:
             if caller is not TRUSTED:
                 self._tokens.spend(caller)
         request.caller = caller
-        if route.scope is not None:
-            caller.require(route.scope)
-        if caller.agent is not None and not route.agents:
-            raise Forbidden("this is about all agents; a token that is one agent's cannot do it")
+        problem = refused(caller, route)
+        if problem is not None:
+            raise problem
 
     async def while_valid(
         self, scope: Scope, request: Request, pieces: AsyncIterator[bytes]
@@ -89,10 +87,7 @@ class Gate:
             if found and scope["method"] not in _SAFE and request.header(b"x-fairlane") is None:
                 raise Forbidden("with a login, what changes something needs the header X-Fairlane")
         if found is None:
-            raise Unauthenticated(
-                "this needs a valid token: send it as Authorization: Bearer fl_…; "
-                "fairlane token create makes one"
-            )
+            raise Unauthenticated(NOT_LET_IN)
         return found
 
     # ---------------------------------------------------------------- logins
@@ -139,6 +134,18 @@ class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(LoginBody)
 
 
+def refused(caller: Caller, route: Route) -> Forbidden | None:
+    """Why the caller may not ask there; None for who may."""
+    try:
+        if route.scope is not None:
+            caller.require(route.scope)
+    except Forbidden as problem:
+        return problem
+    if caller.agent is not None and not route.agents:
+        return Forbidden("this is about all agents; a token that is one agent's cannot do it")
+    return None
+
+
 async def _nobody() -> Answer:
     raise AssertionError("only who may ask is looked at here")
 
@@ -157,10 +164,9 @@ def _raw(text: str) -> bytes:
 
 
 def _cookie(request: Request) -> bytes:
-    cookies: SimpleCookie = SimpleCookie()
-    try:
-        cookies.load(request.header(b"cookie") or "")
-    except CookieError:
-        return b""
-    found = cookies.get(COOKIE)
-    return b"" if found is None else _raw(found.value)
+    """By hand: cookies of all ports come along, and Python's reader gives up at one it dislikes."""
+    for one in (request.header(b"cookie") or "").split(";"):
+        name, _, value = one.partition("=")
+        if name.strip() == COOKIE:
+            return _raw(value.strip())
+    return b""

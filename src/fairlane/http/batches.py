@@ -9,7 +9,7 @@ from fairlane.core.access import Scope
 from fairlane.core.batches import Batch
 from fairlane.core.errors import NotFound
 from fairlane.engine.node import Node
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, page_cursor, page_limit
 
 
 class Batches:
@@ -25,11 +25,8 @@ class Batches:
 
     async def list(self, request: Request) -> Answer:
         query = request.query("agentId", "limit", "cursor")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        before = whole_number(query, "cursor", None, low=1, high=2**62)
-        assert limit is not None
+        limit = page_limit(query)
+        before = page_cursor(query)
         views = self._node.views
         agent = request.caller.agent_for(query.get("agentId")) or None
         found = await views.read(views.batches, agent, before, limit + 1)

@@ -65,7 +65,12 @@ _UTF_8: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
 # What a form can send; no page needs leave to send it anywhere.
 _FORMS: Final = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
 _OURS: Final = (b"same-origin", b"none")
-_ONCE: Final = frozenset({b"host", b"origin", b"content-type", b"sec-fetch-site"})
+_ONCE: Final = frozenset(
+    {
+        *(b"host", b"origin", b"sec-fetch-site", b"authorization"),
+        *(b"content-type", b"content-encoding"),
+    }
+)
 
 
 class Doorkeeper:

@@ -1,15 +1,21 @@
-"""One connection: how long a request may take to arrive, and how large its head may be.
+"""One connection: how long a request may take to arrive, how large its head may be, how long an
+answer may take to leave, and how many connections there may be.
 
 uvicorn reads requests and would wait for the rest of one for ever, and keep a head of any size. A
 request that is late, too large or no HTTP is answered in JSON like every other error; after that
-the connection is closed, because nobody knows where the next request would begin.
+the connection is closed, because nobody knows where the next request would begin. Who does not read
+what they have asked for is hung up, and of too many connections those that are silent.
 
-A request that comes in one piece, which nearly all do, costs no timer.
+A request that comes in one piece, and an answer that leaves in one, which nearly all do, cost no
+timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import Any, Final
 
 import httptools
@@ -24,6 +30,9 @@ from fairlane.http.answers import STATUS
 from fairlane.http.browsers import ALWAYS
 
 READ_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 30.0
+CONNECTIONS_MAX: Final = 10_000
+_FILES_KEPT: Final = 256  # for the store, for what leaves, and for all that is not a connection
 URL_BYTES_MAX: Final = 8192
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 16_384
@@ -59,10 +68,42 @@ class _Refused(Exception):
     """Ends the reading; the answer is in `HttpConnection._refusal`."""
 
 
+class _NoMore(list[tuple[bytes, bytes]]):
+    """Where headers behind a body would go. Nobody has a use for them, and they would be taken for
+    headers that somebody before us has checked.
+    """
+
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        raise _Refused
+
+
+_NO_MORE: Final = _NoMore()
+
+
+@functools.cache
+def connections_max() -> int:
+    """As many as may be, or as the process may have files, less those that it needs itself."""
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return CONNECTIONS_MAX
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS_MAX + _FILES_KEPT
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return CONNECTIONS_MAX
+    more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+        soft = more
+    return max(1, soft - _FILES_KEPT)
+
+
 class HttpConnection(HttpToolsProtocol):
-    """`read_seconds` is for tests that do not want to wait."""
+    """The numbers are attributes for tests that do not want to wait, or to open thousands."""
 
     read_seconds = READ_SECONDS
+    write_seconds = WRITE_SECONDS
+    connections_max: int | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -74,6 +115,8 @@ class HttpConnection(HttpToolsProtocol):
         self._timed_bytes = 0  # that have arrived since the timer was set
         self._refusal = _NOT_HTTP
         self._deaf = False
+        self._leaving: asyncio.TimerHandle | None = None
+        self._left_bytes = 0  # of an answer, when that timer was set
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -81,11 +124,29 @@ class HttpConnection(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
+        if len(self.connections) > (self.connections_max or connections_max()):
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
         self._disarm()
+        self._has_left()
         super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        """A part of those that are silent go, the longest silent first; if there are none, this."""
+        silent = sorted(self._silent(), key=lambda one: one[0])
+        for _, other in silent[: max(1, len(silent) // 4)]:
+            other.transport.abort()
+        if not silent:
+            self.transport.abort()
+
+    def _silent(self) -> Iterator[tuple[float, HttpConnection]]:
+        for other in self.connections:
+            assert isinstance(other, HttpConnection)
+            until = other.timeout_keep_alive_task
+            if until is not None and other is not self:
+                yield until.when(), other
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():
@@ -132,6 +193,7 @@ class HttpConnection(HttpToolsProtocol):
             raise _Refused  # whatever follows would not be read as its body
         super().on_headers_complete()
         self._in_head = False
+        self.headers = _NO_MORE
 
     def on_message_complete(self) -> None:
         self._arriving = False
@@ -163,12 +225,53 @@ class HttpConnection(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self.flow.read_paused or self._timed_bytes >= wire.BODY_BYTES_MAX:
+        much = self._timed_bytes >= wire.BODY_BYTES_MAX and self._answering()
+        if self.flow.read_paused or much:
             self._watch()  # it is us who do not read, or there is much to read
         elif self._arriving:
             self._refuse(_LATE)
         else:
-            self.transport.close()
+            self._hang_up()
+
+    # ---------------------------------------------------------------- answers that do not leave
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_it_to_leave()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._has_left()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._wait_for_it_to_leave()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """What is still to be sent may take its time, but not for ever."""
+        self.transport.close()
+        self._wait_for_it_to_leave()
+
+    def _wait_for_it_to_leave(self) -> None:
+        self._has_left()
+        self._left_bytes = self.transport.get_write_buffer_size()
+        if self._left_bytes:
+            self._leaving = self.loop.call_later(self.write_seconds, self._look_whether_it_left)
+
+    def _look_whether_it_left(self) -> None:
+        if self.transport.get_write_buffer_size() < self._left_bytes:
+            self._wait_for_it_to_leave()
+        else:
+            self.transport.abort()
+
+    def _has_left(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
 
     # ---------------------------------------------------------------- the end
 
@@ -189,4 +292,4 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self.transport.write(answer)
-        self.transport.close()
+        self._hang_up()

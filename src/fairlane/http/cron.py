@@ -20,7 +20,16 @@ from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidReque
 from fairlane.engine.cron import not_found
 from fairlane.engine.node import Node
 from fairlane.engine.requests import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import (
+    Answer,
+    Request,
+    Route,
+    Routes,
+    flag,
+    page_cursor,
+    page_limit,
+    whole_number,
+)
 
 PREVIEW_DEFAULT: Final = 5
 PREVIEW_MAX: Final = 100
@@ -79,7 +88,7 @@ class Cron:
 
     async def list(self, request: Request) -> Answer:
         query = request.query("agentId", "name", "enabled", "limit", "cursor")
-        enabled = _flag(query, "enabled")
+        enabled = flag(query, "enabled")
         limit, before = _page(query)
         views = self._node.views
         agent = request.caller.agent_for(query.get("agentId"))
@@ -102,7 +111,7 @@ class Cron:
         return Answer(200, _job(await self._node.writer.ask(UpdateJob(job.id, document))))
 
     async def delete(self, request: Request) -> Answer:
-        cancel = _flag(request.query("cancel"), "cancel") or False
+        cancel = flag(request.query("cancel"), "cancel") or False
         job = await self._found(request)
         await self._node.writer.ask(DeleteJob(job.id, cancel))
         return Answer(200, {"id": job.id, "name": job.definition.name, "deleted": True})
@@ -222,18 +231,8 @@ def _of_one(error: FairlaneError) -> FairlaneError:
 
 
 def _page(query: Mapping[str, str]) -> tuple[int, int | None]:
-    limit = whole_number(query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX)
-    assert limit is not None
-    return limit, whole_number(query, "cursor", None, low=1, high=2**62)
-
-
-def _flag(query: Mapping[str, str], name: str) -> bool | None:
-    text = query.get(name)
-    if not text:
-        return None
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"query parameter '{name}' must be true or false")
-    return text == "true"
+    limit = page_limit(query)
+    return limit, page_cursor(query)
 
 
 def _schedule(query: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.views import EventFilter, EventView, Piece
-from fairlane.http.answers import Answer, Request, Route, Routes, Stream, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, Stream, page_limit, whole_number
 
 HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
@@ -93,10 +93,7 @@ class Events:
         return Answer(200, shape)
 
     async def _page(self, wanted: EventFilter, after: int, query: dict[str, str]) -> Answer:
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         found: list[EventView] = []
         last = await self._node.views.read(self._node.views.last_event)
         while after < last and len(found) < limit:

@@ -24,7 +24,6 @@ from fairlane.transport import EVENT_STREAM, Answer, Request, build, understood
 log = logging.getLogger("fairlane.http")
 
 _PAUSE_SECONDS: Final = 1.0
-_EVENT_CHARACTERS_MAX: Final = 64 * 1024 * 1024
 
 
 class Streaming(msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ async def follow(
     app: HttpApp, path: str, query: Mapping[str, Any], last_id: str = ""
 ) -> AsyncGenerator[sse.Event, None]:
     """The events of a route, each once, until it ends. A store that is away is waited for."""
-    follower = sse.Follower(_EVENT_CHARACTERS_MAX, last_id)
+    follower = sse.Follower(last_id)
     while True:
         request = build(
             "GET",

@@ -114,6 +114,8 @@ class Leases:
                 retry_after_ms=1000,
             )
         grants = await self._granted(request, wanted)
+        if body.wait_ms:
+            await self._check_again(request, grants)
         shapes = [self._shape(grant) for grant in grants]
         told = {"now": wire.moment(self._node.clock.now()), "granted": len(shapes)}
         return Answer(200, {**_VERSION, **told, "leases": shapes, "count": len(shapes)})
@@ -187,16 +189,26 @@ class Leases:
         asking = asyncio.ensure_future(self._node.writer.ask(wanted))
         gone = asyncio.ensure_future(request.closed())
         taken: Sequence[Grant] = ()
+        self._node.lease_waits += 1
         try:
             await asyncio.wait([asking, gone], return_when=asyncio.FIRST_COMPLETED)
             if not gone.done():
                 taken = await asking
             return taken
         finally:
+            self._node.lease_waits -= 1
             gone.cancel()
             # One that is not over yet gives back itself what it may still be granted.
             if not asking.cancel() and not taken and not asking.exception():
                 self._node.writer.give_back(asking.result())
+
+    async def _check_again(self, request: Request, grants: Sequence[Grant]) -> None:
+        """Nothing is given to who was let in before the wait and would not be now."""
+        try:
+            await self._node.tokens.require(request.caller)
+        except BaseException:
+            self._node.writer.give_back(grants)
+            raise
 
     async def _report(
         self, request: Request, decoder: msgspec.json.Decoder[Any]

@@ -69,15 +69,9 @@ class MetricsRoute:
     def _done(self) -> Iterator[str]:
         metrics = self._node.metrics
         lanes = {**dict.fromkeys(self._node.policy.lanes, LaneMetrics()), **metrics.lanes}
-        for name, about in _COUNTERS.items():
-            values = [({"lane": lane}, getattr(one, name)) for lane, one in lanes.items()]
-            yield from _family(f"tasks_{name}_total", "counter", about, values)
-        yield from _family(
-            "leases_reclaimed_total",
-            "counter",
-            "Leases that were taken back because they ran out or their node was gone",
-            [({"lane": lane}, one.reclaimed) for lane, one in lanes.items()],
-        )
+        for name, (field, about) in _COUNTERS.items():
+            values = [({"lane": lane}, getattr(one, field)) for lane, one in lanes.items()]
+            yield from _family(f"{name}_total", "counter", about, values)
         for name, about in (
             ("finished", "Tasks that have ended, by how"),
             ("revived", "Ended tasks that somebody has queued again, by how they had ended"),
@@ -111,6 +105,7 @@ class MetricsRoute:
         yield from _histograms("event_loop_lag_seconds", about, [(_NONE, metrics.loop_lags)])
         yield from _gauge("writer_backlog", "Requests that wait for a commit", node.writer.backlog)
         yield from _gauge("stream_clients", "Who follows events or output", node.stream_clients)
+        yield from _gauge("lease_waits", "External workers that wait for work", node.lease_waits)
         built = {
             "version": __version__,
             "python": platform.python_version(),
@@ -120,13 +115,18 @@ class MetricsRoute:
         yield from _process()
 
 
-# What counts by lane only; `expired` are part of those that finished as failed.
+# What counts by lane only; `expired` are part of those that finished as failed. Without `_total` no
+# name may be that of a gauge: to some readers the two are one.
 _COUNTERS: Final = {
-    "submitted": "Tasks that were admitted",
-    "rejected": "Tasks that were not admitted, because their queue was full",
-    "expired": "Tasks whose deadline passed before they were started",
-    "parked": "Times that a task was parked",
-    "retried": "Attempts that failed and were followed by another",
+    "tasks_submitted": ("submitted", "Tasks that were admitted"),
+    "tasks_rejected": ("rejected", "Tasks that were not admitted, because their queue was full"),
+    "tasks_expired": ("expired", "Tasks whose deadline passed before they were started"),
+    "tasks_retried": ("retried", "Attempts that failed and were followed by another"),
+    "parkings": ("parked", "Times that a task was parked"),
+    "leases_reclaimed": (
+        "reclaimed",
+        "Leases that were taken back because they ran out or their node was gone",
+    ),
 }
 _STANDING: Final = {
     "waiting": ("queued", "Tasks in the queue, whatever they wait for"),

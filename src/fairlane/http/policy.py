@@ -21,7 +21,18 @@ from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.views import PolicyView
-from fairlane.http.answers import Answer, Request, Route, Routes, actor, short_text, whole_number
+from fairlane.http.answers import (
+    Answer,
+    Request,
+    Route,
+    Routes,
+    actor,
+    flag,
+    page_cursor,
+    page_limit,
+    short_text,
+    whole_number,
+)
 
 _NUMBER_MAX: Final = 2**62
 _WHY: Final = ("note", "author", "expectedVersion")
@@ -69,7 +80,7 @@ class Policies:
         return await self._set(request, document, "rollback", REPLACE, note=usual)
 
     async def check(self, request: Request) -> Answer:
-        how = PATCH if _flag(request.query("patch"), "patch") else REPLACE
+        how = PATCH if flag(request.query("patch"), "patch") else REPLACE
         document = fields.parse_object(await request.body())
         try:
             change = await self._node.set_policy(SetPolicy(document, "", how, dry_run=True))
@@ -80,10 +91,8 @@ class Policies:
 
     async def versions(self, request: Request) -> Answer:
         query = request.query("limit", "cursor")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        before = whole_number(query, "cursor", None, low=1, high=_NUMBER_MAX)
+        limit = page_limit(query)
+        before = page_cursor(query)
         return Answer(200, await self._node.views.read(self._page, before, limit))
 
     async def diff(self, request: Request) -> Answer:
@@ -160,12 +169,6 @@ def _version(body: dict[str, Any]) -> int:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < _NUMBER_MAX:
         raise InvalidRequest("field 'version' must be a whole number, 0 for the defaults")
     return version
-
-
-def _flag(query: dict[str, str], name: str) -> bool:
-    if query.get(name, "false") not in ("true", "false"):
-        raise InvalidRequest(f"query parameter '{name}' must be true or false")
-    return query.get(name) == "true"
 
 
 def _about(view: PolicyView) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fairlane.engine.planning import Asked, Plan
 from fairlane.engine.requests import PATCH, Drain, Drained, Enqueue, SetPolicy, TakeBack, TakenBack
 from fairlane.engine.views import TaskView
 from fairlane.entries import LANE, SCHEMA_VERSION
-from fairlane.http.answers import Answer, Request, Route, Routes, actor, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, actor, page_limit, whole_number
 from fairlane.http.tasks import submitter
 
 PLAN_LIMIT_DEFAULT: Final = 100
@@ -78,10 +78,7 @@ class Queue:
     async def list(self, request: Request) -> Answer:
         query = request.query("status", "limit", "cursor")
         states = entries.parse_status(query.get("status"))
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         views = self._node.views
         agent, place = request.caller.agent, _cursor(query.get("cursor"))
         found = await views.read(views.entries, states, agent, place, limit + 1)

@@ -12,7 +12,7 @@ from fairlane.engine import isolation
 from fairlane.engine.node import Node
 from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
 from fairlane.engine.views import SessionView
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, page_limit
 from fairlane.http.tasks import Tasks, idempotency_key, submitter
 
 
@@ -99,10 +99,7 @@ class Sessions:
 
     async def list(self, request: Request) -> Answer:
         query = request.query("limit", "cursor")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         views = self._node.views
         found = await views.read(
             views.sessions, query.get("cursor", ""), request.caller.agent, limit + 1

@@ -17,7 +17,15 @@ from fairlane.core.model import Submission, Task
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
 from fairlane.engine.views import Filter, TaskView
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import (
+    Answer,
+    Request,
+    Route,
+    Routes,
+    page_cursor,
+    page_limit,
+    whole_number,
+)
 
 WAIT_MS_DEFAULT: Final = 30_000
 WAIT_MS_MAX: Final = 60_000
@@ -89,7 +97,8 @@ class Tasks:
         batch = bodies.parse_batch(raw, ids=ids, batch=new_id, agent=caller.agent)
         caller.agent_for(batch.agent)
         self._node.tokens.owe(caller, len(batch.items) - 1)
-        items = [self._checked(item) for item in batch.items]
+        refused = self._callback_problem(batch.callback_url)
+        items = [self._checked(item, refused) for item in batch.items]
         good = [item for item in items if isinstance(item, Submission)]
         answers: list[Any] = []
         if good:
@@ -102,7 +111,7 @@ class Tasks:
 
     async def list(self, request: Request) -> Answer:
         query = request.query(*_FILTERS, "kind", "state", "text", "brief", "limit", "cursor")
-        before = whole_number(query, "cursor", None, low=1, high=2**62)
+        before = page_cursor(query)
         text = _pattern(query.get("text", ""))
         wanted = Filter(
             states=fields.parse_states(query.get("state", "")),
@@ -113,10 +122,7 @@ class Tasks:
             **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},
         )
         wanted = _of_caller(request, wanted)
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         views = self._node.views
         brief = query.get("brief") in ("1", "true")
         found = await views.read(views.brief_tasks if brief else views.tasks, wanted, limit + 1)
@@ -148,7 +154,9 @@ class Tasks:
         timeout_ms = whole_number(query, "timeoutMs", WAIT_MS_DEFAULT, low=0, high=WAIT_MS_MAX)
         assert timeout_ms is not None
         task_id, agent = _task(request)
-        return Answer(200, _shape(await self._node.wait(task_id, timeout_ms / 1000, agent)))
+        found = await self._node.wait(task_id, timeout_ms / 1000, agent)
+        await self._node.tokens.require(request.caller)
+        return Answer(200, _shape(found))
 
     async def cancel(self, request: Request) -> Answer:
         task = await self._node.cancel(*_task(request))
@@ -205,20 +213,24 @@ class Tasks:
         return Answer(200, wire.stats(lanes, agents, self._node.policy))
 
     def check_callback(self, submission: Submission) -> None:
-        if submission.callback_url is not None:
-            try:
-                self._check_url(submission.callback_url)
-            except FairlaneError as error:
-                message = f"invalid task: invalid callbackUrl: {error.message}"
-                raise InvalidRequest(message) from None
+        problem = self._callback_problem(submission.callback_url)
+        if problem is not None:
+            raise problem
 
-    def _checked(self, item: Item) -> Item:
-        if isinstance(item, Submission):
-            try:
-                self.check_callback(item)
-            except InvalidRequest as error:
-                return error
-        return item
+    def _callback_problem(self, url: str | None) -> InvalidRequest | None:
+        if url is None:
+            return None
+        try:
+            self._check_url(url)
+        except FairlaneError as error:
+            return InvalidRequest(f"invalid task: invalid callbackUrl: {error.message}")
+        return None
+
+    def _checked(self, item: Item, refused: InvalidRequest | None) -> Item:
+        """The item, or what is wrong with it; `refused` is what is wrong with its batch."""
+        if not isinstance(item, Submission):
+            return item
+        return refused or self._callback_problem(item.callback_url) or item
 
 
 def _task(request: Request) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ from fairlane.engine.requests import (
     UseTemplate,
 )
 from fairlane.engine.templates import not_found
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, page_cursor, page_limit
 from fairlane.http.tasks import Tasks, idempotency_key, submitter
 
 
@@ -57,11 +57,8 @@ class Templates:
 
     async def list(self, request: Request) -> Answer:
         query = request.query("name", "limit", "cursor")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        before = whole_number(query, "cursor", None, low=1, high=2**62)
-        assert limit is not None
+        limit = page_limit(query)
+        before = page_cursor(query)
         views = self._node.views
         found = await views.read(views.templates, query.get("name") or None, before, limit + 1)
         page = found[:limit]

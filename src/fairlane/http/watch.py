@@ -33,7 +33,9 @@ class Watch:
         }
 
     async def history(self, request: Request) -> Answer:
-        window = request.query("window").get("window") or _WINDOW_DEFAULT
+        query = request.query("window", "shares")
+        window = query.get("window") or _WINDOW_DEFAULT
+        steps = query.get("shares") in ("1", "true")
         if window not in WINDOWS:
             known = ", ".join(WINDOWS)
             raise InvalidRequest(
@@ -47,7 +49,7 @@ class Watch:
             "stepMs": span.step_ms,
             "since": None if since is None else wire.moment(since),
             "points": [_point(bucket) for bucket in span.buckets],
-            "agents": [_agent(one) for one in _own(span.agents, request.caller.agent)],
+            "agents": [_agent(one, steps=steps) for one in _own(span.agents, request.caller.agent)],
         }
         return Answer(200, shape)
 
@@ -84,22 +86,35 @@ def _own(agents: Sequence[Agent], agent: str | None) -> list[Agent]:
     rest = [one for one in agents if one.agent != agent]
     if not rest:
         return mine
-    others = Agent(None, sum(one.share for one in rest), sum(one.fair_share for one in rest))
-    return [*mine, others]
+    share, fair = _sum([(one.share, one.fair_share) for one in rest])
+    steps = [
+        None if None in parts else _sum([part for part in parts if part is not None])
+        for parts in zip(*(one.steps for one in rest), strict=True)
+    ]
+    return [*mine, Agent(None, share, fair, steps)]
 
 
-def _agent(one: Agent) -> dict[str, Any]:
-    return {
+def _sum(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return sum(one for one, _ in pairs), sum(other for _, other in pairs)
+
+
+def _agent(one: Agent, *, steps: bool) -> dict[str, Any]:
+    shape: dict[str, Any] = {
         "agentId": one.agent,
         "share": round(one.share, 4),
         "fairShare": round(one.fair_share, 4),
     }
+    if steps:
+        shape["shares"] = [part and round(part[0], 3) for part in one.steps]
+        shape["fairShares"] = [part and round(part[1], 3) for part in one.steps]
+    return shape
 
 
 def _point(bucket: Bucket) -> dict[str, Any]:
     """A span is null when nothing was measured."""
     return {
         "at": wire.moment(bucket.at),
+        "spanMs": bucket.span_ms,
         "submitted": bucket.submitted,
         "finished": bucket.finished,
         "failed": bucket.failed,

@@ -27,7 +27,7 @@ from fairlane.engine.requests import (
 )
 from fairlane.engine.webhook_views import DeliveryFilter
 from fairlane.engine.webhooks import new_secret, not_found
-from fairlane.http.answers import Answer, Request, Route, Routes, whole_number
+from fairlane.http.answers import Answer, Request, Route, Routes, page_cursor, page_limit
 
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([A-Za-z0-9_.:@-]{1,300})")
 
@@ -82,10 +82,7 @@ class Webhooks:
         if state is not None and state not in webhooks.STATES:
             known = ", ".join(webhooks.STATES)
             raise InvalidRequest(f"query parameter 'state' must be one of {known}")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
+        limit = page_limit(query)
         before, before_id = _cursor(query.get("cursor"))
         agent = request.caller.agent_for(query.get("agentId") or None)
         wanted = DeliveryFilter(agent, state, query.get("taskId") or None, before, before_id)
@@ -132,11 +129,8 @@ class Webhooks:
 
     async def list(self, request: Request) -> Answer:
         query = request.query("agentId", "limit", "cursor")
-        limit = whole_number(
-            query, "limit", wire.LIST_LIMIT_DEFAULT, low=1, high=wire.LIST_LIMIT_MAX
-        )
-        assert limit is not None
-        before = whole_number(query, "cursor", None, low=1, high=2**62)
+        limit = page_limit(query)
+        before = page_cursor(query)
         agent = request.caller.agent_for(query.get("agentId") or None)
         views = self._node.views
         found = await views.read(views.endpoints, agent, before, limit + 1)

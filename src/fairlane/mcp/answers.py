@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from fairlane import wire
+from fairlane.async_verbs import Shape
 from fairlane.core.errors import FairlaneError, Forbidden, PayloadTooLarge
 from fairlane.mcp import schemas
-from fairlane.mcp.calls import Calls, Shape
+from fairlane.mcp.calls import Calls
 from fairlane.mcp.tool import Tool
 
 log = logging.getLogger("fairlane.mcp")

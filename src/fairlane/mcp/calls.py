@@ -5,17 +5,16 @@ Who answers is one function: a client's `call`, or the one of a scheduler in thi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, Unpack
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, Unpack
 
+from fairlane.async_verbs import Call, Shape
+from fairlane.calling import Asked
 from fairlane.client import AT_REST, WAIT_SLICE_SECONDS
 from fairlane.clock import SystemClock
 from fairlane.core.access import Caller
 from fairlane.fields import within
-from fairlane.verbs import TaskFields, Verbs, event_query, task_body, task_path
-
-Shape = dict[str, Any]
-Call = Coroutine[Any, Any, Shape]
+from fairlane.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
 
 # What the route allows, too.
 WAIT_MS: Final = 30_000
@@ -23,16 +22,7 @@ WAIT_MS_MAX: Final = 60_000
 
 
 class Ask(Protocol):
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> Awaitable[Shape]: ...
+    def __call__(self, method: str, path: str, **asked: Unpack[Asked]) -> Awaitable[Shape]: ...
 
 
 AskAs = Callable[[Caller], Ask]
@@ -43,24 +33,8 @@ class Calls(Verbs[Call]):
         self._ask = ask
         self._clock = SystemClock()
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
-    ) -> Shape:
-        return await self._ask(
-            method,
-            path,
-            query=query,
-            body=body,
-            idempotency_key=idempotency_key,
-            wait_ms=wait_ms,
-        )
+    async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        return await self._ask(method, path, **asked)
 
     def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Call:
         return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
@@ -87,16 +61,12 @@ class Calls(Verbs[Call]):
     def events(
         self,
         *,
-        task: str | None = None,
-        batch: str | None = None,
-        agent: str | None = None,
-        lane: str | None = None,
-        types: Sequence[str] = (),
         after: int | None = None,
         limit: int | None = None,
+        **which: Unpack[WhichEvents],
     ) -> Call:
-        query = event_query(task=task, batch=batch, agent=agent, lane=lane, types=types)
-        return self.call("GET", "/events", query={**query, "after": after or 0, "limit": limit})
+        query = {**event_query(which), "after": after or 0, "limit": limit}
+        return self.call("GET", "/events", query=query)
 
     def output(self, task_id: str) -> Call:
         return self.call("GET", task_path(task_id, "/output"))

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fairlane import fields
-from fairlane.verbs import spelled
+from fairlane.calling import spelled
 
 Schema = dict[str, Any]
 

@@ -45,6 +45,7 @@ _TASKS: Final = (
         "tasks",
         "List tasks, newest first, one page.",
         names=_STATES,
+        meanings={"dependsOn": "only tasks that depend on the one with this id"},
         strangers=True,
     ),
     read("show", Calls.show, "show", "Show a task with its attempts.", strangers=True),

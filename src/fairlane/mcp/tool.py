@@ -22,7 +22,8 @@ STRANGERS: Final = (
 class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """`command` are the words of the command with the same answer; where there is none, `alone`
     says why. `lines` names the list whose items are printed one by one. `names` are spellings of
-    its own for arguments, `without` those it does not offer, `shapes` what documents look like.
+    its own for arguments, `without` those it does not offer, `meanings` what some mean here and
+    nowhere else, `shapes` what documents look like.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     lines: str = ""
     names: Mapping[str, str] = {}
     without: frozenset[str] = frozenset()
+    meanings: Mapping[str, str] = {}
     shapes: Mapping[str, Schema] = {}
 
     @property
@@ -47,7 +49,8 @@ class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
-        return schemas.arguments_type(self.verb, self.names, self.without, parameters.ABOUT)
+        about = {**parameters.ABOUT, **self.meanings}
+        return schemas.arguments_type(self.verb, self.names, self.without, about)
 
     @cached_property
     def schema(self) -> Schema:

@@ -35,7 +35,7 @@ ADDRESS_REFUSED: Final = "target address is not allowed"
 NAME_REFUSED: Final = f"{ADDRESS_REFUSED} or its name does not resolve"
 
 LOOKUP_SECONDS: Final = 5.0
-LOOKUPS_MAX: Final = 64
+LOOKUPS_MAX: Final = 256  # more than are waited for: one that was given up goes on for a while
 
 # Public hosts are asked on ports where HTTP lives; these are known to be something else.
 _PORTS_OF_OTHERS: Final = frozenset(

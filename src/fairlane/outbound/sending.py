@@ -252,28 +252,6 @@ class Sender:
         self._guard = guard
         self._session = open_session(guard)
 
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        max_bytes: int,
-        timeout_seconds: float | None,
-    ) -> Response:
-        """One exchange, with its whole answer."""
-        async with self.stream(
-            method,
-            url,
-            headers=headers,
-            body=body,
-            max_bytes=max_bytes,
-            timeout_seconds=timeout_seconds,
-        ) as answer:
-            whole = b"".join([chunk async for chunk in answer])
-        return Response(answer.status, answer.headers, whole)
-
     @asynccontextmanager
     async def stream(
         self,

@@ -22,7 +22,7 @@ import msgspec
 
 from fairlane import tracing
 from fairlane.core.errors import FairlaneError, InvalidRequest, InvalidSettings
-from fairlane.core.webhooks import GONE, host_of
+from fairlane.core.webhooks import AGENT_ROOMS, GONE, host_of, target
 from fairlane.engine.webhooks import SECRET_PREFIX
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import Response, asked_wait_ms, open_session, post
@@ -69,6 +69,7 @@ class Delivery(msgspec.Struct, frozen=True):
     event: str
     attempt: int
     body: bytes
+    agent: str = ""  # whose it is
     traceparent: str | None = None  # the trace it belongs to, where traces are kept
     secret: str | None = None  # of its endpoint, if that has one of its own
 
@@ -82,7 +83,7 @@ class DeliverySource(Protocol):
     ) -> list[Delivery]:
         """Due deliveries, claimed for a while; none when nothing is due.
 
-        At most `room` of them for one host, except those that `rooms` names.
+        Not too many of them for one host or of one agent: see `choose` in `core/webhooks.py`.
         """
 
     async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
@@ -213,7 +214,7 @@ class Deliverer:
         self._host_concurrency = host_concurrency
         self._timeout_seconds = timeout_seconds
         self._pause_seconds = pause_seconds
-        self._sending: dict[asyncio.Task[None], str] = {}  # to which host
+        self._sending: dict[asyncio.Task[None], tuple[str, str]] = {}  # to which host, and whose
         self._slow: dict[str, None] = {}  # hosts that gave no answer, the latest last
 
     async def run(self) -> None:
@@ -247,14 +248,19 @@ class Deliverer:
 
     def _begin(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
         task = asyncio.create_task(self._deliver(session, delivery), name=f"webhook-{delivery.id}")
-        self._sending[task] = host_of(delivery.url)
+        self._sending[task] = target(delivery.url, delivery.agent)
         task.add_done_callback(self._sending.pop)
 
     def _rooms(self) -> dict[str, int]:
-        """How many more may go to the hosts that have some, or that gave no answer."""
-        busy = Counter(self._sending.values())
-        most = dict.fromkeys(busy, self._host_concurrency) | dict.fromkeys(self._slow, 1)
-        return {host: max(0, number - busy[host]) for host, number in most.items()}
+        """How many more may go to the hosts, and of the agents, that have some, and to the hosts
+        that gave no answer.
+        """
+        hosts = Counter(host for host, _ in self._sending.values())
+        agents = Counter(agent for _, agent in self._sending.values())
+        busy = hosts + agents
+        most = dict.fromkeys(hosts, self._host_concurrency) | dict.fromkeys(self._slow, 1)
+        most |= dict.fromkeys(agents, self._host_concurrency * AGENT_ROOMS)
+        return {name: max(0, number - busy[name]) for name, number in most.items()}
 
     async def _wait(self) -> None:
         """Until something may be due, or the end of a try makes room for what is."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, LiteralString
 
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from fairlane.core.errors import OperatorError
@@ -35,12 +36,14 @@ _LOSSES: Final = (
 )
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
-_NETWORK: Final = {
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
+# Of these, what the operator says in the address or to libpq goes before.
+_DEFAULTS: Final = {
+    "application_name": "fairlane",
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
 }
 
 
@@ -182,7 +185,7 @@ class PostgresStore:
         self.url = url
         self.vault = Vault()
         try:
-            self._options = str(conninfo_to_dict(url).get("options") or "")
+            self._said = _said(url)
         except psycopg.ProgrammingError as error:
             raise OperatorError(f"the store's address is not understood: {error}") from None
         self._bell: _Bell | None = None
@@ -241,13 +244,13 @@ class PostgresStore:
             self._bell = None
 
     def connect(self, options: str, *, autocommit: bool) -> psycopg.Connection[Row]:
+        ours = {name: value for name, value in _DEFAULTS.items() if name not in self._said}
         try:
             return psycopg.connect(
                 self.url,
                 autocommit=autocommit,
-                options=f"{self._options} {options}".strip(),
-                application_name="fairlane",
-                **_NETWORK,  # type: ignore[arg-type]  # libpq's own options, passed through
+                options=f"{self._said.get('options', '')} {options}".strip(),
+                **ours,  # type: ignore[arg-type]  # libpq's own options, passed through
             )
         except psycopg.ProgrammingError as error:
             raise OperatorError(f"the store's address is not understood: {error}") from None
@@ -300,6 +303,13 @@ class _Bell:
             for notice in connection.notifies(timeout=_BELL_PAUSE_SECONDS, stop_after=1):
                 if notice.pid != self._sender_pid:
                     self._heard()
+
+
+def _said(url: str) -> dict[str, str]:
+    """What an address says, and where it is silent the environment, as libpq reads both."""
+    defaults = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
+    said = {name.decode(): value.decode() for name, value in defaults.items() if value}
+    return said | {name: str(value) for name, value in conninfo_to_dict(url).items()}
 
 
 def _first_line(error: Exception) -> str:

@@ -228,10 +228,9 @@ class SqliteStore:
 
     def version(self) -> int:
         try:
+            self._refuse_foreign()
             with contextlib.closing(self._open(readonly=True)) as connection:
                 return SqliteSchema(connection).version()
-        except apsw.NotADBError:
-            raise StoreMismatch(f"{self.path} is not a Fairlane database") from None
         except apsw.Error as error:
             raise OperatorError(f"{self.path} cannot be opened as a store: {error}") from None
 

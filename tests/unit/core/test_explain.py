@@ -197,6 +197,27 @@ def test_without_data_there_is_no_number(ahead: int, pace: Pace | None) -> None:
     assert "about" not in found.reason
 
 
+@pytest.mark.parametrize(
+    ("pace", "lane_pace", "said"),
+    [
+        (Pace(0, 120_000), Pace(40, 300_000), True),
+        (Pace(0, 30_000), Pace(40, 300_000), False),  # too short a time
+        (Pace(1, 120_000), Pace(40, 300_000), False),  # somebody takes it
+        (Pace(0, 120_000), Pace(2, 300_000), False),  # nothing at all moves
+        (Pace(0, 120_000), None, False),
+        (None, Pace(40, 300_000), False),
+    ],
+)
+def test_a_line_that_nobody_takes_is_not_blamed_on_the_ceiling_alone(
+    *, pace: Pace | None, lane_pace: Pace | None, said: bool
+) -> None:
+    found = why(ready(), narrow(), lane_slots=2, pace=pace, lane_pace=lane_pace)
+    assert found.estimate_ms is None
+    assert found.reason.startswith("all 2 slots of lane main are taken; nothing goes before it")
+    assert ("is there a worker for handler/count?" in found.reason) == said
+    assert ("in the last 2 min nothing of its line was begun" in found.reason) == said
+
+
 @pytest.mark.parametrize("task", [ready(gate="session", session="s"), ready(gate="batch")])
 def test_what_a_gate_holds_back_is_not_estimated(task: Task) -> None:
     assert why(task, narrow(), pace=Pace(100, 300_000)).estimate_ms is None

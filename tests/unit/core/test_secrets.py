@@ -20,6 +20,7 @@ from fairlane.core.secrets import (
     is_sealed,
     is_secret,
     masked,
+    moved,
     texts,
     unmasked,
 )
@@ -119,7 +120,12 @@ REFERENCES = References(["env:KEY", "env:LOCAL@https://llm.example/v1/", "env:LO
     ],
 )
 def test_what_the_operator_allows_may_be_referred_to(config: dict[str, Any]) -> None:
-    REFERENCES.check(config)
+    complaints = []
+    try:
+        REFERENCES.check(config)
+    except InvalidRequest as error:
+        complaints.append(error.message)
+    assert complaints == []
 
 
 @pytest.mark.parametrize(
@@ -154,6 +160,61 @@ def test_an_address_that_goes_with_one_secret_does_not_go_with_another() -> None
     config = {"apiKey": "env:LOCAL", "token": "env:KEY", "baseUrl": "http://b"}
     with pytest.raises(InvalidRequest, match="baseUrl"):
         REFERENCES.check(config)
+
+
+# --- kept secrets -------------------------------------------------------------------------------
+
+KEPT = {
+    "apiKey": SECRET,
+    "baseUrl": "https://llm.example/v1",
+    "model": "m",
+    "options": {"headers": {"X-Api-Key": f"{SECRET}-2"}, "mode": "fast"},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"model": "n", "provider": "openai", "temperature": 0.5, "on": True},
+        {"model": None, "baseUrl": None, "region": "eu-1"},
+        {"apiKey": f"{SECRET}-3", "token": "t-12345"},
+        {"apiKey": "other-secret", "options": None, "baseUrl": "https://anywhere.example"},
+    ],
+)
+def test_a_kept_secret_may_go_where_it_went_with_other_plain_words(change: dict[str, Any]) -> None:
+    assert moved(KEPT, KEPT | change) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("baseUrl", "https://evil.example"),
+        ("endpoint", "evil.example"),
+        ("provider", "https://evil.example"),
+        ("options", {"proxy": "evil.example"}),
+        ("credentials", {"endpoint": "evil.example"}),
+        ("list", ["evil.example"]),
+    ],
+)
+def test_a_kept_secret_goes_nowhere_else(name: str, value: Any) -> None:
+    told = moved(KEPT, KEPT | {name: value}, "overrides.llmConfig")
+    assert told is not None
+    assert told.startswith(f"field 'overrides.llmConfig.{name}' ")
+    assert SECRET not in told
+
+
+def test_a_kept_secret_goes_nowhere_else_under_another_name() -> None:
+    moved_one = {"sessionToken": SECRET, "baseUrl": "https://evil.example"}
+    assert moved(KEPT, moved_one) is not None
+
+
+def test_what_is_no_secret_or_stands_elsewhere_is_not_kept() -> None:
+    elsewhere = {"baseUrl": "https://b.example"}
+    assert moved(None, elsewhere) is None
+    assert moved({"model": "m"}, {"model": "m", **elsewhere}) is None
+    assert moved({"apiKey": "none"}, {"apiKey": "none", **elsewhere}) is None
+    assert moved({"apiKey": "env:KEY"}, {"apiKey": "env:KEY", **elsewhere}) is None
 
 
 # --- texts of others ----------------------------------------------------------------------------

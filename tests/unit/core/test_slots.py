@@ -150,6 +150,7 @@ def test_there_is_nothing_after_the_end_of_the_calendar() -> None:
 )
 def test_a_good_schedule_passes(schedule: Schedule) -> None:
     checked(schedule, NOW)
+    assert next_slot(schedule, NOW) is not None
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,18 @@ def test_of_an_address_only_so_much_counts_and_less_is_shown(
 
 
 def test_one_host_does_not_get_all_the_slots() -> None:
-    hosts = ["slow", "slow", "quick", "slow", "other"]
+    hosts = [(host, "@ann") for host in ("slow", "slow", "quick", "slow", "other")]
     assert webhooks.choose(hosts, 5, {"slow": 1}, 16) == ([0, 2, 4], [1, 3])
     assert webhooks.choose(hosts, 5, {"slow": 0}, 16) == ([2, 4], [0, 1, 3])
 
 
+def test_one_agent_does_not_get_all_the_slots_with_many_hosts() -> None:
+    targets = [*((f"host{n}", "@ann") for n in range(9)), ("other", "@ben"), ("host0", "@ben")]
+    assert webhooks.choose(targets, 9, {}, 2) == ([*range(6), 9, 10], [6, 7, 8])
+    assert webhooks.choose(targets, 9, {"@ann": 1}, 2) == ([0, 9, 10], [*range(1, 9)])
+    assert webhooks.choose(targets, 9, {"@ann": 1}, 1)[0] == [0, 9], "a full host is full for all"
+
+
 def test_no_more_are_chosen_than_there_are_slots() -> None:
-    assert webhooks.choose(["a", "b", "c"], 2, {}, 16) == ([0, 1], [])
-    assert webhooks.choose(["a", "a", "a"], 9, {}, 2) == ([0, 1], [2])
+    assert webhooks.choose([(host, "@a") for host in "abc"], 2, {}, 16) == ([0, 1], [])
+    assert webhooks.choose([(host, "@a") for host in "aaa"], 9, {}, 2) == ([0, 1], [2])

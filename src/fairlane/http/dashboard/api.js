@@ -56,13 +56,19 @@ export const patch = (path, body) => call("PATCH", path, body);
 export const put = (path, body) => call("PUT", path, body);
 export const remove = (path) => call("DELETE", path);
 
-// What an older server may not have is asked for only where its list of routes has it; else null.
-export let about = { version: "", routes: {} };
+// What the server says of itself, of who has logged in, and of what it refuses to them.
+export let about = { version: "", refused: {} };
+export let who = { agent: null, tokensRequired: false };
 
 export async function learn() {
   about = await get("/");
+  who = await get("/whoami");
 }
 
-export const getIfThere = async (path, values) => (path in about.routes ? get(path, values) : null);
+// Why who has logged in may not do this, which is written as "POST /tasks/{id}/cancel"; "" if they may.
+export function refusal(needs) {
+  const [method, route] = needs.split(" ");
+  return about.refused[route]?.[method] ?? "";
+}
 
 export const enc = encodeURIComponent;

@@ -6,14 +6,15 @@ import { clock, LABELS, shortId } from "./format.js";
 const WIDTH = 600;
 const HEIGHT = 150;
 
-// Curves over time. `series`: [{name, tone, values}], all as long as `times`; null is a gap.
-export function curves({ times, series, say, label, stepMs }) {
-  const top = ceilingOf(Math.max(0, ...series.flatMap((one) => one.values).filter((value) => value !== null)));
-  const x = (index) => (times.length < 2 ? 0 : (index / (times.length - 1)) * WIDTH);
+// Curves over time. `series`: [{name, tone, values}], all as long as `times`; null is a gap. What is
+// highest is at least `least`.
+export function curves({ times, series, say, label, stepMs, least }) {
+  const top = ceilingOf(Math.max(least, ...series.flatMap((one) => one.values).filter((value) => value !== null)));
   const y = (value) => HEIGHT - (value / top) * HEIGHT;
+  const drawn = (values) => stretches(times, values, stepMs, y);
   const paths = series.flatMap((one, order) => [
-    order === 0 && svg("path.area", { class: one.tone, d: area(one.values, x, y) }),
-    svg("path.line", { class: one.tone, d: line(one.values, x, y) }),
+    order === 0 && svg("path.area", { class: one.tone, d: area(drawn(one.values)) }),
+    svg("path.line", { class: one.tone, d: line(drawn(one.values)) }),
   ]).filter(Boolean);
   const hover = h("div.hover", { keep: "hover", "aria-hidden": "true" });
   const newest = series.map((one) =>
@@ -35,17 +36,19 @@ export function curves({ times, series, say, label, stepMs }) {
 
 const hoverOf = (event) => event.currentTarget.querySelector(".hover");
 
+// From the first to the last; the first step alone is as long as it is.
+const reach = (times, stepMs) => [times[0], Math.max(times.at(-1), times[0] + (times.length < 2 ? stepMs : 0))];
+
 function axis(times, stepMs) {
-  if (!times.length) return [];
-  const places = [0, 0.25, 0.5, 0.75, 1].map((part) => times[Math.round(part * (times.length - 1))]);
-  return places.map((at) => clock(at, stepMs < 30000));
+  const [first, last] = reach(times, stepMs);
+  return [0, 0.25, 0.5, 0.75, 1].map((part) => clock(first + part * (last - first), stepMs < 30000));
 }
 
 function point(event, hover, times, series, say) {
   const box = event.currentTarget.getBoundingClientRect();
   const part = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-  const index = Math.round(part * (times.length - 1));
-  if (!times.length) return;
+  const at = times[0] + part * (times.at(-1) - times[0]);
+  const index = times.findIndex((time, place) => place === times.length - 1 || (time + times[place + 1]) / 2 > at);
   fill(hover, h("i.rule", { style: { left: `${part * 100}%` } }),
     h("div.tip", { class: part > 0.6 ? "left" : "", style: { left: `${part * 100}%` } },
       h("b", null, clock(times[index])),
@@ -53,22 +56,32 @@ function point(event, hover, times, series, say) {
         h("b", null, one.values[index] === null ? "–" : say(one.values[index]))))));
 }
 
-// Runs of neighbours that have a value: where nothing was measured there is a gap.
-function stretches(values, x, y) {
+// Runs of neighbours that have a value: where nothing was measured, or nobody looked, there is a gap.
+function stretches(times, values, stepMs, y) {
+  const [first, last] = reach(times, stepMs);
+  const x = (at) => (((at - first) / (last - first)) * WIDTH).toFixed(1);
   const found = [[]];
   values.forEach((value, index) => {
-    if (value === null) found.push([]);
-    else found.at(-1).push(`${x(index).toFixed(1)} ${y(value).toFixed(1)}`);
+    if (value === null || times[index] - times[index - 1] > 1.5 * stepMs) found.push([]);
+    if (value !== null) found.at(-1).push(`${x(times[index])} ${y(value).toFixed(1)}`);
   });
+  if (times.length === 1 && values[0] !== null) found[0].push(`${WIDTH} ${y(values[0]).toFixed(1)}`);
   return found.filter((points) => points.length);
 }
 
-const line = (values, x, y) => stretches(values, x, y).map((points) => `M${points.join("L")}`).join("");
+const line = (found) => found.map((points) => `M${points.join("L")}${points.length < 2 ? "h0" : ""}`).join("");
 
-const area = (values, x, y) => stretches(values, x, y).map((points) => {
+const area = (found) => found.map((points) => {
   const [first, last] = [points[0], points.at(-1)].map((point) => point.split(" ")[0]);
   return `M${first} ${HEIGHT}L${points.join("L")}L${last} ${HEIGHT}Z`;
 }).join("");
+
+// A share of the slots over time, and what would have been fair: one line each, without numbers.
+export function trace(times, stepMs, shares, fair, most) {
+  const drawn = (values) => stretches(times, values, stepMs, (value) => HEIGHT * Math.max(0, 1 - value / most));
+  return svg("svg.trace", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("path.area", { d: area(drawn(shares)) }), svg("path.due", { d: line(drawn(fair)) }));
+}
 
 // The next number that reads well: 1, 2 or 5 times a power of ten.
 function ceilingOf(value) {
@@ -92,7 +105,7 @@ export function share(value, fair, most, label) {
   const at = (part) => `${Math.min(100, (part / most) * 100)}%`;
   const said = { "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(value * 100) };
   return h("div.share", { role: "meter", "aria-label": label, ...said },
-    h("i", { style: { width: at(value) } }), fair !== null && h("b", { style: { left: at(fair) } }));
+    h("i", { style: { width: at(value) } }), h("b", { style: { left: at(fair) } }));
 }
 
 // Parts of a whole, by state.

@@ -11,28 +11,39 @@ const LAZY_MS = 5000; // for what changes without an event: waits that grow, cur
 const watchers = new Set();
 const listeners = new Set();
 let source = null;
+let again = null;
 let state = "off";
+export let readAt = null; // when something was read last
 export let lastEvent = null; // not known before the first pulse
 
 export function connect() {
-  source?.close();
-  source = new EventSource("/events/pulse");
-  source.addEventListener("open", () => { report("on"); wake(); });
-  source.addEventListener("pulse", (event) => {
+  hangUp();
+  const mine = source = new EventSource("/events/pulse");
+  mine.addEventListener("open", () => {
+    const back = state === "lost" && !document.hidden;
+    report("on");
+    for (const watcher of watchers) watcher[back ? "now" : "ask"]();
+  });
+  mine.addEventListener("pulse", (event) => {
     lastEvent = Number(JSON.parse(event.data).id);
     wake();
   });
-  source.addEventListener("error", () => {
+  mine.addEventListener("error", () => {
     report("lost");
     // A refusal closes it for good; anything else it mends by itself.
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+    if (mine.readyState === EventSource.CLOSED) again = setTimeout(connect, 3000);
   });
 }
 
 export function disconnect() {
+  hangUp();
+  report("off");
+}
+
+function hangUp() {
+  clearTimeout(again);
   source?.close();
   source = null;
-  report("off");
 }
 
 export function onState(listener) {
@@ -56,7 +67,8 @@ export function onTrouble(listener) {
 
 function trouble(watcher, error) {
   if (error?.code === "unreachable") report("lost");
-  else if (error) troubles.set(watcher, error);
+  else if (source?.readyState === EventSource.OPEN) report("on");
+  if (error) troubles.set(watcher, error);
   else if (!troubles.delete(watcher)) return;
   whenTroubled([...troubles.values()].at(-1) ?? null);
 }
@@ -85,6 +97,7 @@ export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
     let pause = PAUSE_MS;
     try {
       await read();
+      readAt = Date.now();
       trouble(watcher, null);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -98,12 +111,12 @@ export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
     }
   }
 
-  const watcher = { ask() { if (!onlyLazy) want(); } };
+  const now = () => { hurry = true; want(); };
+  const watcher = { ask() { if (!onlyLazy) want(); }, now };
   const shown = () => { if (!document.hidden) want(); };
   const every = setInterval(want, lazyMs);
   document.addEventListener("visibilitychange", shown);
   watchers.add(watcher);
-  const now = () => { hurry = true; want(); };
   const end = () => {
     ended = true;
     clearTimeout(timer);

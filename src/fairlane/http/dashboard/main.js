@@ -1,7 +1,8 @@
 // The frame around the pages: navigation, keys, colours, the search box, and who is asking.
 
 import { h, fill, sheet, toast } from "./dom.js";
-import { getIfThere, learn, onRefused, post } from "./api.js";
+import { learn, onRefused, post, refusal, who } from "./api.js";
+import { clock } from "./format.js";
 import * as live from "./live.js";
 import { head, loading, problem } from "./pieces.js";
 import * as overview from "./pages/overview.js";
@@ -16,14 +17,15 @@ import * as deliveries from "./pages/deliveries.js";
 import * as login from "./pages/login.js";
 
 const PAGES = [
-  { name: "overview", title: "Overview", key: "o", list: overview },
-  { name: "tasks", title: "Tasks", key: "t", list: tasks, one: task },
-  { name: "sessions", title: "Sessions", key: "s", list: sessions, one: { show: sessions.showOne } },
-  { name: "cron", title: "Cron", key: "c", list: cron, one: { show: cron.showOne } },
-  { name: "batches", title: "Batches", key: "b", list: batches, one: { show: batches.showOne } },
-  { name: "policy", title: "Policy", key: "p", list: policy },
-  { name: "events", title: "Events", key: "e", list: events },
-  { name: "deliveries", title: "Deliveries", key: "d", list: deliveries },
+  { name: "overview", title: "Overview", key: "o", needs: "GET /lanes", list: overview },
+  { name: "tasks", title: "Tasks", key: "t", needs: "GET /tasks", list: tasks, one: task },
+  { name: "sessions", title: "Sessions", key: "s", needs: "GET /sessions", list: sessions,
+    one: { show: sessions.showOne } },
+  { name: "cron", title: "Cron", key: "c", needs: "GET /cron/jobs", list: cron, one: { show: cron.showOne } },
+  { name: "batches", title: "Batches", key: "b", needs: "GET /batches", list: batches, one: { show: batches.showOne } },
+  { name: "policy", title: "Policy", key: "p", needs: "GET /policy", list: policy },
+  { name: "events", title: "Events", key: "e", needs: "GET /events", list: events },
+  { name: "deliveries", title: "Deliveries", key: "d", needs: "GET /deliveries", list: deliveries },
 ];
 
 const main = h("main", { id: "main", tabindex: "-1" });
@@ -83,12 +85,15 @@ function show() {
     if (other === page.name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  links.get(page.name).scrollIntoView({ block: "nearest", inline: "center" });
   document.title = `${id ?? page.title} · Fairlane`;
   const root = h("div.page", { class: `page-${page.name}` });
   fill(root, head(page.title), loading());
   fill(main, trouble, root);
   const part = id === null || !page.one ? page.list : page.one;
-  leave = part.show(root, { id, query }) ?? (() => {});
+  const why = refusal(page.needs);
+  if (why) fill(root, head(page.title), problem({ message: why }));
+  leave = why ? () => {} : part.show(root, { id, query });
   if (shown && shown !== location.hash) main.focus({ preventScroll: true });
   if (shown) window.scrollTo(0, 0);
   shown = location.hash || "#/overview";
@@ -187,27 +192,27 @@ async function logOut() {
 }
 
 async function begin() {
-  let who;
   try {
     await learn();
-    who = await getIfThere("/whoami");
   } catch (error) {
     if (error.status === 401) return;
     toast(error.message, "error");
   }
-  fill(account, who?.tokensRequired && [h("span", { title: (who.scopes ?? []).join(" ") }, who.name ?? who.agent ?? ""),
+  fill(account, who.tokensRequired && [h("span", { title: `may ${who.scopes.join(", ")}` }, who.name),
     h("button.quiet", { type: "button", onclick: logOut }, "Log out")]);
-  live.connect();
+  if (!refusal("GET /events/pulse")) live.connect();
   shown = "";
   show();
 }
 
+const gone = ({ message }) => ({ message: live.readAt ? `${message}; this is how things stood at ${clock(live.readAt)}`
+  : message });
 const LIGHTS = { on: "live", lost: "connecting…", off: "not connected" };
 
 setTheme(keptTheme());
 fill(document.getElementById("app"), frame());
 live.onState((state) => { light.className = `light ${state}`; light.textContent = LIGHTS[state]; });
-live.onTrouble((error) => fill(trouble, error && problem(error)));
+live.onTrouble((error) => fill(trouble, error && problem(error.code === "unreachable" ? gone(error) : error)));
 onRefused(logIn);
 window.addEventListener("hashchange", show);
 window.addEventListener("keydown", onKey);

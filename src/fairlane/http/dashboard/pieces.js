@@ -1,6 +1,7 @@
 // What pages are made of: headings, empty states that teach, tables, and doing something to a thing.
 
 import { h, ask, toast } from "./dom.js";
+import { refusal, who } from "./api.js";
 
 export function head(title, ...tools) {
   return h("div.head", null, h("h1", null, title), h("div.actions", null, tools));
@@ -12,8 +13,8 @@ export function card(title, tools, ...children) {
 }
 
 // Nothing is there yet: say what would be, and the line that brings it about.
-export function empty(title, text, command) {
-  return h("div.empty", null, h("h3", null, title), h("p", null, text), command && copyable(command));
+export function empty(title, text, command, ...more) {
+  return h("div.empty", null, h("h3", null, title), h("p", null, text), command && copyable(command), ...more);
 }
 
 export function copyable(text) {
@@ -31,10 +32,15 @@ async function copy(text, button) {
   }
 }
 
-export function curl(method, path, body) {
-  const data = body === undefined ? "" : ` \\\n  -H 'content-type: application/json' -d '${JSON.stringify(body)}'`;
-  return `curl${method === "GET" ? "" : ` -X ${method}`} ${location.origin}${path}${data}`;
+// A line that does it from a shell, for who has logged in: with a token where one is needed.
+export function curl(asked, path, body) {
+  const parts = [`curl ${asked} ${location.origin}${path}`];
+  if (who.tokensRequired) parts.push('-H "Authorization: Bearer $FAIRLANE_TOKEN"');
+  if (body !== undefined) parts.push(`-H 'content-type: application/json' -d '${JSON.stringify(body)}'`);
+  return parts.join(" \\\n  ");
 }
+
+export const me = () => who.agent ?? "me";
 
 export const problem = (error) => h("div.problem", { role: "alert" }, h("b", null, error.message),
   error.details?.problems?.length > 1 && h("ul", null,
@@ -44,14 +50,18 @@ export const loading = () => h("p.loading", { role: "status" }, "Reading…");
 
 // `columns`: [{name, cell(row), class?}]. Rows can be walked with j and k.
 export function table(columns, rows, { key, label }) {
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
+  return h("div.scroll.cards", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
     h("thead", null, h("tr", null,
       columns.map((column) => h("th", { scope: "col", class: column.class }, column.name)))),
     h("tbody", null, rows.map((row) => h("tr", { key: key(row), "data-row": true },
       columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row))))))));
 }
 
-export const button = (text, act, props = {}) => h("button", { type: "button", ...props, onclick: act }, text);
+// `needs` is the route that it asks, as in "POST /tasks/{id}/cancel": who may not is told why.
+export function button(text, act, { needs, ...props } = {}) {
+  const why = needs && refusal(needs);
+  return h("button", { type: "button", ...props, ...(why && { disabled: true, title: why }), onclick: act }, text);
+}
 
 // Do it, say that it was done, or why not. Resolves to the answer, or undefined.
 export async function attempt(doing, said) {

@@ -7,8 +7,20 @@ INSERT INTO audit (id, at, who, action, target, outcome, detail) SELECT * FROM r
 -- name: audit_forget
 DELETE FROM audit WHERE at < :before
 
+-- name: audit_count
+SELECT count(*) FROM audit
+
+-- name: audit_most
+-- Who has written most, and how much. What comes from outside is nobody's.
+SELECT CASE WHEN outcome IN ('denied', 'blocked') THEN '' ELSE who END AS whose, count(*)
+FROM audit GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1
+
 -- name: audit_trim
-DELETE FROM audit WHERE id <= (SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET :limit)
+DELETE FROM audit WHERE id IN (
+  SELECT id FROM audit
+  WHERE CASE WHEN outcome IN ('denied', 'blocked') THEN '' ELSE who END = :whose
+  ORDER BY id LIMIT :limit
+)
 
 -- name: audit_list
 SELECT id, at, who, action, target, outcome, detail FROM audit

@@ -16,7 +16,7 @@ import msgspec
 from fairlane.core.errors import ExecutionFailed
 from fairlane.core.secrets import Redactor
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Response, Run, Sender, Work
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Work
 from fairlane.worker.executors.tabs import Instance, TabResolver
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class ActionExecutor:
 
     async def _send(
         self, instance: Instance, tab_id: str, headers: dict[str, str], body: bytes
-    ) -> Response:
+    ) -> exchange.Response:
         with exchange.broken_is_failed(
             "executor", server="instance", url=instance.url, max_bytes=RESPONSE_BYTES_MAX
         ):
-            return await self._sender.request(
+            answer = self._sender.stream(
                 "POST",
                 instance.address(f"/tabs/{tab_id}/action"),
                 headers={**headers, **instance.credentials},
@@ -69,6 +69,7 @@ class ActionExecutor:
                 max_bytes=RESPONSE_BYTES_MAX,
                 timeout_seconds=None,
             )
+            return await exchange.whole(answer)
 
 
 def tab_of(work: Work) -> str:
@@ -112,7 +113,7 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
     }
 
 
-def result_of(answer: Response, redactor: Redactor) -> Any:
+def result_of(answer: exchange.Response, redactor: Redactor) -> Any:
     """The result an answer carries, or the failure it is."""
     if not 200 <= answer.status < 300:
         wait = _fields(answer.body).get("code") in _WAIT_CODES
@@ -124,7 +125,7 @@ def result_of(answer: Response, redactor: Redactor) -> Any:
     return result
 
 
-def says_tab_is_gone(answer: Response) -> bool:
+def says_tab_is_gone(answer: exchange.Response) -> bool:
     """Whether this instance does not have the tab, as against not having what the action names."""
     if answer.status != 404:
         return False

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-CONNECT_SECONDS: Final = 10.0  # what a Sender allows for opening a connection, whatever else
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -62,36 +61,6 @@ class Executor(Protocol):
     async def close(self) -> None: ...
 
 
-class Response(Protocol):
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def body(self) -> bytes: ...
-
-
-class Sender(Protocol):
-    """One HTTP exchange that never follows a redirect.
-
-    Raises OSError (a TimeoutError included) or aiohttp.ClientError when the exchange breaks,
-    TargetRefused or InvalidRequest when the target may not be asked, PayloadTooLarge beyond
-    `max_bytes`. Opening the connection is bounded by CONNECT_SECONDS; `timeout_seconds` bounds the
-    whole exchange, and None leaves the rest to cancellation.
-    """
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        max_bytes: int,
-        timeout_seconds: float | None,
-    ) -> Response: ...
-
-
 class Stream(Protocol):
     """An answer whose body comes piece by piece; PayloadTooLarge where it gets too long."""
 
@@ -103,8 +72,14 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-class StreamSender(Protocol):
-    """As a Sender, for answers that are read as they come. Leaving the context hangs up."""
+class Sender(Protocol):
+    """HTTP exchanges that never follow a redirect. Leaving the context of one hangs up.
+
+    Raises OSError (a TimeoutError included) or aiohttp.ClientError when the exchange breaks,
+    TargetRefused or InvalidRequest when the target may not be asked, PayloadTooLarge beyond
+    `max_bytes`. Opening the connection has a bound of its own; `timeout_seconds` bounds the whole
+    exchange, and None leaves the rest to cancellation.
+    """
 
     def stream(
         self,

@@ -21,7 +21,7 @@ from fairlane.core.errors import ExecutionFailed, InvalidRequest
 from fairlane.core.secrets import RedactedStream, Redactor, texts
 from fairlane.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Stream, StreamSender, Work
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Stream, Work
 from fairlane.worker.executors.transcript import UNFINISHED, Transcript
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class InstructionExecutor:
     def __init__(
         self,
         agent: Instance,
-        sender: StreamSender,
+        sender: Sender,
         resolve: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
         *,
         refusal_seconds: float = REFUSAL_SECONDS,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors import failures
+from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Sender
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class _Listing:
 
     async def _question(self) -> Tabs | None:
         try:
-            answer = await self._sender.request(
+            asked = self._sender.stream(
                 "GET",
                 self.instance.address("/tabs"),
                 headers={"X-PinchTab-Source": "scheduler", **self.instance.credentials},
@@ -179,6 +179,7 @@ class _Listing:
                 max_bytes=RESPONSE_BYTES_MAX,
                 timeout_seconds=self._seconds,
             )
+            answer = await exchange.whole(asked)
             return listed_tabs(answer.status, answer.body)
         except failures.TRANSPORT_ERRORS as error:
             # Its own text may show the headers of the request, and so the token.

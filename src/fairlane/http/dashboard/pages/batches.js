@@ -4,21 +4,25 @@ import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";
 import { badge, batchLink, cut, LABELS, number, plural, shortId, span, taskLink, time, title } from "../format.js";
 import { graph, parts } from "../charts.js";
-import { button, card, confirmed, curl, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { button, card, confirmed, curl, empty, head, loading, me, Pager, problem, table } from "../pieces.js";
 import { watch } from "../live.js";
 
 const PAGE = 30;
+const ENDED = ["done", "failed", "cancelled", "rejected"];
 const TASKS_SHOWN = 100;
 const GRAPH_MAX = 60;
 
 export function show(root) {
   const pager = new Pager();
+  const known = new Map();
   let found = null;
   const turn = () => watcher.now();
   const draw = () => morph(root, h("div", { class: root.className }, head("Batches"),
     found ? list(found.batches) : loading(), found && pager.controls(found.nextCursor, turn)));
   const watcher = watch(async () => {
-    found = await get("/batches", { limit: PAGE, cursor: pager.cursor });
+    const page = await get("/batches", { limit: PAGE, cursor: pager.cursor });
+    await Promise.all(page.batches.map((batch) => countStates(batch, known)));
+    found = page;
     draw();
   });
   draw();
@@ -30,9 +34,9 @@ function list(batches) {
     const tasks = [{ key: "a", handler: "echo" }, { handler: "echo", dependsOn: ["#a"] }];
     return h("section.card", null, empty("No batches yet",
       "Tasks that belong together are submitted together, and may depend on each other:",
-      curl("POST", "/tasks/batch", { agentId: "me", parallelism: 2, tasks })));
+      curl("-X POST", "/tasks/batch", { agentId: me(), parallelism: 2, tasks })));
   }
-  return h("section.card.cards", null, table([
+  return h("section.card", null, table([
     { name: "Batch", cell: (one) => batchLink(one.batchId) },
     { name: "Agent", cell: (one) => one.agentId },
     { name: "State", cell: (one) => badge(one.state) },
@@ -42,12 +46,21 @@ function list(batches) {
   ], batches, { key: (one) => one.batchId, label: "Batches" }));
 }
 
-// The list knows what is open; the page of a batch knows each state.
+// The list knows only what is open; how the others ended is asked for when that has changed.
+async function countStates(batch, known) {
+  const last = known.get(batch.batchId);
+  const fresh = last?.open === batch.open ? last : await get(`/batches/${enc(batch.batchId)}`).catch(() => batch);
+  known.set(batch.batchId, fresh);
+  const ended = Object.entries(fresh.byState ?? {}).filter(([state]) => ENDED.includes(state));
+  batch.byState = { ...Object.fromEntries(ended), queued: batch.open };
+}
+
 function progress(batch) {
-  const ended = batch.total - batch.open;
-  const counts = batch.byState ?? { done: ended, queued: batch.open };
-  const label = `${number(ended)} of ${number(batch.total)} ended`;
-  return h("div.progress", null, parts(counts, batch.total, label), h("small", null, label));
+  const { total, open, byState } = batch;
+  const wrong = ENDED.filter((state) => state !== "done" && byState[state])
+    .map((state) => `, ${number(byState[state])} ${LABELS[state]}`);
+  const label = `${number(total - open)} of ${number(total)} ended${wrong.join("")}`;
+  return h("div.progress", null, parts(byState, total, label), h("small", null, label));
 }
 
 export function showOne(root, { id }) {
@@ -74,11 +87,12 @@ function page(root, batch, tasks, again) {
   };
   const stop = () => confirmed(question, () => post(`/batches/${enc(batch.batchId)}/cancel`),
     (answer) => `${plural(answer.cancelled, "task")} cancelled`).then(again);
-  const cancel = batch.open > 0 && button("Cancel the rest…", stop, { class: "danger-text" });
+  const cancel = batch.open > 0 && button("Cancel the rest…", stop,
+    { class: "danger-text", needs: "POST /batches/{id}/cancel" });
   return h("div", { class: root.className },
     h("p.crumbs", null, h("a", { href: "#/batches" }, "Batches"), " / ", h("span.mono", null, batch.batchId)),
     head(`Batch ${shortId(batch.batchId)}`, cancel),
-    h("section.card", null, progress(batch), legend(batch.byState ?? {})),
+    h("section.card", null, progress(batch), legend(batch.byState)),
     h("div.columns.wide-left", null,
       h("div.stack", null, dependencies(tasks),
         card("Tasks", h("a", { href: `#/tasks?batchId=${enc(batch.batchId)}` }, "Open as a list"),

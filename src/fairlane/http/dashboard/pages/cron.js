@@ -17,7 +17,7 @@ export function show(root) {
   const pager = new Pager();
   const seen = {};
   const again = () => watcher.now();
-  const make = button("New job…", () => edit(null, again), { class: "primary" });
+  const make = button("New job…", () => edit(null, again), { class: "primary", needs: "POST /cron/jobs" });
   const draw = () => morph(root, h("div", { class: root.className },
     head("Cron", make), seen.jobs ? list(seen, again) : loading(),
     seen.jobs && pager.controls(seen.next, again)));
@@ -37,12 +37,12 @@ function list({ jobs, runs }, again) {
     const weekdays = { kind: "cron", expr: "0 9 * * 1-5", tz: "Europe/Berlin" };
     return h("section.card", null, empty("No cron jobs yet",
       "A job submits a task at moments. This one greets every weekday at nine:",
-      curl("POST", "/cron/jobs", { name: "greeting", schedule: weekdays, task: { handler: "echo" } })));
+      curl("-X POST", "/cron/jobs", { name: "greeting", schedule: weekdays, task: { handler: "echo" } })));
   }
   const name = (job) => [h("a", { href: `#/cron/${enc(job.id)}` }, job.name), " ", h("small", null, job.agentId)];
   const off = (job) => h("span.flag", null, job.disabledReason ? `off: ${job.disabledReason}` : "off");
   const past = (job) => (runs.get(job.id).length ? strip(runs.get(job.id)) : h("small", null, "none yet"));
-  return h("section.card.cards", null, table([
+  return h("section.card", null, table([
     { name: "Job", cell: name },
     { name: "Schedule", cell: (job) => h("span.mono", null, schedule(job.schedule)) },
     { name: "Next run", class: "narrow", cell: (job) => (job.enabled ? time(job.nextRunAt) : off(job)) },
@@ -64,9 +64,12 @@ function tools(job, again) {
   const toggle = () => attempt(() => post(`${path}/toggle`, { enabled: !job.enabled }), `${job.name} is ${other}`)
     .then(again);
   return [
-    button("Run now", run, { class: "small", "aria-label": `Run ${job.name} now` }),
-    button(`Switch ${other}`, toggle, { class: "small", "aria-label": `Switch ${job.name} ${other}` }),
-    button("Edit…", () => edit(job, again), { class: "small", "aria-label": `Edit ${job.name}` }),
+    button("Run now", run,
+      { class: "small", "aria-label": `Run ${job.name} now`, needs: "POST /cron/jobs/{id}/run" }),
+    button(`Switch ${other}`, toggle,
+      { class: "small", "aria-label": `Switch ${job.name} ${other}`, needs: "POST /cron/jobs/{id}/toggle" }),
+    button("Edit…", () => edit(job, again),
+      { class: "small", "aria-label": `Edit ${job.name}`, needs: "PATCH /cron/jobs/{id}" }),
   ];
 }
 
@@ -101,7 +104,8 @@ function page(root, { job, runs, next }, pager, again) {
   };
   return h("div", { class: root.className },
     h("p.crumbs", null, h("a", { href: "#/cron" }, "Cron"), " / ", h("span.mono", null, job.id)),
-    head(job.name, tools(job, again), button("Delete…", drop, { class: "danger-text" })),
+    head(job.name, tools(job, again), button("Delete…", drop,
+      { class: "danger-text", needs: "DELETE /cron/jobs/{id}" })),
     h("div.columns.wide-left", null,
       card("Runs", null, runs.runs.length ? runTable(runs.runs) : h("p.muted", null, "None yet."),
         pager.controls(runs.nextCursor, again)),

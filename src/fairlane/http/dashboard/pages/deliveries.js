@@ -1,9 +1,9 @@
 // Webhooks: those owed, those that arrived, and those given up, which can be sent again.
 
 import { h, morph } from "../dom.js";
-import { enc, getIfThere, post } from "../api.js";
+import { enc, get, post } from "../api.js";
 import { badge, cut, taskLink, batchLink, time } from "../format.js";
-import { attempt, button, curl, empty, head, loading, Pager, table } from "../pieces.js";
+import { attempt, button, curl, empty, head, loading, me, Pager, table } from "../pieces.js";
 import { watch } from "../live.js";
 
 const PAGE = 50;
@@ -21,7 +21,7 @@ export function show(root, { query }) {
     seen.found && pager.controls(seen.found.nextCursor, turn)));
   const watcher = watch(async () => {
     const { state } = seen;
-    const found = await getIfThere("/deliveries", { state, limit: PAGE, cursor: pager.cursor });
+    const found = await get("/deliveries", { state, limit: PAGE, cursor: pager.cursor });
     if (state === seen.state) seen.found = found;
     draw();
   });
@@ -36,12 +36,10 @@ function filter(seen, choose) {
 
 function body({ found, state }, reread) {
   if (found === undefined) return loading();
-  if (found === null) return h("section.card", null, empty("This server keeps no list of deliveries",
-    "A newer one does."));
   if (!found.deliveries.length) {
     return h("section.card", null, state ? empty("None", "No webhook is in that state.")
       : empty("No webhooks yet", "A task with a callbackUrl owes its caller a webhook when it ends:",
-        curl("POST", "/tasks", { handler: "echo", agentId: "me", callbackUrl: "https://example.com/hook" })));
+        curl("-X POST", "/tasks", { handler: "echo", agentId: me(), callbackUrl: "https://example.com/hook" })));
   }
   const about = ({ taskId = "–" }) => ABOUT[taskId.slice(0, 4)]?.(taskId) ?? h("span.mono", null, taskId);
   const answer = (one) => [one.lastStatus ?? "", " ", h("span.error", null, cut(one.lastError ?? "", 80))];
@@ -49,7 +47,7 @@ function body({ found, state }, reread) {
     : time(one.settledAt ?? one.createdAt));
   const again = (one) => attempt(() => post(`/deliveries/${enc(one.id)}/redeliver`), "It will be sent again")
     .then(reread);
-  return h("section.card.cards", null, table([
+  return h("section.card", null, table([
     { name: "State", cell: (one) => badge(one.state) },
     { name: "Event", cell: (one) => one.event },
     { name: "About", cell: about },
@@ -58,6 +56,7 @@ function body({ found, state }, reread) {
     { name: "Last answer", cell: answer },
     { name: "When", class: "right", cell: when },
     { name: "", class: "right", cell: (one) => one.state !== "due"
-      && button("Send again", () => again(one), { class: "small", "aria-label": `Send ${one.id} again` }) },
+      && button("Send again", () => again(one),
+        { class: "small", "aria-label": `Send ${one.id} again`, needs: "POST /deliveries/{id}/redeliver" }) },
   ], found.deliveries, { key: (one) => one.id, label: "Deliveries" }));
 }

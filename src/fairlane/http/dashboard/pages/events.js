@@ -3,7 +3,7 @@
 import { h, morph } from "../dom.js";
 import { get } from "../api.js";
 import { clock, cut, exact, taskLink, batchLink } from "../format.js";
-import { button, copyable, empty, head } from "../pieces.js";
+import { button, curl, empty, head } from "../pieces.js";
 import { watch, lastEvent } from "../live.js";
 
 const SHOWN_MAX = 200;
@@ -53,8 +53,8 @@ function page(root, seen, draw, restart) {
 
 function nothing(seen) {
   if (seen.type || seen.agentId) return empty("No such event lately", "What fits will appear here as it happens.");
-  return [empty("Nothing has happened yet", "Every change of a task is told here, and to whoever listens:"),
-    copyable(`curl -N ${location.origin}/events`)];
+  return empty("Nothing has happened yet", "Every change of a task is told here, and to whoever listens:",
+    curl("-N", "/events"));
 }
 
 function line(event) {

@@ -1,14 +1,14 @@
 // How full the lanes are, who gets how much of them, how fast it goes, and what went wrong.
 
 import { h, morph } from "../dom.js";
-import { about, enc, get, getIfThere, post } from "../api.js";
+import { about, enc, get, post, refusal } from "../api.js";
 import { badge, compact, cut, number, percent, plural, rate, span, taskLink, time, title } from "../format.js";
-import { curves, share, slots } from "../charts.js";
-import { attempt, button, card, copyable, curl, empty, head, loading } from "../pieces.js";
+import { curves, share, slots, trace } from "../charts.js";
+import { attempt, button, card, copyable, curl, empty, head, loading, me } from "../pieces.js";
 import { watch } from "../live.js";
 
 const AGENTS_SHOWN = 12;
-const WINDOWS = ["5m", "1h", "24h"];
+const WINDOWS = { "5m": "5 min", "1h": "hour", "24h": "24 h" };
 
 export function show(root) {
   const seen = { window: "5m" };
@@ -21,7 +21,7 @@ export function show(root) {
       if (!seen.troubled) watchers[2].now();
       else if (troubleCount(seen) !== seen.troubled) watchers[2].soon();
     }, { lazyMs: 2000 }),
-    watch(async () => { Object.assign(seen, await history(seen.window)); draw(); }, { lazyMs: 2000, onlyLazy: true }),
+    watch(async () => { Object.assign(seen, await history(seen)); draw(); }, { lazyMs: 2000, onlyLazy: true }),
     watch(async () => { Object.assign(seen, await surroundings(seen)); draw(); }, { lazyMs: 5000, onlyLazy: true }),
   ];
   function choose(window) {
@@ -32,13 +32,16 @@ export function show(root) {
   return () => watchers.forEach((watcher) => watcher.end());
 }
 
-async function history(window) {
-  return { history: await getIfThere("/stats/history", { window }) };
+// A window of long steps does not change every moment.
+async function history({ window, history: last, lookAgainAt }) {
+  if (last?.window === window && Date.now() < lookAgainAt) return {};
+  const found = await get("/stats/history", { window, shares: true });
+  return { history: found, lookAgainAt: Date.now() + found.stepMs / 5 };
 }
 
 async function surroundings(seen) {
   const [nodes, troubles, ready] = await Promise.all([
-    getIfThere("/nodes").catch(() => null), newTroubles(seen), readiness(),
+    refusal("GET /nodes") ? null : get("/nodes"), newTroubles(seen), readiness(),
   ]);
   return { nodes: nodes?.nodes ?? null, ready, ...troubles };
 }
@@ -57,7 +60,7 @@ async function readiness() {
   try {
     return (await get("/health/ready")).status ?? "ready";
   } catch (error) {
-    return error.status === 0 ? "unreachable" : "not ready";
+    return error.status === 0 ? "unreachable" : `not ready: ${error.message}`;
   }
 }
 
@@ -73,10 +76,10 @@ function page(root, seen, choose) {
 }
 
 function teach() {
-  const body = { handler: "echo", agentId: "me", params: { hello: "world" } };
+  const body = { handler: "echo", agentId: me(), params: { hello: "world" } };
   return h("section.card", null, empty("No task has been submitted yet",
-    "Hand one over and watch it arrive here, without a reload:", curl("POST", "/tasks", body)),
-  h("p.muted", null, "Or see a whole fleet at work on a throw-away server:"), copyable("fairlane demo"));
+    "Hand one over and watch it arrive here, without a reload:", curl("-X POST", "/tasks", body),
+    h("p", null, "Or see a whole fleet at work on a throw-away server:"), copyable("fairlane demo")));
 }
 
 function tiles({ stats, lanes }) {
@@ -89,7 +92,8 @@ function tiles({ stats, lanes }) {
     tile("Failed", metrics.tasksFailed, "failed", failedShare(metrics), "failed"),
     tile("Parked", metrics.tasksParked, "parked", metrics.tasksParked ? "wait for a reset" : "nothing to reset",
       "parked"),
-    tile("Refused", metrics.tasksRejected, "rejected", "queue was full", "rejected"));
+    tile("Refused", metrics.tasksRejected, "rejected", metrics.tasksRejected ? "queue was full" : "no queue was full",
+      "rejected"));
 }
 
 function tile(name, count, state, text, tone) {
@@ -114,7 +118,7 @@ function lanesCard(lanes) {
   const order = [...lanes].sort((one, other) => other.active + other.waiting - one.active - one.waiting
     || one.name.localeCompare(other.name));
   return card("Lanes", h("span.legend", null, h("span.running", null, h("i"), "running"),
-    h("span.queued", null, h("i"), "waiting")),
+    h("span.parked", null, h("i"), "running, full"), h("span.queued", null, h("i"), "waiting")),
     h("ul.lanes", null, order.map((lane) => laneRow(lane, most))));
 }
 
@@ -130,7 +134,8 @@ function laneRow(lane, most) {
     h("div.numbers", null, h("b", null, `${number(lane.active)} / ${number(lane.ceiling)}`),
       h("small", null, waitingText(lane))),
     button(lane.paused ? "Resume" : "Pause", () => pause(lane),
-      { class: "small", "aria-label": `${lane.paused ? "Resume" : "Pause"} lane ${lane.name}` }));
+      { class: "small", "aria-label": `${lane.paused ? "Resume" : "Pause"} lane ${lane.name}`,
+        needs: lane.paused ? "POST /lanes/{name}/resume" : "POST /lanes/{name}/pause" }));
 }
 
 function waitingText({ waiting, oldestWaitMs }) {
@@ -148,62 +153,63 @@ function pause(lane) {
 
 function fairnessCard(seen) {
   const agents = fairness(seen);
+  const most = Math.max(...agents.map((one) => Math.max(one.share, one.fairShare)));
   const body = agents.length
-    ? h("ul.agents", null, agents.slice(0, AGENTS_SHOWN).map((agent) =>
-      agentRow(agent, Math.max(...agents.map((one) => Math.max(one.share, one.fair ?? 0))))))
+    ? h("ul.agents", null, agents.slice(0, AGENTS_SHOWN).map((agent) => agentRow(agent, most, seen.history)))
     : empty("Nobody is at work", "Each agent's share of the slots stands here, against what would be fair.");
   const more = agents.length > AGENTS_SHOWN && h("p.muted", null,
     `and ${plural(agents.length - AGENTS_SHOWN, "more agent")}`);
-  return card("Fairness", h("span.legend", null, h("span.running", null, h("i"), "share of slots"),
+  return card(`Fairness, last ${WINDOWS[seen.history?.window ?? seen.window]}`, h("span.legend", null, h("span.running", null, h("i"), "share of slots"),
     h("span.fair", null, h("i"), "fair share")), body, more);
 }
 
-// Over the window where the server keeps a history, else of this moment.
 function fairness({ stats, history }) {
   const busy = stats.queue.agents;
-  if (history?.agents?.length) {
-    return history.agents.map((one) =>
-      ({ name: one.agentId ?? "others", share: one.share, fair: one.fairShare ?? null, ...busy[one.agentId] }))
-      .sort((one, other) => other.share - one.share);
-  }
-  const all = Object.values(busy).reduce((sum, one) => sum + one.inflight, 0);
-  const names = Object.keys(busy);
-  return names.map((name) => ({ name, share: all ? busy[name].inflight / all : 0, fair: 1 / names.length,
-    ...busy[name] }))
-    .sort((one, other) => other.share - one.share || other.queued - one.queued);
+  return (history?.agents ?? []).map((one) => ({ ...one, ...busy[one.agentId] }))
+    .sort((one, other) => (one.agentId === null) - (other.agentId === null) || other.share - one.share);
 }
 
-function agentRow(agent, most) {
-  const fair = agent.fair === null ? "" : ` · fair ${percent(agent.fair)}`;
-  return h("li", { key: agent.name },
-    h("a.name", { href: `#/tasks?agentId=${enc(agent.name)}`, title: agent.name }, agent.name),
-    share(agent.share, agent.fair, most || 1, `${agent.name}: ${percent(agent.share)} of the slots${fair}`),
+function agentRow(agent, most, { points, stepMs }) {
+  const name = agent.agentId;
+  const label = `${name ?? "all others"}: ${percent(agent.share)} of the slots, fair ${percent(agent.fairShare)}`;
+  return h("li", { key: name ?? "" },
+    name === null ? h("span.name", null, "all others")
+      : h("a.name", { href: `#/tasks?agentId=${enc(name)}`, title: name }, name),
+    h("div", { title: label }, share(agent.share, agent.fairShare, most, label),
+      trace(points.map((point) => Date.parse(point.at)), stepMs, agent.shares, agent.fairShares, 1.5 * most)),
     h("div.numbers", null, h("b", null, percent(agent.share)),
-      h("small", null, `${compact(agent.inflight ?? 0)} run · ${compact(agent.queued ?? 0)} wait`)));
+      name !== null && h("small", null, `${compact(agent.inflight ?? 0)} run · ${compact(agent.queued ?? 0)} wait`)));
 }
 
 // --- curves -----------------------------------------------------------------------------------
 
 function curvesCard({ history, window }, choose) {
-  const tools = h("div.segments", { role: "group", "aria-label": "Window" }, WINDOWS.map((one) =>
+  const tools = h("div.segments", { role: "group", "aria-label": "Window" }, Object.keys(WINDOWS).map((one) =>
     button(one, () => choose(one), { "aria-pressed": String(one === window) })));
-  const points = history?.points ?? [];
-  if (!points.length) {
-    return card("Throughput and waits", tools, h("p.muted", null, history === null
-      ? "This server keeps no history." : "Curves begin with the first tasks."));
-  }
+  const points = steady(history);
+  if (!points.length) return card("Throughput and waits", tools, h("p.muted", null, "Curves begin in a moment."));
   const times = points.map((point) => Date.parse(point.at));
-  const perSecond = (name) => points.map((point) => (point[name] ?? 0) / (history.stepMs / 1000));
+  const perSecond = (name) => points.map((point) => (point[name] * 1000) / point.spanMs);
   const ms = (name) => points.map((point) => point[name] ?? null);
   return card("Throughput and waits", tools, h("div.columns", null,
-    curves({ label: "Tasks per second", times, stepMs: history.stepMs, say: rate, series: [
+    curves({ label: "Tasks per second", times, stepMs: history.stepMs, say: rate, least: 1, series: [
       { name: "finished", tone: "done", values: perSecond("finished") },
         { name: "submitted", tone: "queued", values: perSecond("submitted") },
       { name: "failed", tone: "failed", values: perSecond("failed") }] }),
-    curves({ label: "Wait until a start", times, stepMs: history.stepMs, say: span, series: [
+    curves({ label: "Wait until a start", times, stepMs: history.stepMs, say: span, least: 10, series: [
       { name: "p95", tone: "parked", values: ms("waitP95Ms") },
-        { name: "median", tone: "running", values: ms("waitP50Ms") }] })));
+        { name: "median", tone: "running", values: ms("waitP50Ms") }] })), begun(history, times));
 }
+
+// A step that has hardly begun tells more of chance than of how things go.
+function steady(history) {
+  const points = (history?.points ?? []).filter((point) => point.spanMs);
+  return points.length > 1 && points.at(-1).spanMs < history.stepMs / 2 ? points.slice(0, -1) : points;
+}
+
+// It is kept in memory: a window that is not full yet says since when.
+const begun = ({ since, stepMs }, times) => Date.parse(since) > times[0] - stepMs
+  && h("p.muted.begun", null, "It is kept in memory: nothing is known before the server's start, ", time(since), ".");
 
 // --- what went wrong, and who is there --------------------------------------------------------
 

@@ -25,7 +25,8 @@ export function show(root) {
 function page(root, { policy, versions }, pager, watcher) {
   if (!policy) return h("div", { class: root.className }, head("Policy"), loading());
   return h("div", { class: root.className },
-    head("Policy", button("Edit…", () => edit(policy, watcher.now), { class: "primary" })),
+    head("Policy", button("Edit…", () => edit(policy, watcher.now),
+      { class: "primary", needs: "PUT /policy" })),
     h("div.columns.wide-left", null,
       h("div.stack", null, lanes(policy.policy.lanes), card(`In force: version ${policy.version}`, null,
         h("pre.json", { tabindex: "0", role: "region", "aria-label": "Policy" }, pretty(policy.policy)))),
@@ -56,7 +57,7 @@ function list(versions, newest, again) {
     h("div.actions", null, button("Differences", () => difference(one.version),
       { class: "small", "aria-label": `Differences of version ${one.version}` }),
       one.version !== newest && button("Bring back…", () => bringBack(one.version, again),
-        { class: "small", "aria-label": `Bring version ${one.version} back` })))));
+        { class: "small", "aria-label": `Bring version ${one.version} back`, needs: "POST /policy/rollback" })))));
 }
 
 function summary(changes) {

@@ -26,15 +26,16 @@ function list(sessions, again) {
   if (!sessions.length) {
     return h("section.card", null, empty("No session is active",
       "Tasks with one session key run in order, one at a time. Send a message to begin one:",
-      curl("POST", "/sessions/chat:7/messages", { message: "Hello", handler: "echo" })));
+      curl("-X POST", "/sessions/chat:7/messages", { message: "Hello", handler: "echo" })));
   }
-  return h("section.card.cards", null, table([
+  return h("section.card", null, table([
     { name: "Session", cell: (one) => sessionLink(one.sessionKey) },
     { name: "Running", class: "right", cell: (one) => number(one.running) },
     { name: "Waiting", class: "right", cell: (one) => number(one.waiting) },
     { name: "Still growing", class: "right", cell: (one) => number(one.debouncing) },
     { name: "At once", class: "right", cell: (one) => [number(one.effectiveConcurrency),
       one.throttled && " (throttled)"] },
+    { name: "Context", cell: (one) => (one.usage ? [meter(one), percent(part(one))] : "–") },
     { name: "", class: "right", cell: (one) => h("div.actions", null, stops(one.sessionKey, one.running, one.waiting,
       again)) },
   ], sessions, { key: (one) => one.sessionKey, label: "Sessions" }));
@@ -47,11 +48,13 @@ function stops(key, running, waiting, again) {
   return [
     button("Stop", () => act("stop", { title: `Stop the oldest run of ${key}?`, text: "The rest goes on.",
       confirm: "Stop it" }),
-      { class: "small", disabled: !running, "aria-label": `Stop the oldest run of ${key}` }),
+      { class: "small", disabled: !running, "aria-label": `Stop the oldest run of ${key}`,
+        needs: "POST /sessions/{key}/stop" }),
     button("Stop all", () => act("stopall", {
       title: `Stop all of ${key}?`, confirm: "Stop all",
       text: `${plural(running, "run")} will be cancelled and ${plural(waiting, "waiting task")} dropped.`,
-    }), { class: "small danger-text", disabled: !running && !waiting, "aria-label": `Stop all of ${key}` }),
+    }), { class: "small danger-text", disabled: !running && !waiting, "aria-label": `Stop all of ${key}`,
+      needs: "POST /sessions/{key}/stopall" }),
   ];
 }
 
@@ -76,7 +79,7 @@ const crumbs = (id) => h("p.crumbs", null, h("a", { href: "#/sessions" }, "Sessi
 function gone(id, error) {
   return [problem(error), h("section.card", null, empty("It is idle, and forgotten",
     "A session costs nothing while nothing runs or waits. A message brings it back:",
-    curl("POST", `/sessions/${enc(id)}/messages`, { message: "Hello", handler: "echo" })),
+    curl("-X POST", `/sessions/${enc(id)}/messages`, { message: "Hello", handler: "echo" })),
   h("p", null, h("a", { href: `#/tasks?sessionKey=${enc(id)}` }, "Tasks that it has had")))];
 }
 
@@ -103,11 +106,14 @@ function tasks(list, none) {
 function usage(session) {
   if (!session.usage) return null;
   const { tokens, contextWindow } = session.usage;
-  const part = contextWindow ? tokens / contextWindow : 0;
-  return h("p.usage", null, h("span.meter", { class: session.throttled ? "hot" : "", "aria-hidden": "true" },
-    h("i", { style: { width: `${Math.min(100, part * 100)}%` } })),
-  `${percent(part)} of the context: ${number(tokens)} of ${number(contextWindow)} tokens`);
+  return h("p.usage", null, meter(session),
+    `${percent(part(session))} of the context: ${number(tokens)} of ${number(contextWindow)} tokens`);
 }
+
+const part = ({ usage: { tokens, contextWindow } }) => (contextWindow ? tokens / contextWindow : 0);
+
+const meter = (session) => h("span.meter", { class: session.throttled ? "hot" : "", "aria-hidden": "true" },
+  h("i", { style: { width: `${Math.min(100, part(session) * 100)}%` } }));
 
 function facts(session) {
   const rows = [["may run", session.why], ["generation", session.generation],

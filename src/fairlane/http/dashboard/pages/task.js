@@ -1,7 +1,7 @@
 // One task: why it waits, what has happened to it, what it was asked, what came of it.
 
 import { h, fill, morph } from "../dom.js";
-import { get, getIfThere, post, enc } from "../api.js";
+import { get, post, enc } from "../api.js";
 import { badge, batchLink, cut, exact, LABELS, pretty, relative, sessionLink, span, taskLink, time, title,
   words } from "../format.js";
 import { graph } from "../charts.js";
@@ -39,9 +39,9 @@ export function show(root, { id }) {
 async function facts(id) {
   const [task, why, events, deliveries] = await Promise.all([
     get(`/tasks/${enc(id)}`), get(`/tasks/${enc(id)}/why`), get(`/tasks/${enc(id)}/events`),
-    getIfThere("/deliveries", { taskId: id }).catch(() => null),
+    get("/deliveries", { taskId: id }),
   ]);
-  return { task, why, events: events.events, deliveries: deliveries?.deliveries ?? [] };
+  return { task, why, events: events.events, deliveries: deliveries.deliveries };
 }
 
 // What it depends on, over some steps, and what depends on it.
@@ -118,13 +118,15 @@ function page(root, seen, output, again) {
 function actions(task, again) {
   const act = (verb, said) => attempt(() => post(`/tasks/${enc(task.taskId)}/${verb}`), said).then(again);
   const tools = [];
-  if (task.state === "parked") tools.push(button("Reset", () => act("reset", "Queued again"), { class: "primary" }));
+  if (task.state === "parked") tools.push(button("Reset", () => act("reset", "Queued again"),
+    { class: "primary", needs: "POST /tasks/{id}/reset" }));
   if (task.state === "failed" || task.state === "cancelled") tools.push(button("Retry",
-    () => act("retry", "Queued again"), { class: "primary" }));
+    () => act("retry", "Queued again"), { class: "primary", needs: "POST /tasks/{id}/retry" }));
   if (!ENDED.includes(task.state)) {
     tools.push(button("Cancel…", () =>
       confirmed({ title: "Cancel this task?", text: title(task), confirm: "Cancel the task", danger: true },
-      () => post(`/tasks/${enc(task.taskId)}/cancel`), "Cancelled").then(again), { class: "danger-text" }));
+      () => post(`/tasks/${enc(task.taskId)}/cancel`), "Cancelled").then(again),
+      { class: "danger-text", needs: "POST /tasks/{id}/cancel" }));
   }
   return tools;
 }
@@ -164,18 +166,25 @@ const WORDS = {
   "task.released": "given back", "task.requeued": "queued again", "cron.fired": "a cron job has asked for it",
 };
 
-function timeline({ task, events, deliveries }) {
+const GATES = {
+  dependency: "waits for what it depends on", session: "waits for its turn in the session",
+  batch: "waits for its turn in the batch", paused: "waits for its lane, which is paused",
+};
+
+function timeline({ task, why, events, deliveries }) {
   const steps = events.map((event) => ({ at: Date.parse(event.timestamp), event }));
   for (const one of deliveries) steps.push({ at: Date.parse(one.settledAt ?? one.createdAt), delivery: one });
   if (task.nextEligibleAt && task.state === "queued") steps.push({ at: Date.parse(task.nextEligibleAt),
     text: "may start", tone: "queued", future: true });
   steps.sort((one, other) => one.at - other.at);
   const began = steps[0]?.at ?? 0;
+  if (GATES[why.gate]) steps.push({ text: GATES[why.gate], tone: task.state });
   return h("ol.timeline", null, steps.map((step) => entry(step, began)));
 }
 
 function entry(step, began) {
   const { event, delivery } = step;
+  if (!step.at) return h("li.future", { class: `s-${step.tone}` }, h("b", null, step.text));
   const passed = step.at - began;
   const when = h("time", { datetime: new Date(step.at).toISOString(), title: exact(step.at) }, relative(step.at));
   const since = passed > 0 && !step.future && h("small.muted", { title: "since the first entry" }, `+${span(passed)}`);

@@ -3,7 +3,7 @@
 import { h, morph, toast } from "../dom.js";
 import { get, post, enc, query as asQuery } from "../api.js";
 import { args, badge, cut, LABELS, number, plural, span, STATES, time, title } from "../format.js";
-import { attempt, button, confirmed, curl, empty, head, loading, Pager, problem } from "../pieces.js";
+import { attempt, button, confirmed, curl, empty, head, loading, me, Pager, problem } from "../pieces.js";
 import { watch } from "../live.js";
 
 export const PAGE = 100;
@@ -30,7 +30,7 @@ class TasksPage {
     this.root = root;
     this.filter = Object.fromEntries(NAMES.filter((name) => query[name]).map((name) => [name, query[name]]));
     this.pager = new Pager();
-    this.selected = new Set();
+    this.selected = new Map(); // by id, as last seen: newer tasks may push one off this page
     this.lanes = [];
     this.draw();
   }
@@ -42,6 +42,7 @@ class TasksPage {
       const found = await this.look();
       if (this.ended || asked !== this.asked()) return;
       Object.assign(this, { tasks: found.tasks, next: found.nextCursor, error: null });
+      for (const task of found.tasks) if (this.selected.has(task.taskId)) this.selected.set(task.taskId, task);
     } catch (error) {
       if (error.status !== 400) throw error;
       Object.assign(this, { error, tasks: [] });
@@ -171,13 +172,16 @@ class TasksPage {
         : "Take away a filter, or wait: what fits will appear by itself.");
     }
     return empty("No tasks yet", "Submit one; it appears here at once:",
-      curl("POST", "/tasks", { handler: "echo", agentId: "me", params: { hello: "world" } }));
+      curl("-X POST", "/tasks", { handler: "echo", agentId: me(), params: { hello: "world" } }));
   }
 
   // --- doing something to many ----------------------------------------------------------------
 
   select(tasks, on) {
-    for (const task of tasks) this.selected[on ? "add" : "delete"](task.taskId);
+    for (const task of tasks) {
+      if (on) this.selected.set(task.taskId, task);
+      else this.selected.delete(task.taskId);
+    }
     this.draw();
   }
 
@@ -185,11 +189,12 @@ class TasksPage {
     const count = this.selected.size;
     if (count) {
       return [h("span.muted", { role: "status" }, `${number(count)} selected`),
-        Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doSelected(verb))),
+        Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doSelected(verb), `POST /tasks/{id}/${verb}`)),
         button("Clear", () => { this.selected.clear(); this.draw(); }, { class: "quiet" })];
     }
     const why = this.notAll();
-    return Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doAll(verb), why, " all that fit"));
+    return Object.keys(VERBS).map((verb) =>
+      this.verb(verb, () => this.doAll(verb), `POST /tasks/${verb}`, why, " all that fit"));
   }
 
   // Why nothing can be done to all that fit, if so.
@@ -198,16 +203,15 @@ class TasksPage {
     return Object.keys(this.filter).length ? "" : "Set a filter, or select tasks first";
   }
 
-  verb(verb, act, why = "", rest = "") {
+  verb(verb, act, needs, why = "", rest = "") {
     const { name, danger } = VERBS[verb];
-    const props = { disabled: Boolean(why), title: why || null, class: danger ? "danger-text" : "" };
+    const props = { disabled: Boolean(why), title: why || null, class: danger ? "danger-text" : "", needs };
     return button(`${name}${rest}…`, act, props);
   }
 
   doSelected(verb) {
     const { name, states, said, danger } = VERBS[verb];
-    const fit = this.tasks.filter((task) => this.selected.has(task.taskId) && states.includes(task.state));
-    const ids = fit.map((task) => task.taskId);
+    const ids = [...this.selected.values()].filter((task) => states.includes(task.state)).map((task) => task.taskId);
     const other = this.selected.size - ids.length;
     const stays = plural(other, "selected task is", "selected tasks are");
     const text = other ? `${stays} in a state where this cannot be done, and will stay as they are.` : "";

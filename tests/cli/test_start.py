@@ -1,0 +1,56 @@
+"""A command is over soon because it loads and builds no more than it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fairlane.cli import parser
+from fairlane.core import webhooks
+
+CODE = """
+import sys
+from fairlane.cli import main
+main(sys.argv[2:])
+sys.exit("loaded" if sys.argv[1] in sys.modules else "not loaded")
+"""
+
+
+def loads(module: str, *arguments: str) -> bool:
+    ran = subprocess.run(
+        [sys.executable, "-c", CODE, module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = ran.stderr.splitlines()[-1]
+    assert said in ("loaded", "not loaded"), ran
+    return said == "loaded"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["tasks", "--help"], ["queue", "--help"]])
+def test_help_loads_nothing_that_reads_json(arguments: list[str]) -> None:
+    assert not loads("msgspec", *arguments)
+    assert loads("argparse", *arguments)
+
+
+@pytest.mark.parametrize("command", ["stats", "queue"])
+def test_a_command_does_not_load_what_only_older_pythons_need(command: str) -> None:
+    verb = ["list"] if command == "queue" else []
+    assert not loads("typing_extensions", command, *verb, "--json", "--url", "http://127.0.0.1:1")
+
+
+def test_a_command_that_is_named_is_the_only_one_that_is_built() -> None:
+    assert set(parser.build("lanes")[1]) == {
+        "lanes",
+        *(f"lanes {verb}" for verb in ("list", "pause", "resume", "clear")),
+    }
+    assert set(parser.build("nothing")[1]) == set(parser.build()[1])
+
+
+def test_the_states_of_deliveries_are_named() -> None:
+    help_text = parser.build()[1]["deliveries list"].format_help()
+    assert f"of {', '.join(webhooks.STATES)}\n" in help_text

@@ -1,0 +1,23 @@
+"""A port for a server that goes and comes back, which nobody else is given meanwhile.
+
+The trap: a port that the system has chosen is one of those that it gives to whoever connects to
+anything, also to a client that tries that very port again and again and then talks to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+
+# The system gives away ports above these only.
+FIRST, LAST = 20_000, 32_000
+TRIES = 100
+
+
+def lasting_port() -> int:
+    for _ in range(TRIES):
+        port = random.SystemRandom().randint(FIRST, LAST)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("no port is free")
