@@ -163,6 +163,7 @@ INTENDED = {
     "batch_next": {"task_batch"},
     "batch_tasks": {"task_batch"},
     "batch_states": {"task_batch"},
+    "dependency_awaited": {"dependency_parent"},
     "dependency_children": {"dependency_parent"},
     "dependency_of": {"dependency_pkey"},
     "dependency_settle": {"dependency_pkey"},

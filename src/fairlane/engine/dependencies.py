@@ -51,10 +51,7 @@ def connect(tx: Transaction, task: Task, made: Sequence[Edge], parents: Mapping[
 
 def refuse_cycle(tx: Transaction, submission: Submission) -> InvalidRequest | None:
     """A task that others wait for already must not wait for one of them, however indirectly."""
-    if not tx.open_edges or not submission.depends_on:
-        return None
-    waiting = tx.connection.run_rows("dependency_children", [(submission.id, OPEN)], limit=1)
-    if not waiting:
+    if not tx.is_awaited(submission.id):
         return None
     came_from: dict[str, str] = {}
     level = list(submission.depends_on)

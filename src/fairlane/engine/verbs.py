@@ -65,6 +65,7 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
     if keys:
         tx.load_sessions(keys)
     known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
+    tx.load_awaited(s.id for s in submissions if s.depends_on)
     remembered = _remembered(tx, requests)
     answers = [_submit_one(tx, request, remembered, known, now) for request in requests]
     if keys:

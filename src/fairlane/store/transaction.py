@@ -60,6 +60,7 @@ class Transaction(Counters):
         self.wrote_output = False
         self.access_changed = False
         self._rejected: int | None = None  # how many refused submissions are kept
+        self._awaited: dict[str, bool] = {}  # whether others wait for tasks, where that was asked
         self.due_at: int | None = None
         # Parents whose edges have to follow: the state that edges leave and go to, and their own.
         self.settling: dict[str, tuple[int, int, str]] = {}
@@ -305,7 +306,22 @@ class Transaction(Counters):
         """Keep the edges of a new task: its parents and the state of each edge."""
         rows = [(child, parent, state) for parent, state in edges]
         self.connection.run_rows("dependency_insert", rows)
-        self.open_edges += sum(state == dependencies.OPEN for _, _, state in rows)
+        awaited = [parent for _, parent, state in rows if state == dependencies.OPEN]
+        self.open_edges += len(awaited)
+        self._awaited.update(dict.fromkeys(awaited, True))
+
+    def load_awaited(self, ids: Iterable[str]) -> None:
+        """Ask at once for which of many new tasks others wait already."""
+        new = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._awaited]
+        self._awaited.update(dict.fromkeys(new, False))
+        if new and self.open_edges:
+            rows = [(id_, dependencies.OPEN) for id_ in new]
+            for (id_,) in self.connection.run_rows("dependency_awaited", rows):
+                self._awaited[id_] = True
+
+    def is_awaited(self, id_: str) -> bool:
+        self.load_awaited([id_])
+        return self._awaited[id_]
 
     def edges_of(self, children: Iterable[int]) -> dict[int, dict[str, int]]:
         """The edges of each child: parent and state."""

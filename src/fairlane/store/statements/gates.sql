@@ -151,6 +151,11 @@ SELECT d.parent, d.child FROM rows
 JOIN dependency AS d ON d.parent = rows.parent AND d.state = rows.state
 LIMIT :limit
 
+-- name: dependency_awaited
+-- rows: parent text, state int
+SELECT rows.parent FROM rows
+WHERE EXISTS (SELECT 1 FROM dependency AS d WHERE d.parent = rows.parent AND d.state = rows.state)
+
 -- name: dependency_of
 -- rows: child int
 SELECT d.child, d.parent, d.state FROM rows JOIN dependency AS d ON d.child = rows.child
