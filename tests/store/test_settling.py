@@ -118,6 +118,17 @@ def test_a_step_sends_few_statements_however_large_the_family_is(
     scheduler.settle()
 
 
+def test_children_are_taken_in_without_a_question_for_each(scheduler: Scheduler) -> None:
+    submit_children(scheduler, 1)  # so that there are open edges
+    counting = CountingConnection(scheduler.engine._connect())
+    scheduler.engine._connection = cast("Any", counting)
+    answers = scheduler.apply(
+        *(Submit([submission(f"other {n}", depends_on=("parent",))]) for n in range(500))
+    ).answers
+    assert all(answer[0].state == "waiting_dependency" for answer in answers)
+    assert counting.sent < 500 + 30  # the edges of each, and what the transaction needs
+
+
 def test_the_engine_looks_again_at_once_while_something_is_left(scheduler: Scheduler) -> None:
     submit_chain(scheduler, 120)
     scheduler.fail_next()
