@@ -67,3 +67,9 @@ def test_one_agent_does_not_get_all_the_slots_with_many_hosts() -> None:
 def test_no_more_are_chosen_than_there_are_slots() -> None:
     assert webhooks.choose([(host, "@a") for host in "abc"], 2, {}, 16) == ([0, 1], [])
     assert webhooks.choose([(host, "@a") for host in "aaa"], 9, {}, 2) == ([0, 1], [2])
+
+
+def test_a_webhook_counts_for_its_host_and_for_its_agent_which_is_no_host() -> None:
+    host, sender = webhooks.target("https://Receiver.example/path", "crawler")
+    assert (host, sender) == (webhooks.host_of("https://receiver.example/"), "@crawler")
+    assert webhooks.choose([(host, sender)] * 3, 9, {sender: 2}, 9) == ([0, 1], [2])
