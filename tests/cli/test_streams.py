@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
 
+from fairlane.cli.direct import StoreBackend
 from tests.cli.conftest import Server
 from tests.cli.processes import (
     FAIRLANE,
@@ -320,6 +323,19 @@ def test_ctrl_c_ends_following_output(
     assert follow.line() == "well\n"
     assert follow.interrupt() == (130, "")
     run("cancel", task_id, *there)
+
+
+def test_a_question_that_is_cut_off_before_it_begins_does_not_complain(tmp_path: Path) -> None:
+    """As by Ctrl-C in that moment. A coroutine that nobody waited for would."""
+    client = StoreBackend(f"sqlite:///{tmp_path / 'f.db'}", create=True).client
+    client.stats()
+    client.close()
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        with pytest.raises(RuntimeError, match="Runner is closed"):
+            client.stats()
+        gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.slow

@@ -63,3 +63,30 @@ def submission(task_id: str) -> Submission:
     return Submission(
         id=task_id, kind="handler", agent="a", route="handler/work", body='{"handler":"work"}'
     )
+
+
+class Pausing(Node):
+    """A node in which the answer to the first look at a task takes its time."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.looked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def show(self, *args: Any) -> Any:
+        view = await super().show(*args)
+        self.looked.set()
+        await self.go_on.wait()
+        return view
+
+
+async def test_who_waits_when_a_node_stops_hears_of_an_end_that_came_while_it_looked() -> None:
+    node = Pausing(open_store("sqlite://:memory:"), SystemClock())
+    node.start()
+    await node.submit(Submit([submission("one")]))
+    waiting = asyncio.create_task(node.wait("one", None))
+    await node.looked.wait()
+    await node.cancel("one")
+    node.let_waiters_go()
+    node.go_on.set()
+    assert (await waiting).task.state == "cancelled"
+    node.stop()

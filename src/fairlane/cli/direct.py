@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Generator
+import inspect
+from collections.abc import AsyncIterator, Coroutine, Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from fairlane import config
@@ -31,6 +32,8 @@ from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
 from fairlane.transport import Answer, Request, Streaming
+
+T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.1  # nobody tells this process what a server beside it has done
 _SQLITE_FILE: Final = "sqlite:///"
@@ -57,7 +60,7 @@ class StoreTransport:
         self._closed = False
 
     def ask(self, request: Request) -> Answer:
-        return self._runner.run(self.answered(request))
+        return self._run(self.answered(request))
 
     async def answered(self, request: Request) -> Answer:
         """The same for who has an event loop."""
@@ -69,7 +72,7 @@ class StoreTransport:
     def stream(self, request: Request) -> Streaming:
         stack = contextlib.AsyncExitStack()
         begin = stack.enter_async_context(inside.stream(self._http, request))
-        streaming = self._runner.run(begin)
+        streaming = self._run(begin)
         pieces = self._pieces(streaming.pieces, stack)
         return Streaming(streaming.status, streaming.headers, pieces)
 
@@ -87,11 +90,19 @@ class StoreTransport:
             return await anext(pieces, None)
 
         try:
-            while (piece := self._runner.run(following())) is not None:
+            while (piece := self._run(following())) is not None:
                 yield piece
         finally:
             if not self._closed:  # or the end of the runner has taken it along
-                self._runner.run(stack.aclose())
+                self._run(stack.aclose())
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Ctrl-C may come before it has begun; it would complain that nobody waited for it."""
+        try:
+            return self._runner.run(coroutine)
+        finally:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
 
 def _policy(store: Store, node: Node) -> Policy:

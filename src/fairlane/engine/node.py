@@ -252,10 +252,11 @@ class Node:
     ) -> TaskView:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
+            drained = self.drained  # asked first: what was read before may have ended since
             view = await self.show(task_id, agent)
             left = None if end is None else end - self.clock.monotonic()
             over = view.task.terminal or view.task.state == lifecycle.PARKED
-            if over or self.drained or (left is not None and left <= 0):
+            if over or drained or (left is not None and left <= 0):
                 return view
             if self.store.shared:
                 left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
