@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fairlane.bodies import WORK_BATCH_MAX
+from fairlane.engine.node import PAGE
 from tests.http.stage import HANG, HELD, ONE, on_sqlite
 from tests.http.work import AT_ONCE, Work
 
@@ -69,6 +71,17 @@ async def test_parents_and_children_of_one_filter_are_cancelled_once_each(work: 
     assert (answer.json["matched"], answer.json["changed"]) == (4, 4)
     for one in (parent, *children):
         assert await work.types(one) == ["created", "cancelled"]
+
+
+async def test_children_count_also_where_their_parent_is_cancelled_in_another_step(
+    work: Work,
+) -> None:
+    parent = await work.submit(lane=HELD)
+    item = work.echo_item(dependsOn=[parent])
+    for _ in range(-(-PAGE // WORK_BATCH_MAX)):
+        assert (await work.batch(*[item] * WORK_BATCH_MAX)).json["rejected"] == 0
+    answer = await work.bulk("cancel", agentId=work.agent)
+    assert (answer.json["matched"], answer.json["changed"]) == (PAGE + 1, PAGE + 1)
 
 
 async def test_failed_and_cancelled_tasks_are_retried(work: Work) -> None:

@@ -55,7 +55,7 @@ class Lanes:
     async def clear(self, request: Request) -> Answer:
         name = self._name(request)
         found = await self._node.find(Filter(lane=name, states=sorted(lifecycle.IN_QUEUE)))
-        count = await self._node.for_each(lambda id_: Cancel(id_, LANE_CLEARED), found)
+        count = await self._node.for_each(lambda id_: Cancel(id_, LANE_CLEARED), found[::-1])
         return Answer(200, {"lane": name, "cancelled": count})
 
     async def _set_paused(self, request: Request, *, paused: bool) -> Answer:

@@ -174,7 +174,7 @@ class Tasks:
         return Answer(200, {"schemaVersion": 1, "reset": task.id, **_again(task)})
 
     async def cancel_many(self, request: Request) -> Answer:
-        return await self._for_each(request, Cancel, _OPEN)
+        return await self._for_each(request, Cancel, _OPEN, newest_first=True)
 
     async def retry_many(self, request: Request) -> Answer:
         return await self._for_each(request, Retry, (lifecycle.FAILED, lifecycle.CANCELLED))
@@ -188,9 +188,17 @@ class Tasks:
         return Answer(200, {"tasks": count, "dryRun": body.dry_run})
 
     async def _for_each(
-        self, request: Request, verb: Callable[[str], Any], states: Sequence[str]
+        self,
+        request: Request,
+        verb: Callable[[str], Any],
+        states: Sequence[str],
+        *,
+        newest_first: bool = False,
     ) -> Answer:
-        """Do the same to all tasks that fit a filter and are in a state where it can be done."""
+        """Do the same to all tasks that fit a filter and are in a state where it can be done.
+
+        Parents before their children, or else children before the parents that take them along.
+        """
         body = bodies.parse_many(await request.body())
         wanted = Filter(
             agent=body.agent_id,
@@ -202,7 +210,8 @@ class Tasks:
         )
         wanted = _of_caller(request, wanted)
         found = await self._node.find(wanted) if wanted.states else []
-        changed = 0 if body.dry_run else await self._node.for_each(verb, found)
+        order = found[::-1] if newest_first else found
+        changed = 0 if body.dry_run else await self._node.for_each(verb, order)
         shape = {"matched": len(found), "changed": changed, "dryRun": body.dry_run}
         return Answer(200, {**shape, "taskIds": found[:SHOWN_MAX]})
 
