@@ -7,11 +7,13 @@ so whatever waits for the clock - delays, retries, deadlines, cron jobs - waits 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
+from fairlane.core.errors import LeaseLost
 from fairlane.engine.requests import Prune, Renew
 from fairlane.worker.source import LEASE_MS
 
@@ -47,7 +49,8 @@ class MemoryFairlane(Fairlane):
         span_ms = round(seconds * 1000)
         if self._worker is not None:
             for held in self._worker.assignments:
-                await self.node.writer.ask(Renew(held.seq, held.token, span_ms + LEASE_MS))
+                with contextlib.suppress(LeaseLost):  # it has ended meanwhile
+                    await self.node.writer.ask(Renew(held.seq, held.token, span_ms + LEASE_MS))
         self.clock.advance(span_ms)
         self.node.writer.nudge()
         await self._catch_up()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fairlane.testing import ManualClock, MemoryFairlane
+from tests.fakes.waiting import eventually
 
 DAY = 86_400.0
 DOCS = Path(__file__).parents[2] / "docs" / "python.md"
@@ -79,6 +80,24 @@ async def test_a_policy_may_be_given_and_other_options_too() -> None:
         policy={"lanes": {"main": {"maxInflight": 1}}}, drain_seconds=1
     ) as app:
         assert app.node.policy.lanes["main"].max_inflight == 1
+
+
+async def test_time_can_be_moved_while_runs_come_to_their_ends() -> None:
+    async with MemoryFairlane() as app:
+        began: list[Any] = []
+        may_end = asyncio.Event()
+
+        @app.handler("work")
+        async def work(work: Any) -> str:
+            began.append(work)
+            await may_end.wait()
+            return "done"
+
+        tasks = [await app.submit(handler="work") for _ in range(5)]
+        await eventually(lambda: len(began) == 5)
+        may_end.set()  # they end while the leases of the first are renewed
+        await app.advance(1)
+        assert [await task.result() for task in tasks] == ["done"] * 5
 
 
 async def test_settling_does_not_wait_for_ever() -> None:
