@@ -12,7 +12,6 @@ import functools
 import gc
 import hashlib
 import logging
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, Self, Unpack
 
@@ -63,17 +62,14 @@ from fairlane.worker.source import EngineSource
 log = logging.getLogger("fairlane")
 
 NOT_STARTED: Final = "this Fairlane has not been started; use `async with`"
-_SWITCH_SECONDS: Final = 0.0005
 
 
 def tune() -> None:
     """Set up the process for throughput; call it once, when the program has been loaded.
 
-    The write thread gives up Python's lock in each statement and gets it back sooner from a busy
-    event loop when the switch interval is short. A scheduler makes many short-lived values and few
-    cycles: the garbage collector looks less often, and never at what was loaded at the start.
+    A scheduler makes many short-lived values and few cycles: the garbage collector looks less
+    often, and never at what was loaded at the start.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 

@@ -11,6 +11,7 @@ import pytest
 from fairlane.clock import ManualClock, SystemClock
 from fairlane.core.errors import InvalidRequest, LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
+from fairlane.engine import writer as writer_module
 from fairlane.engine.engine import Engine, Outcome
 from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
 from fairlane.engine.writer import Writer
@@ -65,8 +66,13 @@ class Desk:
         self.writer.start()
 
     def ask(self, request: Any) -> asyncio.Task[Any]:
-        """Post the request now; the answer is awaited later."""
+        """Ask in the next turn of the loop; the answer is awaited later."""
         return asyncio.ensure_future(self.writer.ask(request))
+
+    async def posted(self) -> None:
+        """Returns when the write thread has been handed what was asked."""
+        await asyncio.sleep(0)
+        await eventually(lambda: not self.writer._gathered)
 
     async def submit(self, *names: str, **fields: Any) -> list[Task]:
         request = Submit([submission(name, **fields) for name in names])
@@ -147,7 +153,7 @@ async def test_what_comes_during_a_commit_is_the_next_batch(
     await asyncio.to_thread(gate.reached.wait)
     rest = [desk.ask(Submit([submission(f"t{number}")])) for number in range(50)]
     cancel, unknown = desk.ask(Cancel("zero")), desk.ask(Cancel("nobody"))
-    await asyncio.sleep(0)
+    await desk.posted()
     gate.open()
     answers = await asyncio.gather(first, *rest)
     assert [answer[0].id for answer in answers] == ["first", *(f"t{n}" for n in range(50))]
@@ -155,6 +161,18 @@ async def test_what_comes_during_a_commit_is_the_next_batch(
     with pytest.raises(Exception, match='task "nobody" not found'):
         await unknown
     assert gate.passed == before + 2
+
+
+async def test_what_is_asked_in_one_turn_of_a_loop_is_one_batch(
+    open_desk: Callable[..., Desk],
+) -> None:
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    await desk.submit("zero")
+    before = gate.passed
+    answers = await asyncio.gather(*(desk.submit(f"t{number}") for number in range(50)))
+    assert [task.id for (task,) in answers] == [f"t{number}" for number in range(50)]
+    assert gate.passed == before + 1
 
 
 async def test_callers_in_threads_and_in_event_loops_are_served_alike(desk: Desk) -> None:
@@ -196,7 +214,7 @@ async def test_a_bad_request_does_not_spoil_its_batch(open_desk: Callable[..., D
     good = [desk.ask(Submit([submission(f"t{number}")])) for number in range(3)]
     bad = desk.ask(Submit([submission("new"), submission("taken")]))
     good += [desk.ask(Cancel("taken")), desk.ask(lease_request(5))]
-    await asyncio.sleep(0)
+    await desk.posted()
     gate.open()
     *tasks, cancelled, leased = await asyncio.gather(*good)
     assert [task[0].id for task in tasks] == ["t0", "t1", "t2"]
@@ -460,7 +478,7 @@ async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> Non
     await asyncio.to_thread(gate.reached.wait)
     late = desk.ask(Submit([submission("second", route="handler/other")]))
     later = desk.ask(lease_request(worker="later"))
-    await asyncio.sleep(0)
+    await desk.posted()
     stopping = asyncio.ensure_future(asyncio.to_thread(desk.writer.stop))
     await eventually(lambda: desk.writer._stopping)
     gate.open()
@@ -468,6 +486,37 @@ async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> Non
     assert [await lease for lease in (*waiting, later)] == [[], [], [], []]
     await stopping
     assert desk.states("first", "second") == ["queued", "queued"]
+
+
+async def test_what_was_asked_in_the_turn_in_which_it_stops_is_answered(desk: Desk) -> None:
+    await desk.submit("zero")
+    asked = desk.ask(Submit([submission("first")]))
+    await asyncio.sleep(0)
+    desk.writer.stop()  # in this very turn: the loop has not handed it over yet
+    assert [task.id for task in await asked] == ["first"]
+
+
+async def test_too_many_requests_at_once_are_refused(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "INBOX_MAX", 10)
+    gate = Gate(COMMIT)
+    desk = open_desk(gate)
+    await desk.submit("zero")
+    gate.shut()
+    busy = desk.ask(Submit([submission("busy")]))
+    await asyncio.to_thread(gate.reached.wait)
+    known = [desk.ask(Submit([submission(f"t{number}")])) for number in range(6)]
+    await desk.posted()
+    more = [desk.ask(Submit([submission(f"u{number}")])) for number in range(6)]
+    cancel = desk.ask(Cancel("zero"))  # whoever makes room is always heard
+    await desk.posted()
+    gate.open()
+    answers = await asyncio.gather(busy, *known, *more, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    assert [error.retry_after_ms for error in refused] == [1000, 1000]
+    assert answers[-2:] == refused
+    assert (await cancel).state == "cancelled"
 
 
 async def test_nothing_is_taken_in_after_the_end(desk: Desk) -> None:

@@ -1,9 +1,9 @@
 """The write thread: group commit, without artificial delay.
 
-Everything that came in while the last commit ran is the next batch. Callers are answered after
-the commit, those of one event loop in one hop. Leases that find nothing wait here and are looked at
-again whenever something may have become ready; the thread sleeps until somebody asks or something
-is due.
+Everything that came in while the last commit ran is the next batch. What an event loop asks in one
+of its turns comes in together, and is answered in one hop after the commit. Leases that find
+nothing wait here and are looked at again whenever something may have become ready; the thread
+sleeps until somebody asks or something is due.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Writer:
         self.engine = engine
         self._on_commit = on_commit
         self._inbox: deque[Ticket] = deque()
+        # What event loops have asked in their present turn; each adds to its own list.
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         self._waiting: list[Ticket] = []
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -73,6 +75,10 @@ class Writer:
         """Answer everything that has been asked, then end the thread."""
         with self._wake:
             self._stopping = True
+            for gathered in list(self._gathered.values()):
+                taken = gathered[:]  # its loop may go on adding: that comes too late
+                del gathered[: len(taken)]
+                self._inbox += taken
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
@@ -91,7 +97,11 @@ class Writer:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._post(Ticket(request, future, loop))
+        ticket = Ticket(request, future, loop)
+        if isinstance(request, Lease):
+            self._post([ticket])  # at once, where `withdraw` finds it
+        else:
+            self._gather(ticket, loop)
         try:
             return await future
         except asyncio.CancelledError:
@@ -101,19 +111,18 @@ class Writer:
 
     def ask_and_wait(self, request: Any) -> Any:
         ticket = _of_thread(request)
-        self._post(ticket)
+        self._post([ticket])
         return ticket.future.result()
 
     def tell(self, request: Any) -> None:
         """Have it done; nobody waits for the answer."""
         with contextlib.suppress(StoreUnavailable):
-            self._post(_of_thread(request))
+            self._post([_of_thread(request)])
 
     def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
         """The answers to several requests in one go; errors are answers here."""
         tickets = [_of_thread(request) for request in requests]
-        for ticket in tickets:
-            self._post(ticket)
+        self._post(tickets)
         answers = []
         for ticket in tickets:
             error = ticket.future.exception()
@@ -142,17 +151,33 @@ class Writer:
         _answer((ticket, []) for ticket in mine)
         return len(mine)
 
-    def _post(self, ticket: Ticket) -> None:
+    def _gather(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
+        """Keep it for whatever else the loop asks in this turn. Woken by the first one, the write
+        thread would fight with the others for Python's lock and begin with a batch of one.
+        """
+        gathered = self._gathered.get(loop)
+        if gathered is None:
+            gathered = self._gathered[loop] = []
+            loop.call_soon(self._hand_over, loop)
+        if len(self._inbox) + len(gathered) >= INBOX_MAX and isinstance(ticket.request, _ADMITS):
+            raise StoreUnavailable(
+                "the scheduler is overloaded; try again later", retry_after_ms=1000
+            )
+        gathered.append(ticket)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        tickets = self._gathered.pop(loop)
+        try:
+            self._post(tickets)
+        except StoreUnavailable as error:
+            _settle([(ticket.future, error) for ticket in tickets], self.give_back)
+
+    def _post(self, tickets: list[Ticket]) -> None:
         with self._lock:
-            if self._stopping:
+            if self._stopping and tickets:
                 raise StoreUnavailable("the scheduler has stopped")
-            if len(self._inbox) >= INBOX_MAX and isinstance(ticket.request, _ADMITS):
-                raise StoreUnavailable(
-                    "the scheduler is overloaded; try again later", retry_after_ms=1000
-                )
-            self._inbox.append(ticket)
-            if len(self._inbox) == 1:
-                self._wake.notify()
+            self._inbox += tickets
+            self._wake.notify()
             if self._begins_asked:
                 self._begins_asked = False
                 self._thread.start()
