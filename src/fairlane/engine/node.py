@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -142,15 +142,19 @@ class Node:
     def stream_clients(self) -> int:
         return len(self._followers)
 
-    async def submit(self, request: Submit | UseTemplate | Enqueue) -> list[Any]:
+    def submit(self, request: Submit | UseTemplate | Enqueue) -> Coroutine[Any, Any, list[Any]]:
         """A task or an error per submission."""
         if self.draining:
             raise Draining("the server is stopping; submit to another one or try again later")
         if self.tracer is None:
-            answers: list[Any] = await self.writer.ask(request)
-            return answers
-        with self.tracer.span(tracing.SUBMIT) as span:
-            answers = await self.writer.ask(_traced(request, span.traceparent))
+            return self.writer.ask(request)
+        return self._traced_submit(self.tracer, request)
+
+    async def _traced_submit(
+        self, tracer: Tracer, request: Submit | UseTemplate | Enqueue
+    ) -> list[Any]:
+        with tracer.span(tracing.SUBMIT) as span:
+            answers: list[Any] = await self.writer.ask(_traced(request, span.traceparent))
             _describe(span, answers)
             return answers
 

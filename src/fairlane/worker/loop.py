@@ -64,7 +64,7 @@ class _Run:
     async def start(self) -> None:
         if not self.started:
             self._count_time(None)  # the wait for the record is not work
-            await _repeated(lambda: self._source.start(self.assignment), tries=START_TRIES)
+            await _repeated(self._source.start, self.assignment, tries=START_TRIES)
             self.started = True
             self._count_time(self.work.timeout_ms)
 
@@ -142,7 +142,7 @@ class _Reports:
                     await self._ending.wait()
             part, reports = next(self._parts), self._taken()
             try:
-                await _repeated(partial(self._keep, part, reports), tries=START_TRIES)
+                await _repeated(self._keep, part, reports, tries=START_TRIES)
             except FairlaneError as error:
                 task_id = self._assignment.work.task_id
                 log.warning("a report about task %s is lost: %s", task_id, error)
@@ -362,7 +362,7 @@ class Loop:
             log.exception("task %s: its executor broke", run.work.task_id)
             await self._fail(run, failures.from_exception(error))
         else:
-            await _repeated(lambda: self._source.complete(run.assignment, result))
+            await _repeated(self._source.complete, run.assignment, result)
 
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
         if run.ended:
@@ -396,19 +396,15 @@ class Loop:
         if run.interrupted and may_have_happened and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
         else:
-            await _repeated(lambda: self._source.release(run.assignment))
+            await _repeated(self._source.release, run.assignment)
 
     async def _fail(self, run: _Run, error: ExecutionFailed) -> None:
         if run.span is not None:
             run.span.fail(error.message)
-        await _repeated(
-            lambda: self._source.fail(
-                run.assignment,
-                error.message,
-                retryable=error.retryable,
-                retry_after_ms=error.retry_after_ms,
-            )
+        fail = partial(
+            self._source.fail, retryable=error.retryable, retry_after_ms=error.retry_after_ms
         )
+        await _repeated(fail, run.assignment, error.message)
 
     def _renew(self) -> None:
         while not self._ended.wait(self._renew_seconds):
@@ -424,16 +420,20 @@ class Loop:
                 self.stop_runs((a.seq, a.token) for a in over)
 
 
-async def _repeated(send: Callable[[], Awaitable[None]], *, tries: int | None = None) -> None:
+async def _repeated(
+    send: Callable[..., Awaitable[None]], *what: Any, tries: int | None = None
+) -> None:
     """Repeat while the store is away. A report has no limit: the work has been done, and it stands
     until the lease is lost.
     """
-    for attempt in itertools.count(1):
+    attempt = 1
+    while True:
         try:
-            await send()
+            await send(*what)
         except StoreUnavailable:
             if attempt == tries:
                 raise
             await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(attempt, 10), PAUSE_SECONDS_MAX))
+            attempt += 1
         else:
-            break
+            return
