@@ -63,7 +63,7 @@ def moment(when: str | datetime | None) -> str | None:
 
 def refuse_unknown(verb: str, fields: Iterable[str], known: Mapping[str, Any]) -> None:
     """Raise `TypeError` for a name that is no argument, as a call does."""
-    unknown = next((name for name in fields if name not in known), None)
-    if unknown is not None:
-        hint = nearest(unknown, known)
-        raise TypeError(f"{verb}() got an unexpected keyword argument '{unknown}'{hint}")
+    for name in fields:
+        if name not in known:
+            hint = nearest(name, known)
+            raise TypeError(f"{verb}() got an unexpected keyword argument '{name}'{hint}")

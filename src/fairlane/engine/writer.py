@@ -75,10 +75,7 @@ class Writer:
         """Answer everything that has been asked, then end the thread."""
         with self._wake:
             self._stopping = True
-            for gathered in list(self._gathered.values()):
-                taken = gathered[:]  # its loop may go on adding: that comes too late
-                del gathered[: len(taken)]
-                self._inbox += taken
+            self._take_gathered()
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
@@ -97,11 +94,7 @@ class Writer:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        ticket = Ticket(request, future, loop)
-        if isinstance(request, Lease):
-            self._post([ticket])  # at once, where `withdraw` finds it
-        else:
-            self._gather(ticket, loop)
+        self._gather(Ticket(request, future, loop), loop)
         try:
             return await future
         except asyncio.CancelledError:
@@ -145,6 +138,7 @@ class Writer:
             return _is_lease_of(ticket, worker) and agent in (None, ticket.request.agent)
 
         with self._wake:
+            self._take_gathered()
             mine = [t for t in (*self._waiting, *self._inbox) if is_mine(t)]
             self._waiting = [t for t in self._waiting if not is_mine(t)]
             self._inbox = deque(t for t in self._inbox if not is_mine(t))
@@ -166,21 +160,33 @@ class Writer:
         gathered.append(ticket)
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        tickets = self._gathered.pop(loop)
-        try:
-            self._post(tickets)
-        except StoreUnavailable as error:
-            _settle([(ticket.future, error) for ticket in tickets], self.give_back)
+        with self._lock:
+            tickets = self._gathered.pop(loop)
+            stopped = self._stopping
+            if not stopped:
+                self._receive(tickets)
+        if stopped:
+            _settle([(ticket.future, _stopped()) for ticket in tickets], self.give_back)
 
     def _post(self, tickets: list[Ticket]) -> None:
         with self._lock:
-            if self._stopping and tickets:
-                raise StoreUnavailable("the scheduler has stopped")
-            self._inbox += tickets
-            self._wake.notify()
-            if self._begins_asked:
-                self._begins_asked = False
-                self._thread.start()
+            if self._stopping:
+                raise _stopped()
+            self._receive(tickets)
+
+    def _receive(self, tickets: list[Ticket]) -> None:
+        """With the lock, as below."""
+        self._inbox += tickets
+        self._wake.notify()
+        if self._begins_asked:
+            self._begins_asked = False
+            self._thread.start()
+
+    def _take_gathered(self) -> None:
+        for gathered in list(self._gathered.values()):
+            taken = gathered[:]  # its loop may go on adding, which comes later then
+            del gathered[: len(taken)]
+            self._inbox += taken
 
     def _run(self) -> None:
         while (batch := self._collect()) is not None:
@@ -318,6 +324,10 @@ class Writer:
             else:
                 return
         _answer((ticket, []) for ticket in late)
+
+
+def _stopped() -> StoreUnavailable:
+    return StoreUnavailable("the scheduler has stopped")
 
 
 def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
