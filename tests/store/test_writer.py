@@ -496,6 +496,16 @@ async def test_what_was_asked_in_the_turn_in_which_it_stops_is_answered(desk: De
     assert [task.id for task in await asked] == ["first"]
 
 
+async def test_what_was_asked_of_a_writer_that_had_not_begun_is_answered(store: Store) -> None:
+    writer = Writer(Engine(store, SystemClock(), name="node"))
+    writer.start(look=False)
+    asked = asyncio.ensure_future(writer.ask(Submit([submission("first")])))
+    await asyncio.sleep(0)
+    writer.stop()
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert [task.id for task in await asked] == ["first"]
+
+
 async def test_too_many_requests_at_once_are_refused(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:

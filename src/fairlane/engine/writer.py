@@ -176,6 +176,8 @@ class Writer:
 
     def _receive(self, tickets: list[Ticket]) -> None:
         """With the lock, as below."""
+        if not tickets:
+            return
         self._inbox += tickets
         self._wake.notify()
         if self._begins_asked:
@@ -186,7 +188,7 @@ class Writer:
         for gathered in list(self._gathered.values()):
             taken = gathered[:]  # its loop may go on adding, which comes later then
             del gathered[: len(taken)]
-            self._inbox += taken
+            self._receive(taken)
 
     def _run(self) -> None:
         while (batch := self._collect()) is not None:
