@@ -356,8 +356,6 @@ class Fairlane(AsyncVerbs):
 class TaskHandle:
     """A submitted task, from the side of who submitted it."""
 
-    __slots__ = ("_app", "id", "position")
-
     def __init__(self, app: Fairlane, task: Task) -> None:
         self.id = task.id
         self.position = task.position

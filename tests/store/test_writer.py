@@ -506,6 +506,45 @@ async def test_what_was_asked_of_a_writer_that_had_not_begun_is_answered(store: 
         assert [task.id for task in await asked] == ["first"]
 
 
+async def test_a_writer_that_cannot_begin_says_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    writer = Writer(Engine(store, SystemClock(), name="node"))
+    writer.start(look=False)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    asked = asyncio.ensure_future(writer.ask(Submit([submission("first")])))
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await asked
+    monkeypatch.undo()
+    assert [task.id for task in await writer.ask(Submit([submission("second")]))] == ["second"]
+    await asyncio.to_thread(writer.stop)
+
+
+async def test_what_a_loop_asked_in_its_last_turn_is_done(desk: Desk) -> None:
+    """Nobody is there to be answered, but it has been asked."""
+
+    def ask_and_close() -> None:
+        loop = asyncio.new_event_loop()
+
+        async def ask() -> asyncio.Task[Any]:
+            return loop.create_task(desk.writer.ask(Submit([submission("first")])))
+
+        asked: Any = loop.run_until_complete(ask())
+        assert not asked.done()
+        asked._log_destroy_pending = False  # that nobody ends it is the point
+        loop.close()
+
+    await asyncio.to_thread(ask_and_close)
+    assert desk.writer._gathered, "the loop has handed it over itself"
+    await desk.submit("second")  # whoever comes next brings it along
+    await eventually(lambda: desk.states("first", "second") == ["queued", "queued"])
+    assert not desk.writer._gathered
+
+
 async def test_too_many_requests_at_once_are_refused(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +566,23 @@ async def test_too_many_requests_at_once_are_refused(
     assert [error.retry_after_ms for error in refused] == [1000, 1000]
     assert answers[-2:] == refused
     assert (await cancel).state == "cancelled"
+
+
+@pytest.mark.parametrize("how", ["withdraw", "stop"])
+async def test_who_asks_after_the_end_is_told_so_whatever_else_is_asked(
+    desk: Desk, how: str
+) -> None:
+    await desk.submit("first")
+    desk.writer.stop()
+    late = desk.ask(Cancel("first"))
+    await asyncio.sleep(0)
+    if how == "withdraw":
+        desk.writer.withdraw(None)
+    else:
+        desk.writer.stop()
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(StoreUnavailable, match="the scheduler has stopped"):
+            await late
 
 
 async def test_nothing_is_taken_in_after_the_end(desk: Desk) -> None:

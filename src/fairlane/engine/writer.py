@@ -1,7 +1,7 @@
 """The write thread: group commit, without artificial delay.
 
 Everything that came in while the last commit ran is the next batch. What an event loop asks in one
-of its turns comes in together, and is answered in one hop after the commit. Leases that find
+of its turns comes in together; the answers of a commit go to each loop in one hop. Leases that find
 nothing wait here and are looked at again whenever something may have become ready; the thread
 sleeps until somebody asks or something is due.
 """
@@ -74,8 +74,8 @@ class Writer:
     def stop(self) -> None:
         """Answer everything that has been asked, then end the thread."""
         with self._wake:
-            self._stopping = True
             self._take_gathered()
+            self._stopping = True
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
@@ -151,8 +151,8 @@ class Writer:
         """
         gathered = self._gathered.get(loop)
         if gathered is None:
-            gathered = self._gathered[loop] = []
             loop.call_soon(self._hand_over, loop)
+            gathered = self._gathered[loop] = []
         if len(self._inbox) + len(gathered) >= INBOX_MAX and isinstance(ticket.request, _ADMITS):
             raise StoreUnavailable(
                 "the scheduler is overloaded; try again later", retry_after_ms=1000
@@ -161,34 +161,40 @@ class Writer:
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            tickets = self._gathered.pop(loop)
-            stopped = self._stopping
-            if not stopped:
+            tickets = self._gathered.pop(loop, [])
+            try:
                 self._receive(tickets)
-        if stopped:
-            _settle([(ticket.future, _stopped()) for ticket in tickets], self.give_back)
+            except (StoreUnavailable, RuntimeError) as error:  # the thread may be unable to begin
+                _settle([(ticket.future, error) for ticket in tickets], self.give_back)
+            if self._gathered:
+                self._take_gathered()
 
     def _post(self, tickets: list[Ticket]) -> None:
         with self._lock:
-            if self._stopping:
-                raise _stopped()
             self._receive(tickets)
 
     def _receive(self, tickets: list[Ticket]) -> None:
         """With the lock, as below."""
         if not tickets:
             return
+        if self._stopping:
+            raise StoreUnavailable("the scheduler has stopped")
+        if self._begins_asked:
+            self._thread.start()
+            self._begins_asked = False
         self._inbox += tickets
         self._wake.notify()
-        if self._begins_asked:
-            self._begins_asked = False
-            self._thread.start()
 
     def _take_gathered(self) -> None:
-        for gathered in list(self._gathered.values()):
-            taken = gathered[:]  # its loop may go on adding, which comes later then
+        """What loops have not handed over yet, and what closed ones never will."""
+        if self._stopping:
+            return
+        for loop, gathered in list(self._gathered.items()):
+            taken = gathered[:]  # the loop may go on adding, which comes later then
             del gathered[: len(taken)]
             self._receive(taken)
+            if loop.is_closed():
+                del self._gathered[loop]
 
     def _run(self) -> None:
         while (batch := self._collect()) is not None:
@@ -326,10 +332,6 @@ class Writer:
             else:
                 return
         _answer((ticket, []) for ticket in late)
-
-
-def _stopped() -> StoreUnavailable:
-    return StoreUnavailable("the scheduler has stopped")
 
 
 def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
