@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.postgres import new_database, running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# How long an example takes says more about the machine than about what is tested.
+settings.register_profile("fairlane", deadline=None)
+settings.load_profile("fairlane")
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES_MIN = 4 << 30

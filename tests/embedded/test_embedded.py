@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ from fairlane.bodies import TaskBody
 from fairlane.calling import given
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
+from fairlane.engine.views import READERS
 from fairlane.messages import MessageBody
 from fairlane.verbs import MessageFields, TaskFields, task_body
 from tests.fakes.chat_agent import ChatAgent, Script
 from tests.fakes.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from fairlane.worker.executors.base import Work
 
@@ -302,6 +304,28 @@ async def test_a_stream_ends_with_the_node() -> None:
         reading = asyncio.create_task(_all(events))
     async with asyncio.timeout(60):
         assert await reading == []
+
+
+async def test_a_stream_ends_with_a_node_that_stops_while_it_reads() -> None:
+    go = threading.Event()
+    async with Fairlane(MEMORY, drain_seconds=0) as app:
+        views = app.node.views
+        events = app.events()
+        await app.submit(handler="nobody")
+        assert (await anext(events))["type"] == "task.created"
+        busy = [asyncio.create_task(views.read(go.wait, 60)) for _ in range(READERS)]
+        reading = asyncio.create_task(_all(events))
+        await eventually(lambda: views._threads._work_queue.qsize() > 0)  # its look has to wait
+        letting_go = asyncio.create_task(_when(lambda: views._threads._shutdown, go.set))
+    await letting_go
+    async with asyncio.timeout(60):
+        assert await reading == []
+    assert all(await asyncio.gather(*busy))
+
+
+async def _when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
+    await eventually(condition)
+    act()
 
 
 async def _all(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:

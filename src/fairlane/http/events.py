@@ -8,13 +8,14 @@ the node's bell; on a shared store they also look by themselves now and then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from fairlane import wire
 from fairlane.core import events, lifecycle
 from fairlane.core.access import Scope
-from fairlane.core.errors import InvalidRequest
+from fairlane.core.errors import Draining, InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.views import EventFilter, EventView, Piece
@@ -58,12 +59,12 @@ class Events:
             return await self._page(wanted, after or 0, query)
         if after is None:
             after = await self._node.views.read(self._node.views.last_event)
-        return Stream(self._follow(wanted, after))
+        return Stream(_until_stopped(self._follow(wanted, after)))
 
     async def pulse(self, request: Request) -> Stream:
         """That something has happened, seldom enough to be cheap however much happens."""
         request.query()
-        return Stream(self._beat())
+        return Stream(_until_stopped(self._beat()))
 
     async def of_task(self, request: Request) -> Answer:
         request.query()
@@ -79,7 +80,7 @@ class Events:
         query = request.query("follow")
         view = await self._node.show(request.path["id"], request.caller.agent)
         if request.wants_events() or query.get("follow") in ("1", "true"):
-            return Stream(self._follow_output(view.task.id, view.task.seq))
+            return Stream(_until_stopped(self._follow_output(view.task.id, view.task.seq)))
         pieces = [piece async for piece in self._pieces(view.task.seq)]
         newest = [piece for piece in pieces if piece.token == pieces[-1].token]
         text = "".join(piece.text for piece in newest)
@@ -193,6 +194,13 @@ class Events:
             told = await waiter.wait(min(left, self._look_seconds or left))
             if told or await self._node.views.read(news):
                 return
+
+
+async def _until_stopped(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream ends with its node, also when that stops while the stream looks for more."""
+    with contextlib.suppress(Draining):
+        async for piece in pieces:
+            yield piece
 
 
 def _types(text: str) -> list[str] | None:
