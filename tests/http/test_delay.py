@@ -85,12 +85,15 @@ async def test_a_delayed_task_holds_no_slot_and_no_place(work: Work) -> None:
 async def test_delayed_tasks_run_in_the_order_of_their_moments(work: Work) -> None:
     async def run(seconds: float) -> None:
         before = len(work.numbers())
-        moments = {n: after(seconds + 0.15 * n) for n in (3, 1, 2)}
-        ids = [await work.submit(lane=ONE, runAt=at, params={"n": n}) for n, at in moments.items()]
+        moments = {n: after(seconds + seconds * n / 2) for n in (3, 1, 2)}
+        ids = {n: await work.submit(lane=ONE, runAt=moments[n], params={"n": n}) for n in moments}
         try:
             await waiting(work, ids[1])
         finally:  # a scene that came too late must not end in the next one
-            await work.api.ended(*ids)
+            await work.api.ended(*ids.values())
+        for n in (1, 2):
+            if (await work.api.show(ids[n]))["startedAt"] >= moments[n + 1]:
+                raise TooLate("two moments had come before anybody looked")
         assert work.numbers()[before:] == [1, 2, 3]
 
     await in_time(run)
