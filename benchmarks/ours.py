@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from benchmarks.servers import WIDE_OPEN, fairlane_server, stub_instance
+from benchmarks.servers import WIDE_OPEN, fairlane_server, memory_mb, stub_instance
 from fairlane.app import Fairlane, tune
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
@@ -220,7 +219,7 @@ def _flat(words: Sequence[str]) -> list[Row]:
         for engine, agents, lease, cycle in zip(engines, sizes, leases, cycles, strict=True):
             for number in range(15):
                 _turn(engine, agents, lease if number >= 5 else [], cycle if number >= 5 else [])
-    rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    rss_mb = round(memory_mb("VmHWM"))
     turns = [[median(lease[at : at + 10]) for at in range(0, len(lease), 10)] for lease in leases]
     return [
         {

@@ -77,13 +77,20 @@ class Server:
         return result
 
     def rss_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+        return memory_mb("VmRSS", str(self.process.pid))
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / 100
+
+
+def memory_mb(what: str, process: str = "self") -> float:
+    """As the kernel tells it: VmRSS is now, VmHWM the most there was. The most that `getrusage`
+    tells is of the parent, if that was larger when it started this process.
+    """
+    status = Path(f"/proc/{process}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(what))
+    return int(line.split()[1]) / 1024
 
 
 @contextmanager
