@@ -11,10 +11,9 @@ import pytest
 from fairlane.clock import ManualClock, SystemClock
 from fairlane.core.errors import InvalidRequest, LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
-from fairlane.engine import writer as writer_module
 from fairlane.engine.engine import Engine, Outcome
 from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
-from fairlane.engine.writer import Writer
+from fairlane.engine.writer import INBOX_MAX, Writer
 from fairlane.store.base import ConnectionLost
 from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time
 from tests.store.faults import BEGIN, COMMIT, COMMITTED, WatchedConnection, WatchedStore
@@ -69,10 +68,16 @@ class Desk:
         """Ask in the next turn of the loop; the answer is awaited later."""
         return asyncio.ensure_future(self.writer.ask(request))
 
-    async def posted(self) -> None:
-        """Returns when the write thread has been handed what was asked."""
-        await asyncio.sleep(0)
-        await eventually(lambda: not self.writer._gathered)
+    async def posted(self, count: int) -> None:
+        """Returns when so many requests wait for the write thread, which is held up."""
+        await eventually(lambda: self.writer.backlog == count)
+
+    async def hold(self, gate: Gate, request: Any) -> asyncio.Task[Any]:
+        """Hold the write thread up in the commit of `request`."""
+        gate.shut()
+        asked = self.ask(request)
+        await asyncio.to_thread(gate.reached.wait)
+        return asked
 
     async def submit(self, *names: str, **fields: Any) -> list[Task]:
         request = Submit([submission(name, **fields) for name in names])
@@ -134,6 +139,11 @@ def desk(open_desk: Callable[..., Desk]) -> Desk:
     return open_desk()
 
 
+def in_the_same_turn(act: Callable[[], object]) -> None:
+    """Do it right after what has been asked, before the loop has handed that over."""
+    asyncio.get_running_loop().call_soon(act)
+
+
 def names(grants: list[Grant]) -> list[str]:
     return [grant.task.id for grant in grants]
 
@@ -148,12 +158,10 @@ async def test_what_comes_during_a_commit_is_the_next_batch(
     desk = open_desk(gate)
     await desk.submit("zero")
     before = gate.passed
-    gate.shut()
-    first = desk.ask(Submit([submission("first")]))
-    await asyncio.to_thread(gate.reached.wait)
+    first = await desk.hold(gate, Submit([submission("first")]))
     rest = [desk.ask(Submit([submission(f"t{number}")])) for number in range(50)]
     cancel, unknown = desk.ask(Cancel("zero")), desk.ask(Cancel("nobody"))
-    await desk.posted()
+    await desk.posted(52)
     gate.open()
     answers = await asyncio.gather(first, *rest)
     assert [answer[0].id for answer in answers] == ["first", *(f"t{n}" for n in range(50))]
@@ -208,13 +216,11 @@ async def test_a_bad_request_does_not_spoil_its_batch(open_desk: Callable[..., D
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     await desk.submit("taken")
-    gate.shut()
-    first = desk.ask(Submit([submission("first")]))
-    await asyncio.to_thread(gate.reached.wait)
+    first = await desk.hold(gate, Submit([submission("first")]))
     good = [desk.ask(Submit([submission(f"t{number}")])) for number in range(3)]
     bad = desk.ask(Submit([submission("new"), submission("taken")]))
     good += [desk.ask(Cancel("taken")), desk.ask(lease_request(5))]
-    await desk.posted()
+    await desk.posted(6)
     gate.open()
     *tasks, cancelled, leased = await asyncio.gather(*good)
     assert [task[0].id for task in tasks] == ["t0", "t1", "t2"]
@@ -364,9 +370,7 @@ async def test_a_lease_can_be_withdrawn_before_it_was_looked_at(
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     await desk.submit("first")
-    gate.shut()
-    busy = desk.ask(Submit([submission("second")]))
-    await asyncio.to_thread(gate.reached.wait)
+    busy = await desk.hold(gate, Submit([submission("second")]))
     mine = desk.ask(lease_request(worker="mine"))
     await asyncio.sleep(0)
     desk.writer.withdraw("mine")
@@ -383,9 +387,7 @@ async def test_what_was_granted_to_a_withdrawn_worker_goes_back(
     gate = Gate(moment)
     desk = open_desk(gate)
     mine = await desk.lease(worker="mine")
-    gate.shut()
-    submitted = desk.ask(Submit([submission("first")]))
-    await asyncio.to_thread(gate.reached.wait)
+    submitted = await desk.hold(gate, Submit([submission("first")]))
     desk.writer.withdraw("mine")
     assert await mine == []
     gate.open()
@@ -408,9 +410,7 @@ async def test_what_was_granted_to_a_caller_that_left_meanwhile_goes_back(
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     gone = await desk.lease()
-    gate.shut()
-    submitted = desk.ask(Submit([submission("first")]))
-    await asyncio.to_thread(gate.reached.wait)
+    submitted = await desk.hold(gate, Submit([submission("first")]))
     gone.cancel()
     await asyncio.sleep(0)
     gate.open()
@@ -473,12 +473,10 @@ async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> Non
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     waiting = [await desk.lease(worker=f"w{number}") for number in range(3)]
-    gate.shut()
-    busy = desk.ask(Submit([submission("first", route="handler/other")]))
-    await asyncio.to_thread(gate.reached.wait)
+    busy = await desk.hold(gate, Submit([submission("first", route="handler/other")]))
     late = desk.ask(Submit([submission("second", route="handler/other")]))
     later = desk.ask(lease_request(worker="later"))
-    await desk.posted()
+    await desk.posted(2)
     stopping = asyncio.ensure_future(asyncio.to_thread(desk.writer.stop))
     await eventually(lambda: desk.writer._stopping)
     gate.open()
@@ -491,8 +489,7 @@ async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> Non
 async def test_what_was_asked_in_the_turn_in_which_it_stops_is_answered(desk: Desk) -> None:
     await desk.submit("zero")
     asked = desk.ask(Submit([submission("first")]))
-    await asyncio.sleep(0)
-    desk.writer.stop()  # in this very turn: the loop has not handed it over yet
+    in_the_same_turn(desk.writer.stop)
     assert [task.id for task in await asked] == ["first"]
 
 
@@ -500,26 +497,21 @@ async def test_what_was_asked_of_a_writer_that_had_not_begun_is_answered(store: 
     writer = Writer(Engine(store, SystemClock(), name="node"))
     writer.start(look=False)
     asked = asyncio.ensure_future(writer.ask(Submit([submission("first")])))
-    await asyncio.sleep(0)
-    writer.stop()
+    in_the_same_turn(writer.stop)
     async with asyncio.timeout(WAIT_SECONDS):
         assert [task.id for task in await asked] == ["first"]
 
 
-async def test_a_writer_that_cannot_begin_says_so(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+async def test_a_writer_that_cannot_begin_says_so(store: Store) -> None:
     writer = Writer(Engine(store, SystemClock(), name="node"))
     writer.start(look=False)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    asked = asyncio.ensure_future(writer.ask(Submit([submission("first")])))
-    async with asyncio.timeout(WAIT_SECONDS):
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            await asked
-    monkeypatch.undo()
+    usual = threading.stack_size(1 << 50)  # more than any machine has room for
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await writer.ask(Submit([submission("first")]))
+    finally:
+        threading.stack_size(usual)
     assert [task.id for task in await writer.ask(Submit([submission("second")]))] == ["second"]
     await asyncio.to_thread(writer.stop)
 
@@ -545,27 +537,24 @@ async def test_what_a_loop_asked_in_its_last_turn_is_done(desk: Desk) -> None:
     assert not desk.writer._gathered
 
 
-async def test_too_many_requests_at_once_are_refused(
-    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_module, "INBOX_MAX", 10)
+async def test_too_many_requests_at_once_are_refused(open_desk: Callable[..., Desk]) -> None:
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     await desk.submit("zero")
-    gate.shut()
-    busy = desk.ask(Submit([submission("busy")]))
-    await asyncio.to_thread(gate.reached.wait)
-    known = [desk.ask(Submit([submission(f"t{number}")])) for number in range(6)]
-    await desk.posted()
-    more = [desk.ask(Submit([submission(f"u{number}")])) for number in range(6)]
+    busy = await desk.hold(gate, Submit([submission("busy")]))
+    others = [Cancel("nobody")] * (INBOX_MAX - 1)
+    asked = asyncio.ensure_future(asyncio.to_thread(desk.writer.ask_all_and_wait, others))
+    await desk.posted(INBOX_MAX - 1)
+    last, refused = (desk.ask(Submit([submission(name)])) for name in ("last", "refused"))
     cancel = desk.ask(Cancel("zero"))  # whoever makes room is always heard
-    await desk.posted()
+    await desk.posted(INBOX_MAX + 1)
     gate.open()
-    answers = await asyncio.gather(busy, *known, *more, return_exceptions=True)
-    refused = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
-    assert [error.retry_after_ms for error in refused] == [1000, 1000]
-    assert answers[-2:] == refused
+    with pytest.raises(StoreUnavailable, match="overloaded") as error:
+        await refused
+    assert error.value.retry_after_ms == 1000
+    assert [task.id for task in [*await busy, *await last]] == ["busy", "last"]
     assert (await cancel).state == "cancelled"
+    assert {answer.code for answer in await asked} == {"not_found"}
 
 
 @pytest.mark.parametrize("how", ["withdraw", "stop"])
@@ -575,11 +564,7 @@ async def test_who_asks_after_the_end_is_told_so_whatever_else_is_asked(
     await desk.submit("first")
     desk.writer.stop()
     late = desk.ask(Cancel("first"))
-    await asyncio.sleep(0)
-    if how == "withdraw":
-        desk.writer.withdraw(None)
-    else:
-        desk.writer.stop()
+    in_the_same_turn(desk.writer.stop if how == "stop" else lambda: desk.writer.withdraw(None))
     async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(StoreUnavailable, match="the scheduler has stopped"):
             await late

@@ -191,8 +191,8 @@ class Writer:
             return
         for loop, gathered in list(self._gathered.items()):
             taken = gathered[:]  # the loop may go on adding, which comes later then
-            del gathered[: len(taken)]
             self._receive(taken)
+            del gathered[: len(taken)]
             if loop.is_closed():
                 del self._gathered[loop]
 
