@@ -84,18 +84,20 @@ clean: ## remove everything that was made here
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- environments -------------------------------------------------------------------------------
+# A lock names every package it needs, so pip must not resolve anything: older versions of pip pick
+# the newest release for a requirement with an extra (coverage[toml]) and then refuse its hash.
 
 $(VENV)/.run: requirements/runtime.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $<
+	$(BIN)/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
-	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $<
+	$(BIN)/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
 	@touch $@
 
 $(VENV)-peers/.peers: requirements/peers.txt | $(VENV)-peers/bin/python
-	$(VENV)-peers/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	$(VENV)-peers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
 	@touch $@
 
 $(VENV)-lock/.uv: | $(VENV)-lock/bin/python
