@@ -16,6 +16,7 @@ import termios
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.fakes.signals import heed_signals
 from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def run_on_terminal(
         cwd=folder,
         env=environment(**(variables or {})),
         start_new_session=True,
+        preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock
     )
     os.close(theirs)
     terminal = Terminal(_process=process, _keys=ours)

@@ -25,6 +25,7 @@ from tests.cli.processes import (
     running_server,
 )
 from tests.fakes.ports import lasting_port
+from tests.fakes.signals import heed_signals
 from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Follow:
             text=True,
             cwd=folder,
             env=environment(),
+            preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock
         )
 
     def line(self) -> str:

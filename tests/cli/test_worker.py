@@ -11,6 +11,7 @@ import pytest
 
 from fairlane.client import Client
 from tests.cli.processes import FAIRLANE, environment
+from tests.fakes.signals import heed_signals
 from tests.fakes.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def running(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         cwd=folder,
         env=environment(),
+        preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tests.fakes.signals import heed_signals
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
@@ -45,6 +47,7 @@ class Program:
         """`ready` matches what it prints when it can be used; group 1 is its address."""
         self.name = name
         self.url = ""
+        self.before: Callable[[], None] = heed_signals  # in the new process, first
         self._command = command
         self._ready = re.compile(ready)
         self._folder = folder
@@ -76,6 +79,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the tests
+                preexec_fn=self.before,  # noqa: PLW1509 - it takes no lock
             )
         if self._file_bytes_max is not None:
             self.limit_files(self._file_bytes_max)
@@ -199,7 +203,7 @@ class Programs:
 
 def _environment() -> dict[str, str]:
     """Ours without settings of Fairlane, and with the tests to import."""
-    ours = ("FAIRLANE_", "TASK_QUEUE_")
+    ours = ("FAIRLANE_", "GOCLAW_LANE_", "TASK_QUEUE_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from tests.fakes.signals import heed_signals
 from tests.http.api import Api
 
 START_SECONDS_MAX = 60.0
@@ -102,6 +103,7 @@ class Server:
                 text=True,
                 cwd=self.folder,
                 env=self._environment,
+                preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock
             )
 
     def signal(self, number: int = signal.SIGTERM) -> None:
