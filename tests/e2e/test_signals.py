@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import checks
 from tests.e2e.asking import Asker
 from tests.e2e.processes import until
+from tests.fakes.signals import ignore_like_nohup
 from tests.fakes.waiting import WAIT_SECONDS, steadily, within
 
 if TYPE_CHECKING:
@@ -186,6 +187,38 @@ async def test_a_second_signal_ends_it_at_once(programs: Programs, store_url: st
         assert found[names[-1]] == ("running", 1)
 
     await steadily(end)
+
+
+async def test_closing_the_terminal_drains(programs: Programs, store_url: str) -> None:
+    tabs = programs.tab_instance("tab")
+    await tabs.start()
+    server = programs.server(store_url, "--instance", tabs.url, "--drain-seconds", "600")
+    await server.start()
+    async with Asker(server) as asker:
+        running = await hanging(asker, "running", tab="tab")
+        await asker.until_tasks(running, state="running")
+        server.send(signal.SIGHUP)
+        await until_stopping(server)
+        server.send(signal.SIGHUP)  # the shell sends one, and the system another
+        await asker.until_tasks(running, state="running")
+        await let_go(tabs)
+    assert await server.end() == 0
+    assert states(store_url) == {"running": ("done", 1)}
+
+
+async def test_a_server_that_nohup_starts_outlives_its_terminal_and_stops_on_sigterm(
+    programs: Programs, store_url: str
+) -> None:
+    server = programs.server(store_url, "--drain-seconds", "600")
+    server.before = ignore_like_nohup
+    await server.start()
+    async with Asker(server) as asker:
+        server.send(signal.SIGHUP)
+        (task,) = await sleeping(asker, "short", ms=1)
+        await asker.until_tasks([task], state="done")
+    server.send(signal.SIGTERM)
+    assert await server.end() == 0
+    assert states(store_url) == {"short": ("done", 1)}
 
 
 async def test_a_drain_under_load_leaves_no_lease_behind(

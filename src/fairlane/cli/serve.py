@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from fairlane import config, logs, tracing, wire
+from fairlane import config, logs, signals, tracing, wire
 from fairlane.app import ConfigWatcher, Fairlane, tune
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
@@ -201,8 +201,8 @@ class _Server:
 
     async def run(self, address: str, beside: Beside) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled)
+        for number in signals.stopping():
+            loop.add_signal_handler(number, self._signalled, number)
         # The public `serve` would put uvicorn's own signal handlers in place of these.
         serving = self._uvicorn._serve([self._listener])  # noqa: SLF001 - for the reason above
         listening = asyncio.create_task(serving)
@@ -221,7 +221,9 @@ class _Server:
         if not company.cancelled():
             company.result()
 
-    def _signalled(self) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._told.is_set() and number == signal.SIGHUP:
+            return  # a shell and the system both send it when one terminal is closed
         self._signals += 1
         if self._signals > 1:
             log.warning("ending at once; what was running will be taken up again")

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from fairlane import signals
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.model import HANDLER, is_node, route_of
 from fairlane.fields import IDENTIFIER, WORD
@@ -108,13 +109,15 @@ class Worker:
         self._check()
         loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled)
+        for number in signals.stopping():
+            loop.add_signal_handler(number, self._signalled, number)
         ready()
         await self._run(self._stopping)
 
-    def _signalled(self) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
         assert self._stopping is not None
+        if self._stopping.is_set() and number == signal.SIGHUP:
+            return  # a shell and the system both send it when one terminal is closed
         if self._stopping.is_set():
             log.warning("ending at once; what was running will be taken up again")
             signal.raise_signal(signal.SIGKILL)
