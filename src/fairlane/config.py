@@ -73,6 +73,9 @@ _FORMATS: Final = ("text", "json")
 _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
 # What BrowserOS calls the ceiling of the lane for instructions.
 _MAX_CONCURRENT: Final = "TASK_QUEUE_MAX_CONCURRENT"
+# What GoClaw calls the ceilings of its four lanes.
+_GOCLAW_VARIABLE: Final = "GOCLAW_LANE_"
+_GOCLAW_LANES: Final = ("main", "subagent", "team", "cron")
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
@@ -323,6 +326,10 @@ def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str,
     ceilings = _lane_pairs(given, problems)
     if env.get(_MAX_CONCURRENT):
         ceilings["instruction"] = (_MAX_CONCURRENT, env[_MAX_CONCURRENT])
+    for name in _GOCLAW_LANES:
+        variable_name = f"{_GOCLAW_VARIABLE}{name.upper()}"
+        if env.get(variable_name):
+            ceilings[name] = (variable_name, env[variable_name])
     for variable_name, text in env.items():
         if variable_name.startswith(_LANE_VARIABLE) and text:
             name = variable_name.removeprefix(_LANE_VARIABLE)

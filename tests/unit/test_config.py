@@ -113,8 +113,21 @@ def test_the_more_particular_name_of_a_ceiling_wins(folder: Path) -> None:
     assert settings(folder, **ours, **theirs).lanes == {"instruction": 4, "main": 9}
 
 
+def test_the_variables_of_goclaw_are_ceilings_of_its_four_lanes(folder: Path) -> None:
+    names = ("MAIN", "SUBAGENT", "TEAM", "CRON")
+    theirs = {f"GOCLAW_LANE_{name}": str(n) for n, name in enumerate(names, 1)}
+    found = settings(folder, **theirs, GOCLAW_LANE_OTHER="7", GOCLAW_HOME="/x").lanes
+    assert found == {"main": 1, "subagent": 2, "team": 3, "cron": 4}
+    (folder / "fairlane.toml").write_text("lanes = {main = 8, team = 9}\n")
+    theirs["GOCLAW_LANE_CRON"] = ""
+    ours = settings(folder, **theirs, FAIRLANE_LANE_MAIN="5").lanes
+    assert ours == {"main": 5, "subagent": 2, "team": 3}
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "100001", "\u0663", "9" * 30, " 3"])
-@pytest.mark.parametrize("variable", ["TASK_QUEUE_MAX_CONCURRENT", "FAIRLANE_LANE_MAIN"])
+@pytest.mark.parametrize(
+    "variable", ["TASK_QUEUE_MAX_CONCURRENT", "GOCLAW_LANE_CRON", "FAIRLANE_LANE_MAIN"]
+)
 def test_a_ceiling_that_is_none_is_named(folder: Path, variable: str, value: str) -> None:
     assert problems(folder, **{variable: value}) == [
         f"{variable} must be a whole number from 1 to 100000, not {value!r}"
