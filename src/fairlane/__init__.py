@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fairlane.app import ConfigWatcher, Fairlane, TaskHandle, tune
     from fairlane.async_client import AsyncClient
     from fairlane.client import Client
+    from fairlane.config import InstanceSetting
     from fairlane.core.errors import ExecutionFailed, FairlaneError, TaskFailed
     from fairlane.worker.executors.base import Work
     from fairlane.worker.executors.reporting import report_output, report_progress
@@ -23,6 +24,7 @@ __all__ = [
     "ExecutionFailed",
     "Fairlane",
     "FairlaneError",
+    "InstanceSetting",
     "TaskFailed",
     "TaskHandle",
     "Work",
@@ -40,6 +42,7 @@ _PLACES = {
     "ExecutionFailed": "core.errors",
     "Fairlane": "app",
     "FairlaneError": "core.errors",
+    "InstanceSetting": "config",
     "TaskFailed": "core.errors",
     "TaskHandle": "app",
     "Work": "worker.executors.base",

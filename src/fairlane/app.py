@@ -86,8 +86,8 @@ class Fairlane(AsyncVerbs):
         store: str = "sqlite:///fairlane.db",
         *,
         policy: Mapping[str, Any] | None = None,
-        instances: Sequence[InstanceSetting] = (),
-        agent: InstanceSetting | None = None,
+        instances: str | Sequence[str | InstanceSetting] = (),
+        agent: str | InstanceSetting | None = None,
         allow_outbound: Sequence[str] = (),
         deny_outbound: Sequence[str] = (),
         webhook_secret: str | None = None,
@@ -107,14 +107,17 @@ class Fairlane(AsyncVerbs):
         )
         self.node.tracer = tracer
         self.guard = Guard(allow_outbound, deny=deny_outbound, on_blocked=self._blocked)
+        browsers = config.servers("instances", instances)
+        agents = config.servers("agent", [] if agent is None else [agent])
         # Only executors may reach these servers: a webhook is an agent's own wish.
-        trusted = [*_authorities("instance", instances), *_authorities("agent", [agent])]
+        trusted = [*_authorities("instance", browsers), *_authorities("agent", agents)]
         self._executor_guard = Guard(
             [*allow_outbound, *trusted], deny=deny_outbound, on_blocked=self._blocked
         )
         self._policy = policy
-        self._instances = [Instance(i.url, i.token) for i in instances]
-        self._agent = Instance(agent.url, agent.token) if agent else None
+        self._policy_notes: list[str] = []
+        self._instances = [Instance(one.url, one.token) for one in browsers]
+        self._agent = Instance(agents[0].url, agents[0].token) if agents else None
         self._webhook_secret = webhook_secret
         self._drain_seconds = drain_seconds
         self._handlers: dict[str, Handler] = dict(BUILTIN)
@@ -440,9 +443,9 @@ class ConfigWatcher:
         self._complaint = what
 
 
-def _authorities(key: str, servers: Sequence[InstanceSetting | None]) -> list[str]:
+def _authorities(key: str, servers: Sequence[InstanceSetting]) -> list[str]:
     """Host and port of each server: what an operator names, an operator trusts."""
     try:
-        return [parse_target(server.url).authority for server in servers if server]
+        return [parse_target(server.url).authority for server in servers]
     except FairlaneError as error:
         raise InvalidSettings([f"{key}: {error.message}"]) from None

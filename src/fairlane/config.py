@@ -27,6 +27,8 @@ DEFAULT_PORT: Final = 9867
 
 
 class InstanceSetting(msgspec.Struct, frozen=True):
+    """A browser instance or an agent, and the token that it wants."""
+
     url: str
     token: str | None = None
 
@@ -133,6 +135,25 @@ def token(file: str | None = None) -> str | None:
 def task_secrets(allowed: Iterable[str] = (), folder: str | None = None) -> TaskSecrets:
     """The secrets that tasks may refer to, of this process."""
     return TaskSecrets(allowed, folder=folder, environment=os.environ)
+
+
+def servers(key: str, said: str | Iterable[object]) -> list[InstanceSetting]:
+    """The servers that a program names, each by its URL (as in settings) or with its token.
+
+    Raises `InvalidSettings` with every problem.
+    """
+    problems: list[str] = []
+    found = []
+    for one in [said] if isinstance(said, str) else said:
+        if isinstance(one, str):
+            found.append(_instance(key, one, os.environ, problems))
+        elif isinstance(one, InstanceSetting):
+            found.append(one)
+        else:
+            problems.append(f"{key}: give a URL or an InstanceSetting, not {type(one).__name__}")
+    if problems:
+        raise InvalidSettings(problems)
+    return found
 
 
 def key_file() -> Path:
