@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import gc
 import hashlib
+import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self, Unpack
 
 import msgspec
@@ -23,10 +25,12 @@ from fairlane.calling import Asked
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
+from fairlane.core import policy as policies
 from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import (
     BusyError,
     FairlaneError,
+    InvalidPolicy,
     InvalidRequest,
     InvalidSettings,
     StoreUnavailable,
@@ -164,6 +168,10 @@ class Fairlane(AsyncVerbs):
 
     async def lay_policy(self, document: Mapping[str, Any], source: str) -> None:
         """Lay what the settings or a file say over the policy, and tell the audit log."""
+        notes, self._policy_notes = self._policy_notes, policies.notes(document)
+        if self._policy_notes != notes:
+            for note in self._policy_notes:
+                log.info("the policy (%s): %s", source, note)
         change = await self.node.set_policy(SetPolicy({**document}, source))
         if change.after != change.before:
             detail = f"version {change.version}"
@@ -386,20 +394,30 @@ class TaskHandle:
         return None if view.result is None else msgspec.json.decode(view.result)
 
 
+Loaded = Mapping[str, Any] | Awaitable[Mapping[str, Any]]
+
+
 class ConfigWatcher:
     """Reads a configuration again and again and lays it over the policy when it has changed.
 
-    `load` returns a policy document (PinchTab's `{"scheduler": {...}}` too). What it raises, and a
-    document that is refused, is logged and changes nothing.
+    `load`, async or plain, returns a policy document; PinchTab's configuration, whole or only its
+    scheduler's, is one too. What it raises, and a document that is refused, is logged and changes
+    nothing. `name` is what the log calls the configuration.
     """
 
     def __init__(
-        self, interval_seconds: float, load: Callable[[], Mapping[str, Any]], app: Fairlane
+        self,
+        interval_seconds: float,
+        load: Callable[[], Loaded],
+        app: Fairlane,
+        *,
+        name: str = "the configuration",
     ) -> None:
         self._interval_seconds = interval_seconds
         self._load = load
         self._app = app
-        self._seen: Mapping[str, Any] | None = None
+        self._name = name
+        self._seen: bytes | None = None
         self._complaint = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -414,17 +432,28 @@ class ConfigWatcher:
 
     async def look(self) -> None:
         """Read once. Raises what is wrong with it."""
-        document = await asyncio.to_thread(self._load)
-        if document == self._seen:
+        document = await self._loaded()
+        # The text, not the object: a loader may keep one and change it in place.
+        text = msgspec.json.encode(document, order="deterministic")
+        if text == self._seen:
             return
         try:
             await self._app.lay_policy(document, "config")
         except BusyError:
             raise  # the store was away: the same document is worth another try
         except FairlaneError:
-            self._seen = document
+            self._seen = text
             raise
-        self._seen = document
+        self._seen = text
+
+    async def _loaded(self) -> dict[str, Any]:
+        """Return a copy of what `load` returns. A plain function runs in a thread."""
+        load = self._load
+        loaded = load() if inspect.iscoroutinefunction(load) else await asyncio.to_thread(load)
+        document = await loaded if inspect.isawaitable(loaded) else loaded
+        if not isinstance(document, Mapping):
+            raise InvalidPolicy(["a policy is a JSON object"])
+        return copy.deepcopy({**document})
 
     async def _run(self) -> None:
         while True:
@@ -439,7 +468,7 @@ class ConfigWatcher:
     def _complain(self, what: str) -> None:
         """Once: a file that stays wrong is looked at many times."""
         if what != self._complaint:
-            log.warning("the configuration was not taken over, the old one stays: %s", what)
+            log.warning("%s was not taken over, the old one stays: %s", self._name, what)
         self._complaint = what
 
 

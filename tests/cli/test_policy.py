@@ -301,12 +301,48 @@ def test_a_file_that_is_no_policy_changes_nothing(
     assert client.policy() == before
 
 
+PINCHTAB = '{"server": {"port": "9867"}, "scheduler": {"maxPerAgent": 55}, "browser": {}}'
+
+
+@pytest.mark.parametrize("verb", [["check"], ["set", "--file"], ["set", "--dry-run", "--file"]])
+def test_the_other_sections_of_a_pinchtab_file_are_ignored_with_a_note(
+    run: Run, side: list[str], tmp_path: Path, verb: list[str]
+) -> None:
+    _set(run, side, "lanes.browser.maxPerAgent=null")
+    file = tmp_path / "config.json"
+    file.write_text(PINCHTAB)
+    ran = run("policy", *verb, str(file), *side)
+    assert ran.code == 0, ran
+    assert "+ lanes.browser.maxPerAgent: 55" in ran.out
+    note = "ignored, because the document is PinchTab's configuration: server, browser"
+    assert ran.err == f"note: {file}: {note}\n"
+    as_json = run("policy", *verb, str(file), "--json", *side)
+    assert as_json.json["notes"] == [note]
+
+
+def test_the_section_of_a_pinchtab_file_by_itself_sets_the_lane_browser(
+    run: Run, side: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"maxQueueSize": 77, "maxInflight": 3, "resultTTL": "5m0s"}')
+    answer = run("policy", "check", str(file), "--json", *side).json
+    changed = {change["path"]: change["to"] for change in answer["changes"]}
+    assert changed == {
+        "lanes.browser.maxQueueSize": 77,
+        "lanes.browser.maxInflight": 3,
+        "retention.resultTTLSec": 300,
+    }
+    assert "notes" not in answer
+
+
 def test_check_tells_all_problems_and_exits_so(run: Run, side: list[str], tmp_path: Path) -> None:
     file = tmp_path / "policy.json"
     file.write_text('{"colour": 1, "enabled": 2}')
     ran = run("policy", "check", str(file), *side)
     assert (ran.code, ran.out) == (6, "")
-    assert ran.err == "error: unknown key colour\nerror: enabled must be true or false\n"
+    assert ran.err == (
+        f"error: {file}: unknown key colour\nerror: {file}: enabled must be true or false\n"
+    )
     as_json = run("policy", "check", str(file), "--json", *side)
     assert (as_json.code, as_json.json["valid"]) == (6, False)
     assert len(as_json.json["problems"]) == 2

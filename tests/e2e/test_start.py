@@ -173,7 +173,7 @@ async def test_a_policy_file_that_cannot_be_used_is_named(
         policy.write_text(content)
     store = f"sqlite:///{tmp_path / 'fairlane.db'}"
     line = await complaint(programs.server(store, "--policy", str(policy)))
-    assert "policy" in line or "maxInflight" in line
+    assert str(policy) in line
     if content is None or not content.startswith('{"'):
         assert not (tmp_path / "fairlane.db").exists()  # read before anything is opened
     else:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fairlane import ConfigWatcher, Fairlane
+from fairlane.core.errors import InvalidPolicy
 from tests.fakes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 MEMORY = "sqlite://:memory:"
 
@@ -74,3 +76,76 @@ async def test_what_stays_wrong_is_told_once_and_again_after_it_was_right(
         "lanes.main.maxInflight must be a whole number from 1 to 100000",
         "gone",
     ]
+
+
+async def test_a_document_that_is_changed_in_place_is_noticed() -> None:
+    file = File()
+    kept: dict[str, Any] = {"lanes": {"main": {"maxInflight": 3}}}
+    file.content = kept
+    async with Fairlane(MEMORY) as app:
+        watcher = ConfigWatcher(0.01, file.load, app)
+        await watcher.look()
+        kept["lanes"]["main"]["maxInflight"] = 4
+        await watcher.look()
+        assert _ceiling(await app.policy()) == 4
+        kept["lanes"]["main"]["maxInflight"] = "x"
+        with pytest.raises(InvalidPolicy):
+            await watcher.look()
+        kept["lanes"]["main"]["maxInflight"] = 5
+        await watcher.look()
+        assert _ceiling(await app.policy()) == 5
+
+
+async def test_what_equals_the_last_document_but_is_another_is_noticed() -> None:
+    """In Python `True == 1`, in JSON not."""
+    file = File()
+    async with Fairlane(MEMORY) as app:
+        watcher = ConfigWatcher(0.01, file.load, app)
+        file.content = {"enabled": 0}
+        with pytest.raises(InvalidPolicy):
+            await watcher.look()
+        file.content = {"enabled": False}
+        await watcher.look()
+        assert (await app.policy())["policy"]["enabled"] is False
+
+
+class Remote:
+    """A loader whose call is async without being an async function."""
+
+    async def __call__(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"lanes": {"main": {"maxInflight": 6}}}
+
+
+@pytest.mark.parametrize("load", [Remote(), Remote().__call__])
+async def test_a_loader_may_be_async(load: Any) -> None:
+    async with Fairlane(MEMORY) as app:
+        await ConfigWatcher(0.01, load, app).look()
+        assert _ceiling(await app.policy()) == 6
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"maxQueueSize": 7, "maxInflight": 3},
+        {"scheduler": {"maxQueueSize": 7, "maxInflight": 3}},
+        {"scheduler": {"maxQueueSize": 7, "maxInflight": 3}, "server": {"port": "9867"}},
+    ],
+)
+async def test_a_loader_may_return_what_pinchtabs_returns(
+    document: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "fairlane"):
+        async with Fairlane(MEMORY) as app:
+            await ConfigWatcher(0.01, lambda: document, app).look()
+            browser = (await app.policy())["policy"]["lanes"]["browser"]
+    assert (browser["maxQueueSize"], browser["maxInflight"]) == (7, 3)
+    told = [line for line in caplog.messages if "ignored" in line]
+    assert [line.rpartition(": ")[2] for line in told] == ["server"] * ("server" in document)
+
+
+@pytest.mark.parametrize("loaded", [None, [], "x"])
+async def test_what_is_no_document_is_told(loaded: Any) -> None:
+    async with Fairlane(MEMORY) as app:
+        with pytest.raises(InvalidPolicy, match="a policy is a JSON object"):
+            await ConfigWatcher(0.01, lambda: loaded, app).look()

@@ -69,6 +69,10 @@ async def patch(api: Api, document: Any, query: str = "") -> dict[str, Any]:
     return _done(await api.ask("PATCH", f"/policy{query}", document))
 
 
+async def check(api: Api, document: Any) -> dict[str, Any]:
+    return _done(await api.ask("POST", "/policy/check", document))
+
+
 def _done(answer: Answer) -> dict[str, Any]:
     assert answer.status == 200, answer
     shape: dict[str, Any] = answer.json
@@ -455,6 +459,31 @@ async def test_a_pinchtab_configuration_sets_the_lane_browser(api: Api) -> None:
     answer = await put(api, {"scheduler": {"maxPerAgent": 5, "maxInflight": 0}})
     change = {"path": "lanes.browser.maxPerAgent", "from": 100, "to": 5}
     assert answer["changes"] == [change]
+
+
+@pytest.mark.parametrize("change", [put, patch, check], ids=["put", "patch", "check"])
+async def test_the_other_sections_of_a_pinchtab_file_are_ignored_with_a_note(
+    api: Api, change: Any
+) -> None:
+    document = {"server": {"port": "9867"}, "scheduler": {"maxPerAgent": 55}}
+    answer = await change(api, document)
+    note = "ignored, because the document is PinchTab's configuration: server"
+    assert answer["notes"] == [note]
+    assert [(one["path"], one["to"]) for one in answer["changes"]] == [
+        ("lanes.browser.maxPerAgent", 55)
+    ]
+    assert "notes" not in await change(api, {"scheduler": {"maxPerAgent": 55}})
+
+
+async def test_a_served_pinchtab_file_may_have_other_sections(serve: Serve) -> None:
+    document = {"server": {"token": "hush"}, "scheduler": {"maxPerAgent": 55}}
+    server = await serve(policy=document)
+    browser = (await show(server.api))["policy"]["lanes"]["browser"]
+    assert browser["maxPerAgent"] == 55
+    told = [line for line in server.log.splitlines() if "ignored" in line]
+    assert len(told) == 1
+    assert str(server.policy_file) in told[0]
+    assert told[0].endswith("PinchTab's configuration: server")
 
 
 async def test_a_watched_file_may_be_of_another_program(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import config
 from fairlane.cli import parser
-from fairlane.cli.serve import policy_of
-from fairlane.config import InstanceSetting, Settings
+from fairlane.cli.policy_file import PolicyFile
+from fairlane.config import InstanceSetting
 from fairlane.core.errors import InvalidPolicy, InvalidSettings
 from fairlane.core.policy import Policy, merge
 
@@ -180,7 +181,7 @@ def policy_file(folder: Path, text: str) -> str:
 
 
 def test_ceilings_are_a_policy_of_their_own() -> None:
-    document = policy_of(Settings(lanes={"instruction": 3, "new": 5}))
+    document = PolicyFile(None, {"instruction": 3, "new": 5}).load()
     assert document == {"lanes": {"instruction": {"maxInflight": 3}, "new": {"maxInflight": 5}}}
     policy = merge(Policy(), document)
     assert (policy.lanes["instruction"].max_inflight, policy.lanes["new"].max_inflight) == (3, 5)
@@ -188,7 +189,7 @@ def test_ceilings_are_a_policy_of_their_own() -> None:
 
 
 def test_without_a_file_and_ceilings_there_is_nothing_to_lay_over() -> None:
-    assert policy_of(Settings()) == {}
+    assert PolicyFile(None, {}).load() == {}
 
 
 @pytest.mark.parametrize(
@@ -200,15 +201,66 @@ def test_without_a_file_and_ceilings_there_is_nothing_to_lay_over() -> None:
 )
 def test_ceilings_win_over_the_policy_file(folder: Path, text: str) -> None:
     file = policy_file(folder, text)
-    browser = merge(Policy(), policy_of(Settings(policy=file, lanes={"browser": 3}))).lanes
+    browser = merge(Policy(), PolicyFile(file, {"browser": 3}).load()).lanes
     assert (browser["browser"].max_inflight, browser["browser"].max_queue_size) == (3, 8)
 
 
 @pytest.mark.parametrize("text", ['{"lanes": 3}', '{"lanes": {"browser": 3}}'])
 def test_ceilings_do_not_hide_what_is_wrong_with_the_file(folder: Path, text: str) -> None:
-    document = policy_of(Settings(policy=policy_file(folder, text), lanes={"browser": 3}))
+    document = PolicyFile(policy_file(folder, text), {"browser": 3}).load()
     with pytest.raises(InvalidPolicy, match="must be an object"):
         merge(Policy(), document)
+
+
+PINCHTAB = '{"server": {"token": "hush"}, "scheduler": {"maxInflight": 7, "maxQueueSize": 8}}'
+
+
+@pytest.mark.parametrize("text", [PINCHTAB, '{"maxInflight": 7, "maxQueueSize": 8}'])
+def test_ceilings_win_over_a_configuration_of_pinchtab(folder: Path, text: str) -> None:
+    file = PolicyFile(policy_file(folder, text), {"browser": 3, "main": 4})
+    lanes = merge(Policy(), file.load()).lanes
+    assert (lanes["browser"].max_inflight, lanes["browser"].max_queue_size) == (3, 8)
+    assert lanes["main"].max_inflight == 4
+
+
+def test_what_is_ignored_of_a_file_is_logged_whenever_that_changes(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = policy_file(folder, PINCHTAB)
+    file = PolicyFile(name, {})
+    note = "ignored, because the document is PinchTab's configuration: "
+    with caplog.at_level(logging.INFO, "fairlane"):
+        for text in (PINCHTAB, PINCHTAB, "{}", PINCHTAB.replace("server", "browser")):
+            policy_file(folder, text)
+            file.load()
+    assert caplog.messages == [
+        f"the policy file {name}: {note}server",
+        f"the policy file {name}: {note}browser",
+    ]
+
+
+# --- servers that a program names ----------------------------------------------------------------
+
+
+def test_a_program_names_servers_as_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hush")
+    own = InstanceSetting("http://c:3", "own")
+    said = ["http://a:1/", "http://b:2#token=env:SECRET", own]
+    assert config.servers("instances", said) == [
+        InstanceSetting("http://a:1"),
+        InstanceSetting("http://b:2", "hush"),
+        own,
+    ]
+    assert config.servers("agent", "http://a:1") == [InstanceSetting("http://a:1")]
+
+
+def test_a_server_that_is_none_is_named() -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        config.servers("instances", ["nowhere", 7])
+    assert raised.value.problems == [
+        "instances 'nowhere' must be http(s)://… or …#token=env:NAME",
+        "instances: give a URL or an InstanceSetting, not int",
+    ]
 
 
 # --- what agents may do --------------------------------------------------------------------------

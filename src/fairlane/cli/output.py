@@ -77,3 +77,9 @@ def print_json(shape: Any) -> None:
 def complain(message: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"error: {shown(message)}\n")
+
+
+def remark(message: str) -> None:
+    """What a person should know of something that worked."""
+    sys.stdout.flush()
+    sys.stderr.write(f"note: {shown(message)}\n")

@@ -11,7 +11,7 @@ from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.asking import pages
 from fairlane.cli.backends import opened
-from fairlane.cli.output import Shape, complain, print_json
+from fairlane.cli.output import Shape, complain, print_json, remark
 from fairlane.cli.submitting import read_json
 from fairlane.cli.values import NO_JSON, parsed
 from fairlane.core import differences
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     except InvalidPolicy as error:
         if args.json:
             print_json(wire.error(error))
-        return _complained(error.problems)
+        return _complained(args, error.problems)
 
 
 def show(args: argparse.Namespace) -> int:
@@ -45,16 +45,18 @@ def set_(args: argparse.Namespace) -> int:
         client = side.client
         if args.dry_run:
             answer = client.check_policy(document, patch=not args.file)
-            return _checked(answer, out)
+            return _checked(args, answer, out)
         change = client.set_policy if args.file else client.patch_policy
-        out.policy_set(change(document, **_why(args)))
+        answer = change(document, **_why(args))
+        _tell_notes(args, answer)
+        out.policy_set(answer)
     return exits.OK
 
 
 def check(args: argparse.Namespace) -> int:
     document = _from_file(args.file)
     with opened(args, _for_people) as (side, out):
-        return _checked(side.client.check_policy(document), out)
+        return _checked(args, side.client.check_policy(document), out)
 
 
 def versions(args: argparse.Namespace) -> int:
@@ -98,7 +100,7 @@ def _for_people() -> HumanPolicyOutput:
 def _from_file(name: str) -> dict[str, Any]:
     document = read_json(name)
     if not isinstance(document, dict):
-        raise InvalidPolicy([f"{name} must hold a policy: a JSON object"])
+        raise InvalidPolicy(["a policy is a JSON object"])
     return document
 
 
@@ -123,12 +125,28 @@ def _user() -> str | None:
         return None
 
 
-def _checked(answer: Shape, out: HumanPolicyOutput) -> int:
+def _checked(args: argparse.Namespace, answer: Shape, out: HumanPolicyOutput) -> int:
     out.policy_checked(answer)
-    return exits.OK if answer["valid"] else _complained(answer["problems"])
+    if not answer["valid"]:
+        return _complained(args, answer["problems"])
+    _tell_notes(args, answer)
+    return exits.OK
 
 
-def _complained(problems: list[str]) -> int:
+def _complained(args: argparse.Namespace, problems: list[str]) -> int:
     for problem in problems:
-        complain(problem)
+        complain(_of_file(args, problem))
     return exits.SET_UP
+
+
+def _tell_notes(args: argparse.Namespace, answer: Shape) -> None:
+    for note in answer.get("notes", ()):
+        remark(_of_file(args, note))
+
+
+def _of_file(args: argparse.Namespace, text: str) -> str:
+    """Say which file it is about, if it is about one."""
+    file = getattr(args, "file", None)
+    if not file:
+        return text
+    return f"{'standard input' if file == '-' else file}: {text}"

@@ -14,13 +14,13 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 
-from fairlane import config, logs, signals, tracing, wire
+from fairlane import config, logs, signals, tracing
 from fairlane.app import ConfigWatcher, Fairlane, tune
+from fairlane.cli.policy_file import PolicyFile
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.http.app import HttpApp
@@ -59,6 +59,7 @@ def serve(settings: Settings, *, beside: Beside | None = None) -> None:
 
 async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> None:
     tracer = tracing.from_settings(config.variable)
+    policy = PolicyFile(settings.policy, settings.lanes)
     app = Fairlane(
         settings.store,
         instances=settings.instance,
@@ -70,13 +71,16 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         allow_secrets=settings.allow_secrets,
         secrets_folder=settings.secrets_folder,
         drain_seconds=settings.drain_seconds,
-        policy=policy_of(settings),
+        policy=policy.load(),
         tracer=tracer,
     )
     app.listens_on(listener.getsockname()[1])
-    await app.start()
+    try:
+        await app.start()
+    except InvalidPolicy as error:
+        raise policy.named(error) from None
     tune()
-    watcher = _watch_policy(settings, app)
+    watcher = _watch(policy, app)
     try:
         exposed = await _exposed(settings, app)
         hosts = hosts_of(settings, listener)
@@ -116,10 +120,11 @@ def is_loopback(host: str) -> bool:
         return False  # a name: nobody knows where it will lead
 
 
-def _watch_policy(settings: Settings, app: Fairlane) -> ConfigWatcher | None:
-    if settings.policy is None:
+def _watch(policy: PolicyFile, app: Fairlane) -> ConfigWatcher | None:
+    if policy.file is None:
         return None
-    watcher = ConfigWatcher(POLICY_LOOK_SECONDS, lambda: policy_of(settings), app)
+    name = f"the policy file {policy.file}"
+    watcher = ConfigWatcher(POLICY_LOOK_SECONDS, policy.load, app, name=name)
     watcher.start()
     return watcher
 
@@ -135,32 +140,6 @@ def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
     """What requests may call this server."""
     port = listener.getsockname()[1]
     return authorities([*LOOPBACK, settings.host], port) + allowed(settings.allowed_hosts, port)
-
-
-def policy_of(settings: Settings) -> dict[str, Any]:
-    """What the policy file says, with the ceilings that are settings laid over it."""
-    document = read_policy(Path(settings.policy)) if settings.policy else {}
-    lanes = document.get("lanes", {})
-    if not settings.lanes or not isinstance(lanes, dict):
-        return document  # the policy complains about what is no object
-    lanes = dict(lanes)
-    for name, ceiling in settings.lanes.items():
-        lane = lanes.get(name, {})
-        if isinstance(lane, dict):
-            lanes[name] = {**lane, "maxInflight": ceiling}
-    return {**document, "lanes": lanes}
-
-
-def read_policy(file: Path) -> dict[str, Any]:
-    try:
-        document: Any = wire.decode(file.read_bytes())
-    except OSError as error:
-        raise OperatorError(f"the policy file {file} cannot be read: {error.strerror}") from None
-    except (wire.DecodeError, RecursionError) as error:
-        raise InvalidPolicy([f"{file} is not valid JSON: {error}"]) from None
-    if not isinstance(document, dict):
-        raise InvalidPolicy([f"{file} must hold a JSON object"])
-    return document
 
 
 class _Server:

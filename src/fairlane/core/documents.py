@@ -128,6 +128,17 @@ def _bring_back(merged: dict[str, Any], path: Path, defaults: Any) -> None:
         merged[path[-1]] = defaults
 
 
+def put(document: dict[str, Any], path: Path, value: Any) -> None:
+    """Set `value`, unless the document says something else there already."""
+    for part in path[:-1]:
+        inner = document.get(part, {})
+        if not isinstance(inner, dict):
+            return  # laying it over another complains about it
+        document[part] = dict(inner)
+        document = document[part]
+    document.setdefault(path[-1], value)
+
+
 def known(document: Any, schema: Schema, unknown: list[str], path: Path = ()) -> Any:
     """What of a document the schema knows; the paths of the rest go to `unknown`."""
     if not isinstance(document, dict):

@@ -4,8 +4,8 @@ A document becomes a policy in one of three ways: `merge` lays it over the polic
 `replace` over the defaults, and `patch` is a merge in which null brings a default back. Each
 returns a new policy, or raises `InvalidPolicy` with every problem at once and changes nothing.
 Unknown keys are refused with the nearest known one. A zero for a lane's limit keeps what was, as
-PinchTab's reload documents it. Documents of PinchTab (`{"scheduler": {...}}`) and of
-cool-workflow (`{"maxConcurrent": 1, ...}`) are understood as they are.
+PinchTab's reload documents it. Documents of PinchTab (`pinchtab.py`) and of cool-workflow
+(`{"maxConcurrent": 1, ...}`) are understood as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import documents
+from fairlane.core import documents, pinchtab
 from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
 
@@ -230,6 +230,18 @@ def patch(policy: Policy, document: Any) -> Policy:
     return _laid(policy, document, Reading(defaults=to_document(Policy())))
 
 
+def notes(document: Any) -> list[str]:
+    """Return what an operator should know of a document that is taken: what of it is ignored."""
+    if not isinstance(document, dict):
+        return []
+    return pinchtab.notes(_unframed(document), _TOP_KEYS, _POLICY)
+
+
+def reduced(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document so that keys of ours may be added: PinchTab's without the ignored."""
+    return pinchtab.reduced(document, _TOP_KEYS)
+
+
 def read(document: Any) -> tuple[Policy, list[str]]:
     """A policy that was kept, maybe by another version: as this one understands it, and the paths
     of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
@@ -249,20 +261,6 @@ def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
     return msgspec.convert(merged, Policy)
 
 
-# Where the keys of PinchTab's section live here. It spells one of them in two ways.
-_SCHEDULER: Final[Mapping[str, tuple[str, ...]]] = {
-    "enabled": ("enabled",),
-    "strategy": ("lanes", "browser", "strategy"),
-    "maxQueueSize": ("lanes", "browser", "maxQueueSize"),
-    "maxPerAgent": ("lanes", "browser", "maxPerAgent"),
-    "maxInflight": ("lanes", "browser", "maxInflight"),
-    "maxPerAgentInflight": ("lanes", "browser", "maxPerAgentInflight"),
-    "maxPerAgentFlight": ("lanes", "browser", "maxPerAgentInflight"),
-    "resultTTLSec": ("retention", "resultTTLSec"),
-    "workerCount": ("workerCount",),
-}
-
-
 # Where the keys of cool-workflow's `scheduling-policy.json` live here, all in one lane.
 _QUEUE_LANE: Final = "queue"
 _FLAT: Final[Mapping[str, str]] = {
@@ -274,7 +272,7 @@ _FLAT: Final[Mapping[str, str]] = {
     "backoffCapMs": "maxBackoffMs",
 }
 _FLAT_VERSION: Final = "schemaVersion"
-_FOREIGN: Final = frozenset({"scheduler", _FLAT_VERSION, *_FLAT})
+_FLAT_KEYS: Final = frozenset({_FLAT_VERSION, *_FLAT})
 # A policy as it is shown, with what is known about its version.
 _SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
 
@@ -297,14 +295,22 @@ def flat(policy: Policy) -> dict[str, Any]:
 
 
 def _is_foreign(document: Any) -> bool:
-    return isinstance(document, dict) and bool(document) and document.keys() <= _FOREIGN
+    """Whether a document is all of another program, and so says nothing about the rest."""
+    if not isinstance(document, dict) or not document:
+        return False
+    return reduced(document).keys() <= {pinchtab.SECTION, *_FLAT_KEYS}
+
+
+def _unframed(document: dict[str, Any]) -> dict[str, Any]:
+    """A policy as it is shown is taken out of its frame."""
+    inner = document.get("policy")
+    return inner if isinstance(inner, dict) and document.keys() <= _SHOWN else document
 
 
 def _translate(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Say what others wrote in our keys; a policy as it is shown is taken out of its frame."""
-    if isinstance(document.get("policy"), dict) and document.keys() <= _SHOWN:
-        document = document["policy"]
-    return _translate_section(_translate_flat(document, problems), problems)
+    """Say in our keys what another program wrote."""
+    document = pinchtab.translated(_unframed(document), _TOP_KEYS, problems)
+    return _translate_flat(document, problems)
 
 
 def _translate_flat(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
@@ -323,39 +329,8 @@ def _translate_flat(document: dict[str, Any], problems: list[str]) -> dict[str, 
         if problem:
             problems.append(f"{key} {problem}")
         else:
-            _put(result, ("lanes", _QUEUE_LANE, _FLAT[key]), value)
+            documents.put(result, ("lanes", _QUEUE_LANE, _FLAT[key]), value)
     return result
-
-
-def _translate_section(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Say PinchTab's section in our keys. What it leaves empty or at zero is not said at all."""
-    if "scheduler" not in document:
-        return document
-    result = {key: value for key, value in document.items() if key != "scheduler"}
-    section = document["scheduler"]
-    if not isinstance(section, dict):
-        problems.append("scheduler must be an object")
-        return result
-    for key, value in section.items():
-        path = _SCHEDULER.get(key)
-        if path is None:
-            problems.append(
-                f"unknown key scheduler.{documents.shown(key)}{nearest(key, _SCHEDULER)}"
-            )
-        elif value is False or (value is not None and value != 0):
-            _put(result, path, value)
-    return result
-
-
-def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set `value`, unless the document says something else there in our own keys."""
-    for part in path[:-1]:
-        inner = document.get(part, {})
-        if not isinstance(inner, dict):
-            return  # the merge complains about it
-        document[part] = dict(inner)
-        document = document[part]
-    document.setdefault(path[-1], value)
 
 
 _LIMIT: Final = Field(whole(1, 10_000_000, optional=True), zero_keeps=True)
@@ -426,6 +401,10 @@ _POLICY: Final[Mapping[str, Field | Names | Mapping[str, Field]]] = {
         "resultTTLSec": Field(whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
 }
+
+
+# All that may stand at the top of a document of ours.
+_TOP_KEYS: Final[documents.Schema] = {**_POLICY, **dict.fromkeys(_FLAT_KEYS, _LANE)}
 
 
 def _contradictions(document: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from fairlane.core import differences
 from fairlane.core.access import Scope
 from fairlane.core.differences import Difference
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound, StoreMismatch
-from fairlane.core.policy import Policy, nearest, read, to_document
+from fairlane.core.policy import Policy, nearest, notes, read, to_document
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
 from fairlane.engine.requests import PATCH, REPLACE, PolicyChange, SetPolicy
@@ -87,7 +87,7 @@ class Policies:
         except InvalidPolicy as error:
             return Answer(200, {"valid": False, "problems": error.problems, "changes": []})
         shape = {"valid": True, "problems": [], "changes": _changes(change)}
-        return Answer(200, {**shape, "version": change.version})
+        return Answer(200, {**shape, "version": change.version, **_notes(document)})
 
     async def versions(self, request: Request) -> Answer:
         query = request.query("limit", "cursor")
@@ -127,7 +127,7 @@ class Policies:
             "changes": _changes(change),
             "policy": to_document(change.after),
         }
-        return Answer(200, shape)
+        return Answer(200, {**shape, **_notes(document)})
 
     def _page(self, before: int | None, limit: int) -> dict[str, Any]:
         """Each version with what it has changed: too much, maybe, for the event loop."""
@@ -151,6 +151,12 @@ class Policies:
         if view is None and version is not None:
             raise NotFound(f"the policy has no version {version}; GET /policy/versions lists them")
         return view
+
+
+def _notes(document: Any) -> dict[str, list[str]]:
+    """What a caller should know of a document that was taken; no key when there is nothing."""
+    found = notes(document)
+    return {"notes": found} if found else {}
 
 
 def _author(request: Request, said: str | None) -> str | None:

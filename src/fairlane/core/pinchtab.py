@@ -1,0 +1,135 @@
+"""PinchTab's configuration, said in the keys of a policy.
+
+It comes in two forms: as the file, in which the section `scheduler` counts and every other section
+is ignored; and as that section by itself, which is what PinchTab hands to a reload. A document with
+keys of ours beside `scheduler` is ours, and its unknown keys are refused. The trap: `enabled`,
+`maxInflight` and `workerCount` are keys of ours too, with another meaning, so they alone do not
+make a document PinchTab's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from fairlane.core import documents
+from fairlane.core.documents import Schema
+
+SECTION: Final = "scheduler"
+
+# Where each key lives in a policy. PinchTab spells two of them in two ways.
+_PATHS: Final[Mapping[str, documents.Path]] = {
+    "enabled": ("enabled",),
+    "strategy": ("lanes", "browser", "strategy"),
+    "maxQueueSize": ("lanes", "browser", "maxQueueSize"),
+    "maxPerAgent": ("lanes", "browser", "maxPerAgent"),
+    "maxInflight": ("lanes", "browser", "maxInflight"),
+    "maxPerAgentInflight": ("lanes", "browser", "maxPerAgentInflight"),
+    "maxPerAgentFlight": ("lanes", "browser", "maxPerAgentInflight"),
+    "resultTTLSec": ("retention", "resultTTLSec"),
+    "resultTTL": ("retention", "resultTTLSec"),
+    "workerCount": ("workerCount",),
+}
+_SHARED: Final = frozenset({"enabled", "maxInflight", "workerCount"})
+_TTL: Final = "resultTTL"
+_SESSIONS: Final = "sessions"
+_SHOWN_MAX: Final = 20  # of the ignored sections in a note
+
+# A span as Go writes it: 5m0s, 1h30m, 1.5h, 300ms.
+_PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)"
+_SPAN: Final = re.compile(rf"(?:{_PART})+|0")
+_SPAN_CHARACTERS_MAX: Final = 64
+_UNIT_SECONDS: Final = {
+    "ns": Fraction(1, 1_000_000_000),
+    "us": Fraction(1, 1_000_000),
+    "µs": Fraction(1, 1_000_000),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+
+
+def is_section(document: Mapping[str, Any], own: Schema) -> bool:
+    """Whether this is the section by itself: some key is only PinchTab's, and none is only ours."""
+    keys, ours = document.keys(), own.keys() - _SHARED | {SECTION}
+    return bool(keys & (_PATHS.keys() - _SHARED)) and not keys & ours
+
+
+def is_file(document: Mapping[str, Any], own: Schema) -> bool:
+    """Whether this is the file: it has the section, and no key of ours beside it."""
+    rest = (key for key in document if key != SECTION)
+    return SECTION in document and not any(_is_own(document, key, own) for key in rest)
+
+
+def _is_own(document: Mapping[str, Any], key: str, own: Schema) -> bool:
+    """Whether a key beside the section is ours. `sessions` is a section of PinchTab too."""
+    rules, value = own.get(key), document[key]
+    if key == _SESSIONS and isinstance(value, dict) and isinstance(rules, Mapping):
+        return bool(value.keys() & rules.keys())
+    return rules is not None
+
+
+def reduced(document: dict[str, Any], own: Schema) -> dict[str, Any]:
+    """Return the file without what is not ours to read, and the section as such a file."""
+    if is_section(document, own):
+        return {SECTION: document}
+    return {SECTION: document[SECTION]} if is_file(document, own) else document
+
+
+def notes(document: Mapping[str, Any], own: Schema, meant: Schema) -> list[str]:
+    """Name the sections of the file that are ignored, and the key that may be `meant` by each."""
+    ignored = [key for key in document if key != SECTION]
+    if not ignored or not is_file(document, own):
+        return []
+    words = [_shown(key, meant) for key in ignored[:_SHOWN_MAX]]
+    if len(ignored) > _SHOWN_MAX:
+        words.append(f"{len(ignored) - _SHOWN_MAX} more")
+    return [f"ignored, because the document is PinchTab's configuration: {', '.join(words)}"]
+
+
+def _shown(key: str, meant: Schema) -> str:
+    hint = "" if key in meant else documents.nearest(key, meant).removeprefix("; ")
+    return documents.shown(key) + (f" ({hint})" if hint else "")
+
+
+def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> dict[str, Any]:
+    """Return what the document says in our keys; what is wrong goes to `problems`."""
+    if is_section(document, own):
+        return _laid({}, document, (), problems)
+    if SECTION not in document:
+        return document
+    foreign = is_file(document, own)
+    rest = {key: value for key, value in document.items() if key != SECTION and not foreign}
+    return _laid(rest, document[SECTION], (SECTION,), problems)
+
+
+def _laid(
+    result: dict[str, Any], section: Any, path: documents.Path, problems: list[str]
+) -> dict[str, Any]:
+    """Put in what the section at `path` says, which is nothing where it is empty or zero."""
+    if not isinstance(section, dict):
+        problems.append(f"{SECTION} must be an object")
+        return result
+    for key, said in section.items():
+        place = documents.spelled((*path, key))
+        if key not in _PATHS:
+            problems.append(f"unknown key {place}{documents.nearest(key, _PATHS)}")
+            continue
+        value = _seconds(said) if key == _TTL and isinstance(said, str) else said
+        if value is None and said is not None:
+            problems.append(f"{place} must be seconds, or a span such as 5m0s")
+        elif value is False or (value is not None and value != 0):
+            documents.put(result, _PATHS[key], value)
+    return result
+
+
+def _seconds(span: str) -> int | None:
+    """Return a span in whole seconds, rounded up; None for what is no span."""
+    if len(span) > _SPAN_CHARACTERS_MAX or not _SPAN.fullmatch(span):
+        return None
+    parts = re.findall(_PART, span)
+    return math.ceil(sum(Fraction(number) * _UNIT_SECONDS[unit] for number, unit in parts))
