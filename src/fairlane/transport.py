@@ -24,6 +24,7 @@ _ERRORS: Final[Sequence[type[FairlaneError]]] = (
     *errors.BusyError.__subclasses__(),
     errors.TargetRefused,
     errors.StoreMismatch,
+    errors.OperatorError,
 )
 _BY_CODE: Final = {error.code: error for error in _ERRORS}
 
@@ -166,7 +167,9 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
         return errors.InvalidPolicy((shape.get("details") or {}).get("problems") or [message])
     kind = _BY_CODE.get(code)
     if kind is None:  # an error of the server itself, or of a newer one
-        return FairlaneError(message, details={"code": code, "status": answer.status})
+        unknown = FairlaneError(message, details={"code": code, "status": answer.status})
+        unknown.code = code
+        return unknown
     return kind(message, details=shape.get("details"), retry_after_ms=retry_after_ms)
 
 

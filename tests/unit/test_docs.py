@@ -49,8 +49,8 @@ async def test_every_route_is_documented() -> None:
 
 def test_every_code_that_http_can_answer_has_a_status() -> None:
     only_elsewhere = {
-        "execution_failed", "task_failed", "invalid_settings", "store_in_use", "unreachable",
-        "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
+        "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_missing",
+        "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
     }  # fmt: skip
     assert error_codes() - only_elsewhere - set(STATUS) == set()
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from fairlane.cli import exits, parser
 from fairlane.cli.options import WrongLine
-from fairlane.core.errors import FairlaneError, InvalidRequest
+from fairlane.core.errors import FairlaneError, InvalidRequest, OperatorError
 
 # Where a command is that is not in `commands`, for few commands load the rest.
 _PLACES: Final = {
@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str]) -> int:
     except WrongLine as wrong:
         return _refused(wrong, as_json="--json" in arguments)
     _import_msgspec()
-    from fairlane.cli.output import complain, tell  # noqa: PLC0415 - as above
+    from fairlane.cli.output import tell  # noqa: PLC0415 - as above
 
     try:
         code = _command(args.command)(args)
@@ -71,8 +71,10 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # the output's disk is full, or the like
-        _let_go()
-        complain(f"{error.filename or 'the output'}: {error.strerror or error}")
+        if error.filename is None:
+            _let_go()
+        what = f"{error.filename or 'the output'}: {error.strerror or error}"
+        tell(OperatorError(what), as_json=getattr(args, "json", False))
         return exits.SET_UP
     except Exception:  # noqa: BLE001 - a defect: its traceback is what helps to find it
         import traceback  # noqa: PLC0415 - help has no use for it

@@ -23,9 +23,10 @@
     |   |-- Disabled             disabled
     |   |-- StoreUnavailable     store_unavailable
     |   `-- Unreachable          unreachable
-    |-- OperatorError        the set-up is wrong: a person has to change something
+    |-- OperatorError        invalid_setup: the set-up is wrong, a person has to change something
     |   |-- InvalidPolicy        invalid_policy
     |   |-- InvalidSettings      invalid_settings
+    |   |-- StoreMissing         store_missing
     |   |-- StoreInUse           store_in_use
     |   `-- StoreMismatch        store_mismatch
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
@@ -42,11 +43,11 @@ Codes are stable and part of the public surface; messages may improve at any tim
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class FairlaneError(Exception):
-    code: ClassVar[str] = "error"
+    code: str = "error"
     retryable: bool = False
 
     def __init__(
@@ -173,6 +174,8 @@ class Unreachable(BusyError):
 class OperatorError(FairlaneError):
     """The set-up is wrong; a person has to change something."""
 
+    code = "invalid_setup"
+
 
 class InvalidPolicy(OperatorError):
     code = "invalid_policy"
@@ -188,6 +191,12 @@ class InvalidSettings(OperatorError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class StoreMissing(OperatorError):
+    """There is no store where a command was told to look."""
+
+    code = "store_missing"
 
 
 class StoreInUse(OperatorError):

@@ -51,6 +51,7 @@ STATUS: Final[Mapping[str, int]] = {
     "quota_exceeded": 429,
     "headers_too_large": 431,
     "internal_error": 500,
+    "invalid_setup": 500,
     "store_mismatch": 500,
     "draining": 503,
     "disabled": 503,
