@@ -69,6 +69,7 @@ def run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("FAIRLANE_URL", raising=False)
+    monkeypatch.delenv("FAIRLANE_STORE", raising=False)
 
     def run(*arguments: str) -> Ran:
         capsys.readouterr()

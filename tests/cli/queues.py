@@ -24,6 +24,10 @@ class Queue:
     store: str
     folder: Path
 
+    def __post_init__(self) -> None:
+        """The store is there from the start, so that no command has to say that it made it."""
+        StoreBackend(self.store, create=True).client.close()
+
     def ran(self, *words: str) -> Ran:
         return self.run(*words, "--json", "--store", self.store)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from fairlane import config
 from fairlane.cli.output import Told, output_of
 from fairlane.client import WAIT_SLICE_SECONDS, Client
 from fairlane.transport import DEFAULT_URL
+
+NOWHERE: Final = "sqlite://:memory:"  # an empty store that leaves nothing behind
+Tell = Callable[[str], None]
 
 
 class Backend(Protocol):
@@ -25,20 +28,32 @@ class ServerBackend:
         self.client = Client(url or config.variable("FAIRLANE_URL") or DEFAULT_URL, token=token)
 
 
-def backend(args: argparse.Namespace, *, create: bool = False) -> Backend:
-    """`create`: a store that is not there yet may be made."""
+def backend(
+    args: argparse.Namespace, *, create: bool = False, empty: bool = False, tell: Tell | None = None
+) -> Backend:
+    """Return who answers. For a store that is not there yet: see `direct.usable_store`."""
     if args.store is None:
         return ServerBackend(args.url, config.token(args.token_file))
     from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - slow to import
 
-    return StoreBackend(args.store, create=create)
+    return StoreBackend(args.store, create=create, empty=empty, tell=tell)
+
+
+def names_side(args: argparse.Namespace) -> bool:
+    """Whether the command or `FAIRLANE_URL` says whom to ask, so that nobody else may answer."""
+    return bool(args.store or args.url or config.variable("FAIRLANE_URL"))
 
 
 @contextlib.contextmanager
 def opened(
-    args: argparse.Namespace, for_people: Callable[[], Told], *, create: bool = False
+    args: argparse.Namespace,
+    for_people: Callable[[], Told],
+    *,
+    create: bool = False,
+    empty: bool = False,
+    tell: Tell | None = None,
 ) -> Iterator[tuple[Backend, Told]]:
     """Somebody to ask, and somewhere to print to: JSON, or what `for_people` makes."""
-    side = backend(args, create=create)
+    side = backend(args, create=create, empty=empty, tell=tell)
     with side.client:
         yield side, output_of(args, for_people)

@@ -16,9 +16,10 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from fairlane import config
+from fairlane.cli.backends import NOWHERE, Tell
 from fairlane.client import Client
 from fairlane.clock import SystemClock
-from fairlane.core.errors import OperatorError, StoreMismatch, StoreUnavailable
+from fairlane.core.errors import StoreMismatch, StoreMissing, StoreUnavailable
 from fairlane.core.policy import Policy
 from fairlane.core.secrets import References
 from fairlane.engine.engine import Engine, kept_policy, one
@@ -42,8 +43,10 @@ _SQLITE_FILE: Final = "sqlite:///"
 class StoreBackend:
     look_seconds = LOOK_SECONDS
 
-    def __init__(self, url: str, *, create: bool) -> None:
-        self._transport = StoreTransport(usable_store(url, create=create))
+    def __init__(
+        self, url: str, *, create: bool, empty: bool = False, tell: Tell | None = None
+    ) -> None:
+        self._transport = StoreTransport(usable_store(url, create=create, empty=empty, tell=tell))
         self.client = Client(transport=self._transport)
 
 
@@ -126,34 +129,72 @@ def _check_callback(url: str) -> None:
 # -------------------------------------------------------------------- stores
 
 
-def usable_store(url: str, *, create: bool = False) -> Store:
-    """A store with the schema that this program knows. Made, if need be, when `create` says so."""
+def usable_store(
+    url: str, *, create: bool = False, empty: bool = False, tell: Tell | None = None
+) -> Store:
+    """Return a store with the schema that this program knows.
+
+    Where there is none yet, `create` makes one, and `empty` returns an empty one that leaves
+    nothing behind; `tell` is told which of both. Otherwise that raises `StoreMissing`.
+    """
+    tell = tell or _quiet
+    if empty and (_lacks_file(url) or _is_empty_file(url)):
+        config.load({"store": url})  # what is wrong with the settings is told in any case
+        return _empty_store(url, tell)
     store = existing_store(url, create=create)
     version, newest = _version(store), newest_schema()
     if version == 0 and create:
         with _answering():
             store.migrate()
+        tell(f"made a new store at {location(url)}")
+    elif version == 0 and empty:
+        store.close()
+        return _empty_store(url, tell)
     elif version == 0:
-        raise OperatorError(f"{location(url)} holds nothing of fairlane; fairlane serve sets it up")
+        raise StoreMissing(f"{location(url)} holds nothing of fairlane; fairlane serve sets it up")
     elif version != newest:
         raise StoreMismatch(schema_problem(version, newest))
     return store
 
 
+def _empty_store(url: str, tell: Tell) -> Store:
+    """A store in memory, in place of the one that is not there."""
+    if url != NOWHERE:
+        tell(f"there is no store at {location(url)} yet: answered as an empty one would")
+    store = open_store(NOWHERE)
+    store.migrate()
+    return store
+
+
+def _quiet(_: str) -> None:
+    """Not everybody has to know."""
+
+
 def existing_store(url: str, *, create: bool = False) -> Store:
-    file = url.removeprefix(_SQLITE_FILE)
-    if url.startswith(_SQLITE_FILE) and file and not create and _is_missing(file):
-        raise OperatorError(f"there is no store at {file}; fairlane serve makes one")
+    if not create and _lacks_file(url):
+        raise StoreMissing(f"there is no store at {location(url)}; fairlane serve makes one")
     settings = config.load({"store": url})
     references = References(settings.allow_secrets)
     return open_store(url, secret_key=settings.secret_key, references=references)
 
 
-def _is_missing(file: str) -> bool:
+def _lacks_file(url: str) -> bool:
+    file = _file(url)
     try:
-        return not Path(file).exists()
+        return file is not None and not file.exists()
     except OSError:
         return False  # nobody may look there: opening it says so
+
+
+def _is_empty_file(url: str) -> bool:
+    """Opening one would already write into it."""
+    file = _file(url)
+    return file is not None and file.is_file() and file.stat().st_size == 0
+
+
+def _file(url: str) -> Path | None:
+    path = url.removeprefix(_SQLITE_FILE)
+    return Path(path) if url.startswith(_SQLITE_FILE) and path else None
 
 
 def _version(store: Store) -> int:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from fairlane import wire
+from fairlane import config, wire
 from fairlane.cli.text import shown
-from fairlane.core.errors import FairlaneError, Unauthenticated
+from fairlane.core.errors import FairlaneError, Unauthenticated, Unreachable
 
 if TYPE_CHECKING:
     from fairlane.cli.human import HumanOutput
@@ -64,7 +64,14 @@ def tell(error: FairlaneError, *, as_json: bool) -> None:
     """One line for people; for programs besides the JSON that the route answers."""
     if as_json:
         print_json(wire.error(error))
-    complain(error.message + _HERE.get(error.code, ""))
+    complain(error.message + _HERE.get(error.code, "") + _way_without_server(error))
+
+
+def _way_without_server(error: FairlaneError) -> str:
+    """Most commands ask a server, also where the environment names a store."""
+    if isinstance(error, Unreachable) and config.variable("FAIRLANE_STORE"):
+        return '; --store "$FAIRLANE_STORE" asks the store itself'
+    return ""
 
 
 def print_json(shape: Any) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.asking import pages
-from fairlane.cli.backends import opened
+from fairlane.cli.backends import NOWHERE, names_side, opened
 from fairlane.cli.output import Shape, complain, print_json, remark
 from fairlane.cli.submitting import read_json
 from fairlane.cli.values import NO_JSON, parsed
 from fairlane.core import differences
-from fairlane.core.errors import InvalidPolicy, InvalidRequest
+from fairlane.core.errors import InvalidPolicy, InvalidRequest, Unreachable
 from fairlane.verbs import Why
 
 if TYPE_CHECKING:
@@ -55,7 +55,18 @@ def set_(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     document = _from_file(args.file)
-    with opened(args, _for_people) as (side, out):
+    try:
+        return _asked(args, document)
+    except Unreachable as error:
+        if names_side(args):
+            raise
+        remark(f"{error.message}; checked against the default policy")
+        args.store = NOWHERE
+        return _asked(args, document)
+
+
+def _asked(args: argparse.Namespace, document: dict[str, Any]) -> int:
+    with opened(args, _for_people, empty=True, tell=remark) as (side, out):
         return _checked(args, side.client.check_policy(document), out)
 
 

@@ -1,16 +1,24 @@
-"""What the commands of `fairlane sched` and `fairlane queue` do."""
+"""What the commands of `fairlane sched` and `fairlane queue` do.
+
+They work without a server and without a store that somebody has set up: what looks finds an empty
+queue, what puts something in makes the store. What names a lease or an entry makes nothing, because
+in a new store it could not be there.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fairlane import config
 from fairlane.cli import exits
 from fairlane.cli.asking import pages
-from fairlane.cli.backends import opened
+from fairlane.cli.backends import Backend, names_side, opened
+from fairlane.cli.output import remark
 from fairlane.cli.queue_options import POLICY
 from fairlane.cli.submitting import read_json
 from fairlane.core.errors import InvalidRequest
@@ -36,13 +44,13 @@ def sched(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.plan(side.client.plan(lane=args.lane, now=args.now, limit=args.limit))
     return exits.OK
 
 
 def lease(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args, create=True) as (side, out):
         answer = side.client.lease(
             args.worker or WORKER,
             lanes=[args.lane or LANE],
@@ -55,13 +63,13 @@ def lease(args: argparse.Namespace) -> int:
 
 
 def renew(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.reported(side.client.renew_lease(args.lease, ttl_ms=args.ttl), "renewed")
     return exits.OK
 
 
 def complete(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.reported(side.client.complete_lease(args.lease, result=args.result), "completed")
     return exits.OK
 
@@ -69,7 +77,7 @@ def complete(args: argparse.Namespace) -> int:
 def release(args: argparse.Namespace) -> int:
     if args.reason is not None and not args.failed:
         raise InvalidRequest("--reason goes with --failed")
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         if args.failed:
             answer = side.client.fail_lease(args.lease, args.reason or RELEASED)
         else:
@@ -79,19 +87,19 @@ def release(args: argparse.Namespace) -> int:
 
 
 def reclaim(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args, create=True) as (side, out):
         out.reclaimed(side.client.reclaim_leases())
     return exits.OK
 
 
 def reset(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.again(side.client.reset(args.id))
     return exits.OK
 
 
 def show_policy(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.rules(side.client.queue_policy())
     return exits.OK
 
@@ -101,7 +109,7 @@ def set_policy(args: argparse.Namespace) -> int:
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
         raise InvalidRequest(f"say what to set: {', '.join(f'--{name}' for name in POLICY)}")
-    with opened(args, _for_people, create=True) as (side, out):
+    with _opened(args, create=True) as (side, out):
         out.rules(side.client.set_queue_policy(settings))
     return exits.OK
 
@@ -129,7 +137,7 @@ def add(args: argparse.Namespace) -> int:
     inputs: dict[str, Any] | None = None
     if args.inputs is not None or args.input is not None:
         inputs = {**(args.inputs or {}), **dict(args.input or ())}
-    with opened(args, _for_people, create=True) as (side, out):
+    with _opened(args, create=True) as (side, out):
         entry = side.client.queue_add(
             id=args.id,
             run=args.run,
@@ -146,20 +154,20 @@ def add(args: argparse.Namespace) -> int:
 
 
 def list_(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         for page in pages(args, partial(side.client.queue_list, status=args.status)):
             out.entries(page, more=args.all)
     return exits.OK
 
 
 def show(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args) as (side, out):
         out.entry(side.client.queue_show(args.id))
     return exits.OK
 
 
 def drain(args: argparse.Namespace) -> int:
-    with opened(args, _for_people) as (side, out):
+    with _opened(args, create=True) as (side, out):
         out.drained(side.client.queue_drain(limit=args.limit))
     return exits.OK
 
@@ -168,7 +176,7 @@ def import_(args: argparse.Namespace) -> int:
     document = read_json(args.file)
     if not isinstance(document, dict):
         raise InvalidRequest(f"{args.file} must hold a queue: a JSON object with 'entries'")
-    with opened(args, _for_people, create=True) as (side, out):
+    with _opened(args, create=True) as (side, out):
         out.imported(side.client.queue_import(document))
     return exits.OK
 
@@ -186,6 +194,18 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "sched": sched,
     "queue": queue,
 }
+
+
+def _opened(
+    args: argparse.Namespace, *, create: bool = False
+) -> AbstractContextManager[tuple[Backend, HumanQueueOutput]]:
+    """Ask the store of `FAIRLANE_STORE` when nothing else is named: no server is needed.
+
+    A store that is not there yet is made when `create` says so, and else is an empty one.
+    """
+    if not names_side(args):
+        args.store = config.variable("FAIRLANE_STORE") or None
+    return opened(args, _for_people, create=create, empty=not create, tell=remark)
 
 
 def _for_people() -> HumanQueueOutput:
