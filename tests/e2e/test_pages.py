@@ -147,6 +147,7 @@ PAGES: dict[str, Callable[[Programs, Path], Awaitable[dict[str, str]]]] = {
     "docs/cron.md": one_server,
     "docs/queue.md": one_server,
     "docs/workers.md": one_server,
+    "docs/troubleshooting.md": one_server,
     "docs/browser-agents.md": with_a_browser,
     "docs/chat-gateway.md": with_an_agent,
     "docs/upkeep.md": no_server,
