@@ -13,7 +13,7 @@ from fairlane.http.answers import STATUS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
-OVERVIEWS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+OVERVIEWS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
 
 
 def read(name: str) -> str:
