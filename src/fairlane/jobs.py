@@ -150,6 +150,8 @@ def update(before: Definition, document: Mapping[str, Any], now: int) -> Definit
     So are `retryPolicy`, `schedule` and `task` inside it, unless they are of another kind now.
     """
     current = document_of(before, masking=False)
+    if before.misfire_grace_ms is None:
+        del current["misfireGraceMs"]  # it follows from the schedule, which may change
     given = {name: value for name, value in document.items() if name not in READ_ONLY}
     given = _lifted(_unmasked(given, current))
     for name, over in (
@@ -218,7 +220,7 @@ def document_of(definition: Definition, *, masking: bool = True) -> dict[str, An
         "deleteAfterRun": one.delete_after_run if one.schedule.kind == cron.AT else None,
         "overlap": one.overlap,
         "misfire": one.misfire,
-        "misfireGraceMs": one.misfire_grace_ms,
+        "misfireGraceMs": one.grace_ms,
         "misfireCap": one.misfire_cap,
         "misfireSpreadMs": one.misfire_spread_ms,
         "jitterMs": one.jitter_ms,
@@ -303,6 +305,7 @@ def _made(
         "retry_policy": _retries(body.retry_policy),
         "alert_url": body.alert_url or None,
         "alert_after": (body.alert_after or 1) if body.alert_url else None,
+        "misfire_grace_ms": _own_grace(body.misfire_grace_ms, schedule),
         "task": {
             name: value
             for name, value in body.task.items()
@@ -488,6 +491,11 @@ def _retries(given: Backoff | None) -> Backoff:
     said = {} if given is None else msgspec.structs.asdict(given)
     told = {name: value for name, value in said.items() if value is not None}
     return msgspec.structs.replace(cron.RETRIES, **told)
+
+
+def _own_grace(given: int | None, schedule: Schedule) -> int | None:
+    """Return None for the usual grace, which goes on following the schedule."""
+    return None if given == cron.usual_grace_ms(schedule) else given
 
 
 def _object(document: Any) -> Mapping[str, Any]:

@@ -207,6 +207,15 @@ def test_a_slot_within_its_grace_is_not_late(jobs: Jobs) -> None:
     assert jobs.statuses(job) == [("schedule", "queued")]
 
 
+def test_a_short_outage_does_not_run_every_slot_of_a_short_interval(jobs: Jobs) -> None:
+    """The usual grace of a minute is longer than the outage; the interval is not."""
+    job = jobs.create({"kind": "every", "everyMs": 1000}, misfire="skip", overlap="queue")
+    jobs.pass_time(20_500)
+    (missed, *others) = jobs.runs(job)
+    assert (missed.status, (missed.error or "")[:10]) == ("missed", "19 missed,")
+    assert [run.scheduled_at for run in others] == [jobs.now - 500]
+
+
 def test_a_month_of_missed_seconds_is_one_line_and_takes_no_time(jobs: Jobs) -> None:
     job = jobs.create({"kind": "every", "everyMs": 1000})
     jobs.pass_time(30 * DAY)

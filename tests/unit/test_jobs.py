@@ -309,3 +309,23 @@ def test_a_preview_tells_the_next_moments() -> None:
     every = {"kind": "every", "everyMs": 1000}
     assert jobs.preview(every, "UTC", 3, NOW) == [NOW + 1000, NOW + 2000, NOW + 3000]
     assert jobs.preview({"kind": "at", "atMs": NOW + 5}, "UTC", 3, NOW) == [NOW + 5]
+
+
+# -------------------------------------------------------------------- how late is too late
+
+
+def test_the_usual_grace_follows_the_schedule() -> None:
+    every_second = {"kind": "every", "everyMs": 1000}
+    assert jobs.document_of(made(schedule=every_second))["misfireGraceMs"] == 1000
+    before = made(schedule=every_second)
+    assert changed(before, schedule={"everyMs": HOUR})["misfireGraceMs"] == 60_000
+    assert changed(made(), schedule=every_second)["misfireGraceMs"] == 1000
+
+
+def test_a_grace_that_the_job_names_stays() -> None:
+    every_second = {"kind": "every", "everyMs": 1000}
+    own = made(schedule=every_second, misfireGraceMs=60_000)
+    assert jobs.document_of(own)["misfireGraceMs"] == 60_000
+    assert changed(own, schedule={"everyMs": 2000})["misfireGraceMs"] == 60_000
+    assert changed(own, misfireGraceMs=None)["misfireGraceMs"] == 1000
+    assert jobs.create(jobs.document_of(own), NOW) == own

@@ -213,7 +213,10 @@ def _behaviour(group: argparse._ArgumentGroup) -> None:
         "--misfire", metavar="HOW", help="runs that were missed: skip, once (default) or all"
     )
     group.add_argument(
-        "--misfire-grace", metavar="SPAN", type=span, help="how late is not missed yet (60s)"
+        "--misfire-grace",
+        metavar="SPAN",
+        type=span,
+        help="how late is not missed yet (60s, at most one interval)",
     )
     group.add_argument("--misfire-cap", metavar="N", type=count, help="how many of all (10)")
     group.add_argument(

@@ -74,6 +74,7 @@ FAILING: Final = "cron.failing"
 RECOVERED: Final = "cron.recovered"
 ALERTS: Final = (FAILING, RECOVERED)
 
+GRACE_MS: Final = 60_000
 COUNTED_MAX: Final = 10_000  # late slots beyond this are "more than"
 FIRED_MAX: Final = 1000  # slots of one job that fire in one decision; the rest is due at once
 SUMMARY_BYTES_MAX: Final = 16_384
@@ -84,8 +85,20 @@ RETRIES: Final = Backoff(
 )
 
 
+def usual_grace_ms(schedule: Schedule) -> int:
+    """Return the grace of jobs that name none: a minute, but no longer than one interval.
+
+    A longer one would run every slot of a short outage. The slots of a cron rule are whole minutes,
+    so none of them come closer together than this.
+    """
+    return min(GRACE_MS, schedule.every_ms or GRACE_MS)
+
+
 class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a person wrote; as JSON it is what the store keeps. `task` is as in `POST /tasks`."""
+    """What a person wrote; as JSON it is what the store keeps. `task` is as in `POST /tasks`.
+
+    `misfire_grace_ms` None is the usual grace of the schedule.
+    """
 
     name: str
     schedule: Schedule
@@ -95,7 +108,7 @@ class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     delete_after_run: bool = False
     overlap: str = SKIP
     misfire: str = ONCE
-    misfire_grace_ms: int = 60_000
+    misfire_grace_ms: int | None = None
     misfire_cap: int = 10
     misfire_spread_ms: int = 0
     jitter_ms: int = 0
@@ -109,6 +122,13 @@ class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     disable_after: int | None = None
     keep_runs: int = 200
     keep_days: int = KEEP_DAYS
+
+    @property
+    def grace_ms(self) -> int:
+        """How late a slot may be before it is missed."""
+        if self.misfire_grace_ms is None:
+            return usual_grace_ms(self.schedule)
+        return self.misfire_grace_ms
 
 
 class Job(msgspec.Struct):
@@ -262,7 +282,7 @@ class _Due(msgspec.Struct, frozen=True):
 
 
 def _due(definition: Definition, after: int, now: int) -> _Due:
-    last = now - definition.misfire_grace_ms - 1
+    last = now - definition.grace_ms - 1
     kept = definition.misfire_cap + 1  # one more than may run: the last that is missed
     moments = _within(definition, after)
     late, at = _taken(moments, next(moments, None), last, COUNTED_MAX + kept)

@@ -218,7 +218,7 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
         if decision.missed:
             runs.append(_missed(tx, job, decision, now))
         for slot in decision.skipped:
-            late = now - slot.at > job.definition.misfire_grace_ms
+            late = now - slot.at > job.definition.grace_ms
             skipped = new_run(job, slot, cron.MISFIRED if late else cron.SCHEDULED)
             _end_without_task(job, skipped, cron.SKIPPED, "the run before goes on still", now)
             runs.append(skipped)

@@ -76,6 +76,33 @@ def test_the_grace_includes_its_last_moment() -> None:
     assert decide(due, NOW + 1001, 0).missed == 1
 
 
+def test_a_slot_gets_no_more_grace_than_the_interval_unless_the_job_says_so() -> None:
+    """Or a job every second that was down for less than a minute would run every slot."""
+    every_second = Schedule(kind="every", every_ms=1000, anchor_at=0)
+    down = {"schedule": every_second, "misfire": "skip", "overlap": "queue"}
+    decision = decide(job(NOW - 20_000, **down), NOW + 1, 0)
+    assert [(one.slot.at, one.trigger) for one in decision.fires] == [(NOW, "schedule")]
+    assert decision.missed == 19
+    patient = decide(job(NOW - 20_000, misfire_grace_ms=MINUTE, **down), NOW + 1, 0)
+    assert (len(patient.fires), patient.missed) == (20, 0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "grace_ms"),
+    [
+        (Schedule(kind="every", every_ms=1000, anchor_at=0), 1000),
+        (Schedule(kind="every", every_ms=59_999, anchor_at=0), 59_999),
+        (Schedule(kind="every", every_ms=3_600_000, anchor_at=0), MINUTE),
+        (EVERY_MINUTE, MINUTE),
+        (Schedule(kind="cron", expr="0 9 * * *"), MINUTE),
+        (Schedule(kind="at", at=NOW), MINUTE),
+    ],
+)
+def test_the_usual_grace_is_a_minute_or_one_interval(schedule: Schedule, grace_ms: int) -> None:
+    assert job(schedule=schedule).definition.grace_ms == grace_ms
+    assert job(schedule=schedule, misfire_grace_ms=7).definition.grace_ms == 7
+
+
 def test_very_many_late_slots_are_not_all_counted() -> None:
     late = job(NOW - 1_000_000 * MINUTE, misfire="all", misfire_cap=3)
     decision = decide(late, NOW + 59_999, 0)
