@@ -35,7 +35,6 @@ READ_ONLY: Final = frozenset(
 )
 # Fields of `POST /tasks` that a job has no use for, and what to do instead.
 _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
-    "agentId": "the job has one",
     "sessionKey": "a job's tasks have the session of the job; see 'overlap'",
     "runAt": "the schedule says when",
     "delayMs": "the schedule says when",
@@ -119,7 +118,7 @@ _SCHEDULE: Final = {"schedule": frozenset(ScheduleBody.__struct_encode_fields__)
 
 def create(document: Mapping[str, Any], now: int) -> Definition:
     """Raises `InvalidRequest` with all that is wrong with the values."""
-    definition = _definition(_lifted(document), now)
+    definition = _definition(_owned(_lifted(document)), now)
     _check_future(definition, now)
     return definition
 
@@ -153,7 +152,7 @@ def update(before: Definition, document: Mapping[str, Any], now: int) -> Definit
     if before.misfire_grace_ms is None:
         del current["misfireGraceMs"]  # it follows from the schedule, which may change
     given = {name: value for name, value in document.items() if name not in READ_ONLY}
-    given = _lifted(_unmasked(given, current))
+    given = _owned(_lifted(_unmasked(given, current)), before.agent_id)
     for name, over in (
         ("retryPolicy", _laid_over),
         ("schedule", _schedule_over),
@@ -446,6 +445,25 @@ def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
         if said is not None:
             lifted[name] = said
     return {**lifted, "task": task}
+
+
+def _owned(document: Mapping[str, Any], owner: str | None = None) -> dict[str, Any]:
+    """Return a copy in which the job says whose its tasks are.
+
+    The task may say so too. It names the agent of a job that names none; it never changes it.
+    `owner` is the agent of a job that exists.
+    """
+    owned = dict(document)
+    if not isinstance(owned.get("task"), dict) or "agentId" not in owned["task"]:
+        return owned
+    task = dict(owned["task"])
+    agent = task.pop("agentId") or None
+    named = owned.get("agentId") or owner
+    if agent is not None:
+        if named not in (None, agent):
+            raise InvalidRequest("invalid job: 'agentId' and 'task.agentId' disagree: give one")
+        owned["agentId"] = agent
+    return {**owned, "task": task}
 
 
 def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:

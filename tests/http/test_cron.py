@@ -489,3 +489,14 @@ async def test_a_preview_of_nonsense_is_refused(
     answer = await stage.api.get("/cron/preview", **query)
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert told in answer.error
+
+
+async def test_the_task_may_say_whose_job_it_is(stage: Stage) -> None:
+    agent = stage.new_agent()
+    job = await made(stage, agentId=None, task={**ECHO, "agentId": agent})
+    assert (job["agentId"], job["task"]) == (agent, ECHO)
+    started = await run(stage, job)
+    assert (await stage.api.show(started["taskId"]))["agentId"] == agent
+    other = await post(stage, agentId=stage.agent, task={**ECHO, "agentId": agent})
+    assert (other.status, other.code) == (400, "invalid_request")
+    assert "'agentId' and 'task.agentId' disagree" in other.error

@@ -157,7 +157,12 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"task": {"handlr": "a"}}, "unknown field 'handlr'; did you mean handler?"),
         ({"task": {**TASK, "runAt": "2030-01-01T00:00:00Z"}}, "'task.runAt' is not for jobs"),
         ({"task": {**TASK, "sessionKey": "s"}}, "see 'overlap'"),
-        ({"task": {**TASK, "agentId": "s"}}, "'task.agentId' is not for jobs"),
+        (
+            {"agentId": "a", "task": {**TASK, "agentId": "b"}},
+            "'agentId' and 'task.agentId' disagree",
+        ),
+        ({"task": {**TASK, "agentId": 7}}, "field 'agentId'"),
+        ({"task": {**TASK, "agentId": "a b"}}, "field 'agentId'"),
         ({"task": {"instruction": "x", "llmConfig": {"apiKey": "***"}}}, "is masked"),
         ({"overlap": "skp"}, "must be one of skip, queue, allow; did you mean skip?"),
         ({"misfire": "never"}, "field 'misfire' must be one of skip, once, all"),
@@ -329,3 +334,27 @@ def test_a_grace_that_the_job_names_stays() -> None:
     assert changed(own, schedule={"everyMs": 2000})["misfireGraceMs"] == 60_000
     assert changed(own, misfireGraceMs=None)["misfireGraceMs"] == 1000
     assert jobs.create(jobs.document_of(own), NOW) == own
+
+
+# -------------------------------------------------------------------- whose job it is
+
+
+@pytest.mark.parametrize("own", [{}, {"agentId": None}, {"agentId": ""}, {"agentId": "ada"}])
+def test_the_task_of_a_job_may_say_whose_it_is(own: dict[str, Any]) -> None:
+    definition = made(task={**TASK, "agentId": "ada"}, **own)
+    assert (definition.agent_id, definition.task) == ("ada", TASK)
+
+
+@pytest.mark.parametrize("unsaid", [None, ""])
+def test_a_task_that_names_no_agent_leaves_it_to_the_job(unsaid: str | None) -> None:
+    definition = made(agentId="ada", task={**TASK, "agentId": unsaid})
+    assert (definition.agent_id, definition.task) == ("ada", TASK)
+
+
+def test_a_change_of_the_task_does_not_change_whose_job_it_is() -> None:
+    before = made(agentId="ada")
+    same = changed(before, task={"agentId": "ada", "priority": "high"})
+    assert (same["agentId"], same["task"]) == ("ada", {**TASK, "priority": "high"})
+    with pytest.raises(InvalidRequest, match=r"'agentId' and 'task\.agentId' disagree"):
+        changed(before, task={"agentId": "bob"})
+    assert changed(before, agentId="bob", task={"agentId": "bob"})["agentId"] == "bob"

@@ -218,6 +218,9 @@ def _claim(request: Request, document: Any) -> None:
     caller = request.caller
     if caller.agent is None or not isinstance(document, dict):
         return  # what is no object is refused later
+    task = document["task"] if isinstance(document.get("task"), dict) else {}
+    if isinstance(task.get("agentId"), str):
+        caller.agent_for(task["agentId"])
     given = document.get("agentId")
     if given is None or isinstance(given, str):
         document["agentId"] = caller.agent_for(given)
