@@ -319,6 +319,7 @@ def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
         "running": session.holders,
         "waiting": session.waiting,
         "debouncing": session.debouncing,
+        "later": session.later,
         "effectiveConcurrency": sessions.limit(policy, session),
         "throttled": sessions.throttled(policy, session),
     }

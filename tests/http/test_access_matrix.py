@@ -60,6 +60,9 @@ MADE = {
     ("POST", "/sessions/{key}/messages"),
     ("PATCH", "/sessions/{key}"),
     ("PUT", "/sessions/{key}/usage"),
+    ("POST", "/sessions/{key}/stop"),
+    ("POST", "/sessions/{key}/stopall"),
+    ("POST", "/sessions/{key}/reset"),
 }
 
 JOB = {
@@ -329,6 +332,7 @@ SUBMITS = {
     "/sessions/bobs/messages": {"message": "hello", "agentId": ALICE},
     "/queue": {"repo": "/r", "agentId": ALICE},
     "/cron/jobs": {**JOB, "name": "bobs", "agentId": ALICE},
+    "/cron/jobs?": {**JOB, "name": "bobs", "task": {"handler": "nobody", "agentId": ALICE}},
     "/templates/{template}/instantiate": {"overrides": {"agentId": ALICE}, "submit": True},
     "/webhooks": {"url": "https://example.com/bobs", "agentId": ALICE},
 }
@@ -336,9 +340,10 @@ SUBMITS = {
 
 @pytest.mark.parametrize("path", SUBMITS)
 async def test_nobody_acts_for_another_agent(callers: Callers, alices: World, path: str) -> None:
+    bob = await callers.bob()
     before = await everything(callers)
     where = _filled(path, alices.names)
-    answer = await callers.ask("POST", where, SUBMITS[path], token=await callers.bob())
+    answer = await callers.ask("POST", where, SUBMITS[path], token=bob)
     assert (answer.status, answer.code) == (403, "forbidden"), answer
     assert await everything(callers) == before
 

@@ -24,7 +24,9 @@ def test_a_sessions_counters_equal_a_recount(steps: list[Step]) -> None:
             leased = [task for task in own if task.leased]
             assert session.waiting == len(waiting)
             assert session.holders == len(leased) + len(queued) - len(waiting) - len(delayed)
-            assert session.empty == (not leased and len(queued) == len(delayed))
+            others = [task for task in own if task.state in ("waiting_dependency", "parked")]
+            assert session.later == len(delayed) + len(others)
+            assert session.empty == all(task.terminal and not task.leased for task in own)
 
 
 @BOUNDED

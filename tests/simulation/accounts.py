@@ -60,14 +60,14 @@ class Accounts:
         ground, books = self._ground, self._ground.books
         found = {row[0]: row[1:] for row in ground.reader.sessions()}
         ground.marks.forget(found, ground.policy, now)
-        lists = (books.holders, books.waiting, books.debouncing)
+        lists = (books.holders, books.waiting, books.debouncing, books.later)
         busy = {key for keys in lists for key in keys}
         for key in busy | found.keys():
             right = tuple(len(tasks.get(key, ())) for tasks in lists)
             row = found.get(key)
-            if row is None or row[:3] != right:
+            if row is None or row[:4] != right:
                 raise Violation("counters", f"session {key}: {row} is {right}")
-            ground.marks.judge_row(key, row[3:], interrupted=key in ground.talks.dying)
+            ground.marks.judge_row(key, row[4:], interrupted=key in ground.talks.dying)
             told = ground.marks.known.get(key)
             needed = key in busy or (told is not None and told.anything)
             demand("counters", needed, f"session {key} is kept for nothing")

@@ -65,8 +65,8 @@ _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
 _EVENT_SQL: Final = "SELECT id, seq, at, type, attempt, detail, batch FROM event WHERE id > ?"
 _BATCH_SQL: Final = """SELECT id, seq, parallelism, total, callback_url, open, holders, waiting,
   cancelled, completed_at FROM batch"""
-_SESSION_SQL: Final = """SELECT key, holders, waiting, debouncing, settings, tokens, context_window,
-  cutoff_at, generation, touched_at, interrupted FROM session"""
+_SESSION_SQL: Final = """SELECT key, holders, waiting, debouncing, later, settings, tokens,
+  context_window, cutoff_at, generation, touched_at, interrupted FROM session"""
 # The columns that a task is born with and keeps.
 FIXED: Final = (
     "seq",
@@ -228,6 +228,7 @@ class Books:
         self.holders: dict[str, dict[int, Task]] = {}  # by session: who has the turn
         self.waiting: dict[str, dict[int, Task]] = {}  # by session: who waits for it
         self.debouncing: dict[str, dict[int, Task]] = {}  # by session: who may still grow
+        self.later: dict[str, dict[int, Task]] = {}  # by session: who has not come to it yet
         self.members: dict[str, list[int]] = {}  # by batch: open, with a place, next to get one
         self.blocked: dict[int, Task] = {}  # by seq: who waits for others
 
@@ -290,6 +291,8 @@ class Books:
             _keep(self.debouncing, session, task, sign)
         elif leased or (queued and not _is_new_and_delayed(task)):
             _keep(self.holders, session, task, sign)
+        elif task.state not in ENDS:
+            _keep(self.later, session, task, sign)
 
 
 def _is_new_and_delayed(task: Task) -> bool:

@@ -169,7 +169,7 @@ class Marks:
 
 
 def _marked(row: Row) -> bool:
-    settings, tokens, _, cutoff_at, generation = row[3:8]
+    settings, tokens, _, cutoff_at, generation = row[4:9]
     return bool(settings or generation) or tokens is not None or cutoff_at is not None
 
 

@@ -72,9 +72,9 @@ def assert_shares_are_true(lines: list[Line], policy: Policy) -> None:
 
 def assert_sessions_equal_a_recount(reader: Connection, policy: Policy) -> None:
     recounted = {row[0]: row[1:] for row in reader.run("session_recount")}
-    for key, holders, waiting, debouncing, interrupted in reader.run("session_all"):
-        *counted, stopped = recounted.pop(key, (0, 0, 0, 0))
-        assert counted == [holders, waiting, debouncing], key
+    for key, holders, waiting, debouncing, later, interrupted in reader.run("session_all"):
+        *counted, stopped = recounted.pop(key, (0, 0, 0, 0, 0))
+        assert counted == [holders, waiting, debouncing, later], key
         assert not interrupted or 0 < stopped == holders, f"{key} waits for nobody"
         limit = _limit(reader, policy, key)
         assert not waiting or holders >= limit or interrupted, f"{key} stands still"

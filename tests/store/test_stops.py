@@ -193,6 +193,16 @@ def test_a_message_that_was_sent_before_the_stop_is_stale(scheduler: Scheduler, 
     assert scheduler.run_to_end() == ["new", "undated"]
 
 
+@pytest.mark.parametrize("sent_at", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"])
+def test_in_a_session_that_nobody_stopped_no_message_is_stale(
+    scheduler: Scheduler, chat: Chat, sent_at: str
+) -> None:
+    chat.say("old", sent_at=sent_at)
+    assert scheduler.run_to_end() == ["old"]
+    chat.stop_all()
+    assert isinstance(chat.refused("older", sent_at=sent_at), MessageStale)
+
+
 def test_the_cutoff_stands_until_a_newer_one(scheduler: Scheduler, chat: Chat) -> None:
     sent_at = moment(scheduler.clock.now())
     scheduler.clock.advance(10)

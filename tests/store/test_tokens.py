@@ -9,8 +9,15 @@ import msgspec
 import pytest
 
 from fairlane.core.access import Caller, Token
-from fairlane.core.errors import Conflict, InvalidRequest, NotFound, QueueFull, QuotaExceeded
-from fairlane.core.model import Task
+from fairlane.core.errors import (
+    Conflict,
+    InvalidRequest,
+    MessageStale,
+    NotFound,
+    QueueFull,
+    QuotaExceeded,
+)
+from fairlane.core.model import Message, Task
 from fairlane.core.sessions import Settings
 from fairlane.engine.node import Node
 from fairlane.engine.requests import (
@@ -169,7 +176,7 @@ def test_only_ones_own_sessions_are_stopped_and_tuned(scheduler: Scheduler, view
     requests = (
         StopSession("s", agent="b"),
         StopSession("s", only_oldest=True, agent="b"),
-        StopSession("none", reset=True, agent="b"),
+        StopSession("cron:x", reset=True, agent="b"),
         SetSession("s", Settings(cap=1), agent="b"),
         SetUsage("s", 1, 2, "b"),
         SetSession("cron:x", Settings(cap=1), agent="b"),
@@ -182,6 +189,53 @@ def test_only_ones_own_sessions_are_stopped_and_tuned(scheduler: Scheduler, view
     assert shown is not None
     assert shown.queued == []
     assert scheduler.ask(SetSession("new", Settings(cap=1), agent="b")).agent == "b"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_an_agent_stops_a_session_in_which_nothing_runs(
+    scheduler: Scheduler, *, reset: bool
+) -> None:
+    """Messages that are on their way come too late, as for who may stop any session."""
+    scheduler.set_policy(sessions={"debounceMs": 0})
+    late = Message("late", "ann", sent_at=scheduler.clock.now() - 1)
+    stopped = scheduler.ask(StopSession("idle", reset=reset, agent="a"))
+    assert (stopped.stopped, stopped.drained, stopped.generation) == ([], [], int(reset))
+    (answer,) = submit(scheduler, A, "m1", session="idle", message=late)
+    assert isinstance(answer, MessageStale)
+    assert isinstance(scheduler.refused(StopSession("idle", agent="b")), NotFound)
+    assert isinstance(submit(scheduler, B, "b1", session="idle"), NotFound)
+
+
+def test_an_agents_stop_of_nobody_leaves_the_session_to_everybody(scheduler: Scheduler) -> None:
+    stopped = scheduler.ask(StopSession("idle", only_oldest=True, agent="a"))
+    assert (stopped.stopped, stopped.drained) == ([], [])
+    assert isinstance(submit(scheduler, B, "b1", session="idle")[0], Task)
+
+
+@pytest.mark.parametrize("how", ["delay", "dependency", "parked"])
+def test_a_session_stays_whose_task_comes_later(
+    scheduler: Scheduler, views: Views, how: str
+) -> None:
+    """Or another agent would have taken it by then."""
+    scheduler.submit("parent", agent="a", lane="team", delay_ms=60_000)
+    fields: dict[str, Any] = {
+        "delay": {"delay_ms": 60_000},
+        "dependency": {"depends_on": ("parent",)},
+        "parked": {"max_attempts": 1},
+    }[how]
+    submit(scheduler, A, "a1", session="s", **fields)
+    if how == "parked":
+        scheduler.fail(scheduler.lease_one())
+    shown = views.session("s", "a")
+    assert shown is not None
+    assert (shown.turns, shown.queued, shown.session.later) == ([], [], 1)
+    assert isinstance(submit(scheduler, B, "b1", session="s"), NotFound)
+    if how == "parked":
+        scheduler.pass_time(40 * 86_400_000)
+        assert views.session("s", "a") is not None
+    scheduler.cancel("a1")
+    assert views.session("s") is None
+    assert isinstance(submit(scheduler, B, "b2", session="s")[0], Task)
 
 
 def test_parents_have_to_be_ones_own(scheduler: Scheduler) -> None:

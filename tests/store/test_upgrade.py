@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.model import Task
+from fairlane.core.sessions import Session
 from fairlane.engine.requests import ClaimDeliveries, IdempotencyKey, Reclaim, Submit, UseSecret
 from fairlane.engine.views import recount
 from fairlane.store.opening import open_store
@@ -172,3 +173,11 @@ def test_children_may_wait_for_what_is_old(scheduler: Scheduler) -> None:
     assert orphan.state == "cancelled"
     assert scheduler.cancel("bobs").state == "cancelled"
     assert scheduler.view("child").error == "dependency bobs cancelled"
+
+
+def test_sessions_get_to_know_their_tasks_that_come_later(scheduler: Scheduler) -> None:
+    found = [Session(*row) for row in scheduler.reader.run("session_list", after="", limit=9)]
+    assert [(one.key, one.agent, one.holders, one.waiting, one.later) for one in found] == [
+        ("s", "ada", 1, 1, 1),
+        ("t", "ada", 0, 0, 1),
+    ]

@@ -73,7 +73,8 @@ class HumanSessionOutput(HumanOutput):
         yield "session", drawing.text(session["sessionKey"], limit=None)
         running, waiting = len(session["running"]), len(session["waiting"])
         growing = f", {session['debouncing']} may still grow" if session["debouncing"] else ""
-        yield "tasks", drawing.text(f"{running} running, {waiting} waiting{growing}")
+        later = f", {session['later']} for later" if session.get("later") else ""
+        yield "tasks", drawing.text(f"{running} running, {waiting} waiting{growing}{later}")
         yield "at once", drawing.text(f"{session['effectiveConcurrency']} ({session['why']})")
         if "usage" in session:
             yield "usage", drawing.text(_usage(session["usage"]))

@@ -61,6 +61,10 @@ def _count(session: Session, task: Task, sign: int) -> None:
             session.waiting += sign
         elif task.gate == DEBOUNCE_GATE:
             session.debouncing += sign
+        else:
+            session.later += sign
+    elif not task.terminal:
+        session.later += sign
 
 
 def holds_turn(task: Task) -> bool:

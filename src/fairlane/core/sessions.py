@@ -49,7 +49,8 @@ class Settings(
 
 
 class Session(msgspec.Struct):
-    """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow.
+    """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow, and `later`
+    come later: they wait for a moment or for other tasks, or are parked.
 
     `settings` is JSON text. Messages sent before `cutoff_at` came too late to run. `generation`
     counts resets. `interrupted` is 1 from an interruption until the last run that it has stopped
@@ -69,6 +70,7 @@ class Session(msgspec.Struct):
     touched_at: int = 0
     interrupted: int = 0
     agent: str | None = None
+    later: int = 0
     limit: int = 1  # not kept: it follows from the rest and the policy
 
     @property
@@ -77,7 +79,7 @@ class Session(msgspec.Struct):
 
     @property
     def idle(self) -> bool:
-        return not (self.holders or self.waiting or self.debouncing)
+        return not (self.holders or self.waiting or self.debouncing or self.later)
 
     @property
     def empty(self) -> bool:

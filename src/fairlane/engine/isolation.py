@@ -57,10 +57,10 @@ def _open(tx: Transaction, agent: str | None) -> int:
     return sum(line.queued + line.inflight + line.parked for line in lines)
 
 
-def is_mine(tx: Transaction, key: str, agent: str | None, *, new: bool = False) -> bool:
-    """Whether a session is the agent's; with `new`, or could become it. It is loaded."""
+def is_mine(tx: Transaction, key: str, agent: str | None) -> bool:
+    """Return whether a session is the agent's, or nobody's and could become it. It is loaded."""
     owner = tx.session(key).agent
-    return agent is None or owner == agent or (new and owner is None and _may_name(key, agent))
+    return agent is None or owner == agent or (owner is None and _may_name(key, agent))
 
 
 def not_mine(key: str) -> NotFound:
@@ -70,7 +70,7 @@ def not_mine(key: str) -> NotFound:
 
 def _foreign_session(tx: Transaction, agent: str, new: Iterable[Submission]) -> NotFound | None:
     for one in new:
-        if one.session is not None and not is_mine(tx, one.session, agent, new=True):
+        if one.session is not None and not is_mine(tx, one.session, agent):
             return not_mine(one.session)
     return None
 

@@ -55,7 +55,7 @@ def admit(
     assert message is not None
     assert key is not None
     session = tx.session(key)
-    if message.sent_at is not None and message.sent_at < (session.cutoff_at or 0):
+    if _is_stale(message, session):
         return MessageStale("the message was sent before its session was stopped")
     told = _told(tx.policy.sessions, session, message)
     settings = sessions.resolved(tx.policy.sessions, told, _own(message))
@@ -84,6 +84,13 @@ def admit(
             _let_go(tx, submission, None if anybody else message.sender, now)
 
     return admit_task(tx, submission, now, leaving=oldest, enter=enter)
+
+
+def _is_stale(message: Message, session: Session) -> bool:
+    """Whether the message was sent before the session was last stopped, if it ever was."""
+    if message.sent_at is None or session.cutoff_at is None:
+        return False
+    return message.sent_at < session.cutoff_at
 
 
 def _full(session: Session, cap: int) -> SessionQueueFull:
@@ -254,6 +261,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 
 
 def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[Any]:
+    """Stop sessions, also those that nobody has: messages to them may be on their way."""
     for request in requests:
         tx.load_sessions([request.key])
         session = tx.session(request.key)
@@ -264,6 +272,7 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
             yield _stop_oldest(tx, session, request.agent, now)
             continue
         error = sessions.STOPPED
+        session.agent = session.agent or request.agent
         session.cutoff_at = now
         if request.reset:
             error = sessions.RESET
@@ -324,7 +333,7 @@ def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> lis
 def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[Any]:
     for request in requests:
         tx.load_sessions([request.key])
-        if not isolation.is_mine(tx, request.key, request.agent, new=True):
+        if not isolation.is_mine(tx, request.key, request.agent):
             yield isolation.not_mine(request.key)
             continue
         session = tx.session(request.key)
@@ -337,7 +346,7 @@ def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iter
 def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[Any]:
     for request in requests:
         tx.load_sessions([request.key])
-        if not isolation.is_mine(tx, request.key, request.agent, new=True):
+        if not isolation.is_mine(tx, request.key, request.agent):
             yield isolation.not_mine(request.key)
             continue
         session = tx.session(request.key)

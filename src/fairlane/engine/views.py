@@ -520,8 +520,8 @@ def _recount_sessions(connection: Connection) -> list[str]:
     kept = {row[0]: tuple(row[1:]) for row in connection.run("session_all")}
     problems = []
     for key in sorted(real.keys() | kept.keys()):
-        *counted, interrupted = kept.get(key, (0,) * 4)
-        *expected, stopped = real.get(key, (0,) * 4)
+        *counted, interrupted = kept.get(key, (0,) * 5)
+        *expected, stopped = real.get(key, (0,) * 5)
         if counted != expected:
             problems.append(f"session {key}: has {tuple(counted)}, the tasks say {tuple(expected)}")
         if interrupted and not 0 < stopped == expected[0]:

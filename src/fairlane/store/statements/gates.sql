@@ -7,17 +7,17 @@
 SELECT {session} FROM rows JOIN session ON session.key = rows.key
 
 -- name: session_save
--- rows: key text, holders int, waiting int, debouncing int, settings text, tokens int, context_window int, cutoff_at int, generation int, touched_at int, interrupted int, agent text
+-- rows: key text, holders int, waiting int, debouncing int, settings text, tokens int, context_window int, cutoff_at int, generation int, touched_at int, interrupted int, agent text, later int
 INSERT INTO session ({session}) SELECT * FROM rows WHERE true
 ON CONFLICT (key) DO UPDATE SET holders = excluded.holders, waiting = excluded.waiting,
   debouncing = excluded.debouncing, settings = excluded.settings, tokens = excluded.tokens,
   context_window = excluded.context_window, cutoff_at = excluded.cutoff_at,
   generation = excluded.generation, touched_at = excluded.touched_at,
-  interrupted = excluded.interrupted, agent = excluded.agent
+  interrupted = excluded.interrupted, agent = excluded.agent, later = excluded.later
 
 -- name: session_old
 SELECT key FROM session WHERE touched_at <= :before AND holders = 0 AND waiting = 0
-  AND debouncing = 0 LIMIT :limit
+  AND debouncing = 0 AND later = 0 LIMIT :limit
 
 -- name: session_forget
 -- rows: key text

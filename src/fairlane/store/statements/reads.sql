@@ -96,16 +96,18 @@ FROM task GROUP BY lane, agent, route
 SELECT {line} FROM line
 
 -- name: session_all
-SELECT key, holders, waiting, debouncing, interrupted FROM session
+SELECT key, holders, waiting, debouncing, later, interrupted FROM session
 
 -- name: session_recount
 SELECT session,
   sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END),
+  sum(CASE WHEN state IN ('waiting_dependency', 'parked') OR (state = 'queued' AND gate = 'delay' AND token = 0) THEN 1 ELSE 0 END),
   sum(CASE WHEN lease_expires_at IS NOT NULL AND completed_at IS NOT NULL THEN 1 ELSE 0 END)
 FROM task
-WHERE session IS NOT NULL AND (lease_expires_at IS NOT NULL OR state = 'queued')
+WHERE session IS NOT NULL
+  AND (lease_expires_at IS NOT NULL OR state IN ('queued', 'waiting_dependency', 'parked'))
 GROUP BY session
 
 -- name: batch_all

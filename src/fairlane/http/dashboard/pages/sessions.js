@@ -118,7 +118,7 @@ const meter = (session) => h("span.meter", { class: session.throttled ? "hot" : 
 function facts(session) {
   const rows = [["may run", session.why], ["generation", session.generation],
     ...Object.entries(session.settings).map(([name, value]) => [words(name), value]),
-      ["still growing", session.debouncing]];
+      ["still growing", session.debouncing], ["for later", session.later]];
   if (session.cutoff) rows.push(["stopped before", time(session.cutoff)]);
   return rows.map(([name, value]) =>
     [h("dt", null, name), h("dd", null, value instanceof Node ? value : String(value))]);
