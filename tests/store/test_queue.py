@@ -10,7 +10,8 @@ import pytest
 from fairlane import entries
 from fairlane.core.errors import Conflict, InvalidRequest, LeaseLost, QueueFull
 from fairlane.core.model import Task, lease_id
-from fairlane.engine import ticks
+from fairlane.engine import planning, ticks
+from fairlane.engine.planning import Asked
 from fairlane.engine.requests import Drain, Drained, Enqueue, TakeBack, TakenBack
 from fairlane.engine.views import Views
 from fairlane.wire import moment
@@ -158,6 +159,21 @@ def test_what_an_entry_has_behind_it_is_kept(scheduler: Scheduler) -> None:
     assert shown(scheduler, "stuck")["status"] == "parked"
     assert shown(scheduler, "spent")["status"] == "parked"
     assert take(scheduler, 10) == []
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_plan_tells_an_imported_entry_that_backs_off_from_one_for_later(
+    scheduler: Scheduler, limit: int
+) -> None:
+    soon = moment(scheduler.clock.now() + 5000)
+    bring_in(scheduler, entry("tried", "ready", attempts=1, nextEligibleAt=soon))
+    bring_in(scheduler, entry("new", nextEligibleAt=soon))
+    found = planning.read(
+        scheduler.reader, Asked("queue", None, limit), lambda _: scheduler.clock.now()
+    )
+    told = {task.id: reason for task, reason in found.skipped}
+    assert told == dict([("tried", "backoff"), ("new", "delay")][:limit])
+    assert found.counts == {"backoff": 1, "delay": 1}
 
 
 def test_the_last_attempt_of_an_imported_entry_parks_it(scheduler: Scheduler) -> None:

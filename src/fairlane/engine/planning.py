@@ -179,7 +179,7 @@ class _Reasons:
             tasks = self.tx.tasks("task_held", lane=lane, gate=gate, limit=limit)
             if len(tasks) < limit:
                 for task in tasks:
-                    self._count(_reason_of(gate, tried=task.token > 0), 1)
+                    self._count(_reason_of(gate, tried=task.attempts > 0), 1)
             else:
                 self._count_held(lane, gate)
             self._list(tasks)
@@ -205,7 +205,7 @@ class _Reasons:
         for task in self.tx.changed_tasks():
             for one, sign in ((self.tx.was[task.seq], -1), (task, 1)):
                 if one.lane == lane and one.gate == gate:
-                    self._count(_reason_of(gate, tried=one.token > 0), sign)
+                    self._count(_reason_of(gate, tried=one.attempts > 0), sign)
 
     def _count(self, reason: str, number: int) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + number
@@ -220,7 +220,7 @@ class _Reasons:
 def _reason(task: Task) -> str | None:
     """What holds a task back; None when it is ready."""
     if task.gate is not None:
-        return _reason_of(task.gate, tried=task.token > 0)
+        return _reason_of(task.gate, tried=task.attempts > 0)
     if task.state == lifecycle.PARKED:
         return PARKED
     return TERMINAL if task.terminal else None

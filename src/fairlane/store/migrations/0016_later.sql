@@ -11,3 +11,8 @@ ON CONFLICT (key) DO UPDATE SET later = excluded.later;
 DROP INDEX session_idle;
 CREATE INDEX session_idle ON session (touched_at)
   WHERE holders = 0 AND waiting = 0 AND debouncing = 0 AND later = 0;
+-- A plan counts tasks that back off by their attempts: an imported entry has failed elsewhere, and
+-- never had a lease here.
+DROP INDEX task_held;
+CREATE INDEX task_held ON task (lane, coalesce(gate, ''), rank, seq, attempts)
+  WHERE coalesce(gate, '') <> '';

@@ -11,7 +11,7 @@ ORDER BY rank, seq LIMIT :limit
 
 -- name: task_held_count
 SELECT tried, count(*) FROM (
-  SELECT CASE WHEN token > 0 THEN 1 ELSE 0 END AS tried FROM task
+  SELECT CASE WHEN attempts > 0 THEN 1 ELSE 0 END AS tried FROM task
   WHERE lane = :lane AND coalesce(gate, '') = :gate AND coalesce(gate, '') <> ''
   ORDER BY rank, seq LIMIT :limit) AS found
 GROUP BY tried ORDER BY tried
