@@ -14,7 +14,7 @@ import msgspec
 from fairlane.core import dependencies, model
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.model import Submission
-from fairlane.core.policy import nearest
+from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX, nearest
 from fairlane.core.retries import Backoff
 from fairlane.core.sessions import TAB_PREFIX
 from fairlane.fields import (
@@ -37,7 +37,6 @@ WORK_BATCH_MAX: Final = 100
 PARALLELISM_MAX: Final = 10
 DEPENDS_ON_MAX: Final = 10_000
 INSTRUCTION_CHARACTERS_MAX: Final = 100_000
-INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 DEFAULT_AGENT: Final = "default"
 URL_CHARACTERS_MAX: Final = 2048
 TEXT_CHARACTERS_MAX: Final = 4096

@@ -32,27 +32,31 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """An object whose keys are names: one of `known`, or new ones that `pattern` matches."""
+    """An object whose keys are names that `pattern` matches."""
 
     fields: Mapping[str, Any]
     pattern: re.Pattern[str]
-    known: frozenset[str] | None = None
 
 
 Schema = Mapping[str, Any]  # of fields, names and further schemas
 
 
 class Reading(msgspec.Struct):
-    """One document on its way: what is wrong with it, and with which defaults it is a patch."""
+    """One document on its way: what is wrong with it, and with which defaults it is a patch.
+
+    `words` are further keys that are understood at the top of it, to be suggested.
+    """
 
     defaults: dict[str, Any] | None = None
+    words: frozenset[str] = frozenset()
     problems: list[str] = msgspec.field(default_factory=list)
 
     def complain(self, path: Path, problem: str) -> None:
         self.problems.append(f"{spelled(path)} {problem}")
 
     def unknown(self, path: Path, known: Any) -> None:
-        self.problems.append(f"unknown key {spelled(path)}{nearest(path[-1], known)}")
+        words = {*known, *self.words} if len(path) == 1 else known
+        self.problems.append(f"unknown key {spelled(path)}{nearest(path[-1], words)}")
 
     def resets(self, value: Any) -> bool:
         return value is None and self.defaults is not None
@@ -107,9 +111,7 @@ def _named(
         return merged
     for name, entry in document.items():
         place = (*path, name)
-        if rule.known is not None and name not in rule.known:
-            reading.unknown(place, rule.known)
-        elif not rule.pattern.fullmatch(name):
+        if not rule.pattern.fullmatch(name):
             reading.complain(place, f"must be a name like {rule.pattern.pattern}")
         elif reading.resets(entry):
             _bring_back(merged, place, reading.defaults)
@@ -151,8 +153,7 @@ def known(document: Any, schema: Schema, unknown: list[str], path: Path = ()) ->
         elif isinstance(rule, Field):
             kept[key] = value
         elif isinstance(rule, Names) and isinstance(value, dict):
-            names = dict.fromkeys(value if rule.known is None else rule.known, rule.fields)
-            kept[key] = known(value, names, unknown, place)
+            kept[key] = known(value, dict.fromkeys(value, rule.fields), unknown, place)
         else:
             kept[key] = known(value, rule, unknown, place)
     return kept

@@ -25,6 +25,7 @@ nearest: Final = documents.nearest
 FAIR: Final = "fair-fifo"
 BY_PRIORITY: Final = "priority"
 FALLBACK_LANE: Final = "main"
+INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 
 
 class ReservedPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -247,14 +248,34 @@ def read(document: Any) -> tuple[Policy, list[str]]:
     of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
     """
     unknown: list[str] = []
-    return from_document(documents.known(document, _POLICY, unknown)), unknown
+    known = documents.known(document, _POLICY, unknown)
+    return from_document(_with_shorter_instructions(known)), unknown
+
+
+def _with_shorter_instructions(document: Any) -> Any:
+    """Return a kept document with the longest timeout of instructions where it has a longer one,
+    as versions before accepted it.
+    """
+    try:
+        kinds = document["kinds"]
+        kind = kinds["instruction"]
+        if kind["timeoutMs"] <= INSTRUCTION_TIMEOUT_MS_MAX:
+            return document
+    except (KeyError, TypeError):  # it says nothing about it, or is no policy at all
+        return document
+    shorter = {**kind, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
+    return {**document, "kinds": {**kinds, "instruction": shorter}}
 
 
 def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
+    reading.words = _FOREIGN
     document = _translate(document, reading.problems)
     merged = documents.laid_over(to_document(policy), document, _POLICY, reading)
+    instruction = merged["kinds"]["instruction"]
+    if instruction["timeoutMs"] is None:  # no limit is the longest that there is
+        merged["kinds"]["instruction"] = {**instruction, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
     reading.problems += _contradictions(merged)
     if reading.problems:
         raise InvalidPolicy(reading.problems)
@@ -372,6 +393,10 @@ _KIND: Final = {
     "jitter": Field(_JITTER),
     "whenSpent": Field(_WHEN_SPENT),
 }
+_INSTRUCTION: Final = {
+    **_KIND,
+    "timeoutMs": Field(whole(1, INSTRUCTION_TIMEOUT_MS_MAX, optional=True)),
+}
 _AGENT: Final = {
     "weight": Field(number(0.01, 1000)),
     "maxInflight": _LIMIT,
@@ -379,12 +404,12 @@ _AGENT: Final = {
 # What a task may call its lane and its agent, so that nothing is set for a name nobody can have.
 _LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
-_POLICY: Final[Mapping[str, Field | Names | Mapping[str, Field]]] = {
+_POLICY: Final[documents.Schema] = {
     "enabled": Field(flag),
     "maxInflight": _LIMIT,
     "workerCount": Field(whole(0, 100_000)),
     "lanes": Names(_LANE, _LANE_NAME),
-    "kinds": Names(_KIND, _LANE_NAME, known=frozenset(_default_kinds())),
+    "kinds": {**dict.fromkeys(_default_kinds(), _KIND), "instruction": _INSTRUCTION},
     "agents": Names(_AGENT, _AGENT_NAME),
     "sessions": {
         "mode": Field(one_of("queue", "followup", "interrupt", "collect")),

@@ -16,13 +16,12 @@ import msgspec
 from fairlane.core import secrets
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import PRIORITY_MAX, PRIORITY_NAMES
-from fairlane.core.policy import nearest
+from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX, nearest
 
 NAME_CHARACTERS_MAX: Final = 200
 DESCRIPTION_CHARACTERS_MAX: Final = 10_000
 INSTRUCTION_CHARACTERS_MAX: Final = 100_000
 PARAMETERS_MAX: Final = 100
-TIMEOUT_MS_MAX: Final = 600_000
 DEFINITION_BYTES_MAX: Final = 524_288
 
 TYPES: Final = ("string", "number", "boolean")
@@ -333,7 +332,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "instruction": _text(INSTRUCTION_CHARACTERS_MAX),
     "priority": _said(_priority),
     "parameters": _parameters,
-    "timeoutMs": _integer(1, TIMEOUT_MS_MAX),
+    "timeoutMs": _integer(1, INSTRUCTION_TIMEOUT_MS_MAX),
     "retryPolicy": _fields(
         {
             "maxRetries": _integer(0, 1000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from fairlane.core.policy import (
     from_document,
     merge,
     nearest,
+    patch,
     read,
+    replace,
     to_document,
 )
 
@@ -375,6 +378,13 @@ def test_a_policy_is_an_object(document: Any) -> None:
             "unknown key scheduler.workerCuont; did you mean workerCount?",
         ),
         ({"scheduler": {"maxBatchSize": 4}}, "unknown key scheduler.maxBatchSize"),
+        ({"maxConcurent": 1}, "unknown key maxConcurent; did you mean maxConcurrent?"),
+        (
+            {"schemaVersion": 1, "maxAttempts": 2, "backoffBaseMS": 5},
+            "unknown key backoffBaseMS; did you mean backoffBaseMs?",
+        ),
+        ({"shceduler": {}}, "unknown key shceduler; did you mean scheduler?"),
+        ({"lanes": {"main": {"backoffBaseMs": 5}}}, "unknown key lanes.main.backoffBaseMs"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(
@@ -431,6 +441,7 @@ def test_a_value_that_does_not_fit_is_named_by_its_path(
         ("lanes.main.maxPerAgent", 1, 10_000_000, 1),
         ("kinds.handler.deadlineSec", 1, 30 * 86_400, 1),
         ("kinds.handler.timeoutMs", 1, DAY_MS, 1),
+        ("kinds.instruction.timeoutMs", 1, 600_000, 1),
         ("kinds.handler.maxAttempts", 1, 1000, 1),
         ("kinds.handler.backoffMs", 0, DAY_MS, 1),
         ("kinds.handler.backoffMultiplier", 1, 100, 0.001),
@@ -564,3 +575,37 @@ def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float)
 def test_lanes_can_leave_leases_that_ran_out_to_people() -> None:
     policy = from_document({"lanes": {"queue": {"autoReclaim": False}}})
     assert (Policy().reclaimed_by_hand(), policy.reclaimed_by_hand()) == ([], ["queue"])
+
+
+# -------------------------------------------------------------------- how long instructions take
+
+
+@pytest.mark.parametrize("unlimited", [None, "none"])
+@pytest.mark.parametrize("lay", [merge, replace])
+def test_an_instruction_without_a_limit_has_the_longest_one(lay: Any, unlimited: Any) -> None:
+    document = {"kinds": {"instruction": {"timeoutMs": unlimited}}}
+    assert lay(Policy(), document).kinds["instruction"].timeout_ms == 600_000
+    others = {"kinds": {"handler": {"timeoutMs": unlimited}}}
+    assert lay(Policy(), others).kinds["handler"].timeout_ms is None
+
+
+def test_null_in_a_patch_brings_the_usual_limit_of_instructions_back() -> None:
+    before = merge(Policy(), {"kinds": {"instruction": {"timeoutMs": 5}}})
+    after = patch(before, {"kinds": {"instruction": {"timeoutMs": None}}})
+    assert after.kinds["instruction"].timeout_ms == 120_000
+
+
+@pytest.mark.parametrize("kept", [600_001, DAY_MS, None])
+def test_a_kept_policy_of_an_older_version_is_read_with_the_longest_limit(kept: int | None) -> None:
+    document = to_document(Policy())
+    document["kinds"]["instruction"]["timeoutMs"] = kept
+    policy, unknown = read(document)
+    assert (policy.kinds["instruction"].timeout_ms, unknown) == (600_000, [])
+    assert merge(policy, {"workerCount": 1}).worker_count == 1
+
+
+@pytest.mark.parametrize("kinds", [7, {"instruction": 7}, {"instruction": {}}, {}])
+def test_a_kept_policy_may_say_nothing_of_instructions(kinds: Any) -> None:
+    with contextlib.suppress(InvalidPolicy):
+        policy, _ = read({"kinds": kinds})
+        assert policy == Policy()
