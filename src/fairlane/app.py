@@ -225,6 +225,7 @@ class Fairlane(AsyncVerbs):
             )
         source = EngineSource(node.writer, node.name, lambda: node.policy)
         worker = Loop(source, self._executors, lambda: node.policy.worker_count, tracer=node.tracer)
+        node.runs = lambda: frozenset(self._executors())
         node.on_stopped.append(worker.stop_runs)
         node.on_policy.append(self._policy_changed)
         self._worker_count = node.policy.worker_count

@@ -24,7 +24,7 @@ from fairlane.core.sessions import Session
 
 if TYPE_CHECKING:
     from fairlane.core.cron import Run  # time zones are slow to load, and few commands show runs
-    from fairlane.core.explain import Why
+    from fairlane.core.explain import Ceiling, Why
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_DEFAULT: Final = 100
@@ -363,7 +363,7 @@ def session(
 
 def why(one: Task, found: Why) -> dict[str, Any]:
     """Why a task does not run yet. What does not apply, or is not known, is null."""
-    ceiling = found.ceiling
+    ceilings = [_ceiling(one) for one in found.ceilings]
     return {
         "taskId": one.id,
         "state": one.state,
@@ -371,10 +371,19 @@ def why(one: Task, found: Why) -> dict[str, Any]:
         "gate": found.gate,
         "reason": found.reason,
         "waitingFor": list(found.waiting_for),
-        "ceiling": ceiling
-        and {"scope": ceiling.scope, "limit": ceiling.limit, "inUse": ceiling.in_use},
+        "ceiling": ceilings[0] if ceilings else None,
+        "ceilings": ceilings,
         "position": found.position,
         "estimateMs": found.estimate_ms,
+    }
+
+
+def _ceiling(one: Ceiling) -> dict[str, Any]:
+    return {
+        "scope": one.scope,
+        "limit": one.limit,
+        "inUse": one.in_use,
+        "setting": one.setting,
     }
 
 

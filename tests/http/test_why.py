@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.http.conftest import Serve
+from tests.http.talk import LONG
 from tests.http.work import Work
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,6 +23,7 @@ async def test_a_delayed_task_says_until_when(work: Work) -> None:
         "reason": f"it is not to start before {task['nextEligibleAt']}",
         "waitingFor": [task["nextEligibleAt"]],
         "ceiling": None,
+        "ceilings": [],
         "position": None,
         "estimateMs": None,
     }
@@ -38,3 +41,20 @@ async def test_a_child_names_its_parent(work: Work) -> None:
 async def test_an_unknown_task_is_not_found(work: Work) -> None:
     answer = await work.api.get("/tasks/tsk_nobody/why")
     assert (answer.status, answer.json["code"]) == (404, "not_found")
+
+
+async def test_a_server_that_runs_as_much_as_it_may_is_the_ceiling(serve: Serve) -> None:
+    server = await serve(policy={"workerCount": 1})
+    running = await server.api.submit(agentId="a", **LONG)
+    await server.api.until(running, "running")
+    waiting = await server.api.submit(agentId="b", **LONG)
+    why = (await server.api.get(f"/tasks/{waiting}/why")).json
+    ceiling = {"scope": "worker", "limit": 1, "inUse": 1, "setting": "workerCount"}
+    assert (why["ready"], why["ceiling"], why["ceilings"]) == (True, ceiling, [ceiling])
+    assert why["waitingFor"] == [running]
+    assert why["reason"] == (
+        "the server runs 1 at once and has as many (workerCount); nothing goes before it"
+    )
+    outside = await server.api.submit(agentId="b", handler="of-a-worker-outside")
+    why = (await server.api.get(f"/tasks/{outside}/why")).json
+    assert (why["ceilings"], why["reason"][:15]) == ([], "a slot is free:")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
+
+import pytest
 
 from fairlane.core.explain import GATES, SCOPES, Why
 from fairlane.core.model import Message
 from fairlane.engine import explaining, planning
 from fairlane.engine.planning import Asked
+from fairlane.engine.requests import Beat
 from tests.store.scheduler import Scheduler, submission
 
 
@@ -116,7 +120,7 @@ def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) ->
     found = why(scheduler, "three")
     assert found.ceiling is not None
     assert (found.ceiling.limit, found.ceiling.in_use) == (2, 2)
-    assert "(1 more are kept for critical work)" in found.reason
+    assert "(1 more is kept for critical work)" in found.reason
     scheduler.submit("urgent", priority=-20)
     assert why(scheduler, "urgent").ceiling is None
 
@@ -130,7 +134,7 @@ def test_an_agent_at_its_own_limit_is_told(scheduler: Scheduler) -> None:
     assert found.ceiling is not None
     assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("agent", 1, 1)
     assert found.waiting_for == ["mine"]
-    assert found.reason.startswith("agent a has all 1 slots that it may have in lane main")
+    assert found.reason.startswith("agent a has the only slot that it may have in lane main")
 
 
 def test_the_ceiling_over_all_lanes_comes_first(scheduler: Scheduler) -> None:
@@ -142,6 +146,146 @@ def test_the_ceiling_over_all_lanes_comes_first(scheduler: Scheduler) -> None:
     assert found.ceiling is not None
     assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("global", 1, 1)
     assert found.waiting_for == ["there"]
+
+
+def test_every_ceiling_that_is_full_is_named(scheduler: Scheduler) -> None:
+    scheduler.set_policy(
+        maxInflight=1, lanes={"main": {"maxInflight": 1}}, agents={"a": {"maxInflight": 1}}
+    )
+    scheduler.submit("one", "two")
+    scheduler.lease(1)
+    assert [(one.scope, one.setting) for one in why(scheduler, "two").ceilings] == [
+        ("global", "maxInflight"),
+        ("lane", "lanes.main.maxInflight"),
+        ("agent", "agents.a.maxInflight"),
+    ]
+
+
+# -------------------------------------------------------------------- servers
+
+
+def beat(scheduler: Scheduler, name: str, **fields: Any) -> None:
+    scheduler.ask(Beat(name, host="h", pid=1, version="1", started_at=1, alone=False, **fields))
+
+
+def why_on(scheduler: Scheduler, name: str, routes: frozenset[str] | None = None) -> Why:
+    servers = explaining.serving("node_1", lambda _: scheduler.clock.now(), lambda: routes)
+    found = explaining.read(scheduler.reader, name, servers=servers)
+    assert found is not None
+    return found.why
+
+
+def test_servers_that_run_as_much_as_they_may_are_told(scheduler: Scheduler) -> None:
+    scheduler.set_policy(workerCount=1)
+    beat(scheduler, "node_1")
+    scheduler.submit("one", "two")
+    scheduler.lease(1)
+    found = why_on(scheduler, "two")
+    assert [(one.scope, one.limit, one.in_use) for one in found.ceilings] == [("worker", 1, 1)]
+    assert (found.ready, found.waiting_for) == (True, ["one"])
+    assert found.reason == (
+        "the server runs 1 at once and has as many (workerCount); nothing goes before it"
+    )
+    assert why_on(scheduler, "two", frozenset({"handler/work"})).ceilings
+    outside = why_on(scheduler, "two", frozenset({"handler/other"}))
+    assert outside.ceilings == (), "this is for workers outside, whom the server's limit is not for"
+
+
+def test_another_server_with_room_takes_it(scheduler: Scheduler) -> None:
+    scheduler.set_policy(workerCount=1)
+    beat(scheduler, "node_1")
+    beat(scheduler, "node_2")
+    scheduler.submit("one", "two", "three")
+    scheduler.lease(1)
+    assert why_on(scheduler, "three").ceilings == ()
+    scheduler.lease(1, worker="node_2")
+    (ceiling,) = why_on(scheduler, "three").ceilings
+    assert (ceiling.scope, ceiling.limit, ceiling.in_use) == ("worker", 2, 2)
+
+
+@pytest.mark.parametrize("how", ["draining", "silent"])
+def test_a_server_that_takes_no_work_does_not_count(scheduler: Scheduler, how: str) -> None:
+    scheduler.set_policy(workerCount=1)
+    beat(scheduler, "node_2", draining=how == "draining")
+    if how == "silent":
+        scheduler.clock.advance(60_000)
+    beat(scheduler, "node_1")
+    scheduler.submit("one", "two")
+    scheduler.lease(1)
+    assert [one.scope for one in why_on(scheduler, "two").ceilings] == ["worker"]
+
+
+# -------------------------------------------------------------------- what goes before it
+
+
+def test_what_other_agents_have_before_it_is_counted(scheduler: Scheduler) -> None:
+    """In the order in which slots that become free are given out."""
+    scheduler.set_lane(maxInflight=1)
+    scheduler.submit("a1", "a2", "a3", agent="a")
+    scheduler.lease(1)
+    scheduler.submit("b1", "b2", "b3", agent="b")
+    scheduler.submit("c1", agent="c", priority=-20)
+    before = {name: why(scheduler, name).reason for name in ("a2", "a3", "b1", "b2", "c1")}
+    assert {name: text.partition("; ")[2] for name, text in before.items()} == {
+        "a2": "2 go before it, 2 of other agents or handlers",
+        "a3": "4 go before it, 3 of other agents or handlers",
+        "b1": "1 goes before it, 1 of other agents or handlers",
+        "b2": "3 go before it, 2 of other agents or handlers",
+        "c1": "nothing goes before it",
+    }
+    assert why(scheduler, "a3").position == 2
+
+
+def test_an_agent_at_its_limit_goes_before_nobody(scheduler: Scheduler) -> None:
+    scheduler.set_lane(maxInflight=5, maxPerAgentInflight=1)
+    scheduler.submit("a1", "a2", agent="a")
+    scheduler.lease(5)
+    scheduler.submit("b1", agent="b")
+    assert why(scheduler, "b1").reason.endswith("; nothing goes before it")
+    assert "1 goes before it" in why(scheduler, "a2").reason
+
+
+def test_in_a_lane_by_priority_other_handlers_go_before_it_too(scheduler: Scheduler) -> None:
+    scheduler.set_lane("queue", maxInflight=1)
+    for name, agent, priority, route in (
+        ("busy", "a", 0, "handler/work"),
+        ("low", "a", 9, "handler/work"),
+        ("other", "b", 1, "handler/other"),
+        ("high", "b", 1, "handler/work"),
+    ):
+        scheduler.submit(name, agent=agent, lane="queue", priority=priority, route=route)
+    scheduler.lease(1, lanes=("queue",))
+    found = why(scheduler, "low")
+    assert found.position == 2
+    assert found.reason == (
+        "the only slot of lane queue is taken; 2 go before it, 1 of other agents or handlers"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["fair-fifo", "priority"])
+def test_what_goes_before_it_is_what_is_leased_before_it(
+    scheduler: Scheduler, strategy: str
+) -> None:
+    """The number is worked out from other look-ups than those that lease."""
+    chance = random.Random(11)
+    scheduler.set_policy(agents={"a": {"weight": 2}})
+    scheduler.set_lane(maxInflight=100, strategy=strategy)
+    routes = ("handler/work", "handler/other")
+    for number in range(24):
+        scheduler.submit(
+            f"t{number}",
+            agent=chance.choice("abc"),
+            route=chance.choice(routes),
+            priority=chance.choice((-20, 0, 0, 5)),
+        )
+    told = {f"t{number}": _number(why(scheduler, f"t{number}").reason) for number in range(24)}
+    grants = scheduler.lease(24, routes=frozenset(routes))
+    assert told == {grant.task.id: place for place, grant in enumerate(grants)}
+
+
+def _number(reason: str) -> int:
+    text = reason.partition("; ")[2]
+    return 0 if text.startswith("nothing") else int(text.split()[0])
 
 
 def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None:
@@ -195,4 +339,4 @@ def test_what_is_ready_and_can_start_is_what_a_plan_would_lease(scheduler: Sched
 
 def test_there_are_no_other_gates_and_scopes() -> None:
     assert set(GATES) == {"dependency", "delay", "debounce", "batch", "session", "paused"}
-    assert set(SCOPES) == {"lane", "agent", "global"}
+    assert set(SCOPES) == {"lane", "agent", "global", "worker"}

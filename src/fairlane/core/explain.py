@@ -1,7 +1,8 @@
 """Why a task does not run yet: the gate that holds it, or the ceiling that is full, in a sentence.
 
 It is read from the same facts that decide. A queued task is held by one gate at a time, the first
-that it meets; a ready one by the first ceiling that is full, from the widest to its own agent's.
+that it meets; a ready one by every ceiling that is full, from the widest to its own agent's, and by
+servers that all run as much as they may.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairlane.core.model import (
     SESSION_GATE,
     Task,
 )
-from fairlane.core.policy import Policy
+from fairlane.core.policy import FAIR, Policy
 from fairlane.core.sessions import Session
 from fairlane.core.slots import moment_text
 
@@ -31,7 +32,8 @@ GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, BATCH_GATE, SESSION_
 LANE: Final = "lane"
 AGENT: Final = "agent"
 GLOBAL: Final = "global"
-SCOPES: Final = (LANE, AGENT, GLOBAL)
+WORKER: Final = "worker"
+SCOPES: Final = (LANE, AGENT, GLOBAL, WORKER)
 AHEAD_MAX: Final = 10_000
 NAMED_MAX: Final = 20
 # Less than this is no pace to judge by.
@@ -42,11 +44,14 @@ STILL_MS_MIN: Final = 60_000
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """`scope` is `lane`, `agent` (in this lane) or `global` (over all lanes)."""
+    """`scope` is `lane`, `agent` (in this lane), `global` (over all lanes) or `worker` (all servers
+    together). `setting` is where the policy says so.
+    """
 
     scope: str
     limit: int
     in_use: int
+    setting: str = ""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -60,9 +65,10 @@ class Facts(msgspec.Struct, frozen=True):
     """What is known of a task and its surroundings at one moment.
 
     `parents` are those that it still waits for, with their states where there is such a task;
-    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line, and
-    `pace` how quickly that line has moved of late, if that is known; `lane_pace` is that of the
-    whole lane.
+    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line,
+    `beside` how many of other lines do, and `pace` how quickly its line has moved of late, if that
+    is known; `lane_pace` is that of the whole lane. `servers` has, for each that takes such work,
+    how many tasks it runs.
     """
 
     task: Task
@@ -73,9 +79,11 @@ class Facts(msgspec.Struct, frozen=True):
     batch: Batch | None = None
     holders: Sequence[str] = ()
     ahead: int = 0
+    beside: int = 0
     lane_slots: int = 0
     agent_slots: int = 0
     all_slots: int = 0
+    servers: Sequence[int] = ()
     pace: Pace | None = None
     lane_pace: Pace | None = None
 
@@ -83,16 +91,21 @@ class Facts(msgspec.Struct, frozen=True):
 class Why(msgspec.Struct, frozen=True):
     """`ready` says that only a slot is missing, or somebody to take it.
 
-    `estimate_ms` is how long that may still take if the line goes on as it did.
+    `ceilings` are all that are full, the widest first. `estimate_ms` is how long it may still take
+    if the line goes on as it did.
     """
 
     reason: str
     ready: bool = False
     gate: str | None = None
     waiting_for: Sequence[str] = ()
-    ceiling: Ceiling | None = None
+    ceilings: Sequence[Ceiling] = ()
     position: int | None = None
     estimate_ms: int | None = None
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        return self.ceilings[0] if self.ceilings else None
 
 
 def why(facts: Facts) -> Why:
@@ -165,7 +178,7 @@ def _in_session(facts: Facts) -> Why:
     if session is not None and session.interrupted:
         text = f"runs of session {key} that were interrupted have not ended yet"
     return Why(
-        f"{text}; {_before(facts.ahead)} in it",
+        f"{text}; {_before(facts)} in it",
         gate=SESSION_GATE,
         waiting_for=facts.holders or [key],
         position=facts.ahead + 1,
@@ -190,16 +203,17 @@ def _ready(facts: Facts) -> Why:
     if settings.paused:
         text = f"lane {task.lane} is paused; resume it to let its tasks start"
         return Why(text, gate=PAUSED, position=position)
-    ceiling, text = _full(facts)
-    if ceiling is None:
+    full = _full(facts)
+    if not full:
         text = f"a slot is free: it goes to the next worker that asks for {task.route}"
-        return Why(f"{text}; {_before(facts.ahead)}", ready=True, position=position)
+        return Why(f"{text}; {_before(facts)}", ready=True, position=position)
     estimate_ms, guess = _estimate(facts)
+    text = ", and ".join(words for _, words in full)
     return Why(
-        f"{text}; {_before(facts.ahead)}{guess or _still(facts)}",
+        f"{text}; {_before(facts)}{guess or _still(facts)}",
         ready=True,
         waiting_for=facts.holders,
-        ceiling=ceiling,
+        ceilings=[ceiling for ceiling, _ in full],
         position=position,
         estimate_ms=estimate_ms,
     )
@@ -237,27 +251,73 @@ def _roughly(span_ms: int) -> str:
     return f"{max(1, round(span_ms / 1000))} s"
 
 
-def _full(facts: Facts) -> tuple[Ceiling | None, str]:
-    """The first ceiling that is in the way, and how to say so."""
+def _full(facts: Facts) -> list[tuple[Ceiling, str]]:
+    """Return every ceiling that is in the way, and how to say so."""
+    found = [
+        _overall_ceiling(facts),
+        _lane_ceiling(facts),
+        _agent_ceiling(facts),
+        _worker_ceiling(facts),
+    ]
+    return [(one, text) for one, text in found if one is not None and one.in_use >= one.limit]
+
+
+_Found = tuple[Ceiling | None, str]
+
+
+def _overall_ceiling(facts: Facts) -> _Found:
+    limit = facts.policy.max_inflight
+    if limit is None:
+        return None, ""
+    text = f"{_taken(limit, 'of all lanes together')}"
+    return Ceiling(GLOBAL, limit, facts.all_slots, "maxInflight"), text
+
+
+def _lane_ceiling(facts: Facts) -> _Found:
+    lane, settings = facts.task.lane, facts.policy.lanes[facts.task.lane]
+    kept = 0 if facts.task.priority <= CRITICAL else settings.reserved.critical
+    limit = settings.max_inflight - kept
+    besides = f" ({kept} more {'is' if kept == 1 else 'are'} kept for critical work)" * bool(kept)
+    ceiling = Ceiling(LANE, limit, facts.lane_slots, f"lanes.{lane}.maxInflight")
+    return ceiling, f"{_taken(limit, f'of lane {lane}')}{besides}"
+
+
+def _agent_ceiling(facts: Facts) -> _Found:
+    """A lane ordered by priority does not look at agents."""
     task, policy = facts.task, facts.policy
-    settings = policy.lanes[task.lane]
-    if policy.max_inflight is not None and facts.all_slots >= policy.max_inflight:
-        ceiling = Ceiling(GLOBAL, policy.max_inflight, facts.all_slots)
-        return ceiling, f"all {ceiling.limit} slots of all lanes together are taken"
-    kept = 0 if task.priority <= CRITICAL else settings.reserved.critical
-    if facts.lane_slots >= settings.max_inflight - kept:
-        ceiling = Ceiling(LANE, settings.max_inflight - kept, facts.lane_slots)
-        besides = f" ({kept} more are kept for critical work)" if kept else ""
-        return ceiling, f"all {ceiling.limit} slots of lane {task.lane} are taken{besides}"
     limit = policy.agent_ceiling(task.lane, task.agent)
-    if limit is not None and facts.agent_slots >= limit:
-        text = f"agent {task.agent} has all {limit} slots that it may have in lane {task.lane}"
-        return Ceiling(AGENT, limit, facts.agent_slots), text
-    return None, ""
+    if limit is None or policy.lanes[task.lane].strategy != FAIR:
+        return None, ""
+    own = policy.agents.get(task.agent)
+    setting = f"lanes.{task.lane}.maxPerAgentInflight"
+    if own is not None and own.max_inflight is not None:
+        setting = f"agents.{task.agent}.maxInflight"
+    slots = "the only slot" if limit == 1 else f"all {limit} slots"
+    text = f"agent {task.agent} has {slots} that it may have in lane {task.lane}"
+    return Ceiling(AGENT, limit, facts.agent_slots, setting), text
 
 
-def _before(ahead: int) -> str:
-    if not ahead:
+def _worker_ceiling(facts: Facts) -> _Found:
+    """Full when each server runs as much as it may: another one would take the task."""
+    limit, servers = facts.policy.worker_count, facts.servers
+    if not limit or not servers or any(running < limit for running in servers):
+        return None, ""
+    who = "the server runs" if len(servers) == 1 else f"each of {len(servers)} servers runs"
+    text = f"{who} {limit} at once and has as many (workerCount)"
+    return Ceiling(WORKER, limit * len(servers), sum(servers), "workerCount"), text
+
+
+def _taken(limit: int, whose: str) -> str:
+    return (
+        f"the only slot {whose} is taken" if limit == 1 else f"all {limit} slots {whose} are taken"
+    )
+
+
+def _before(facts: Facts) -> str:
+    """How many go before it, in its line and in others."""
+    count = facts.ahead + facts.beside
+    if not count:
         return "nothing goes before it"
-    count = f"{ahead} or more" if ahead >= AHEAD_MAX else str(ahead)
-    return f"{count} {'goes' if ahead == 1 else 'go'} before it"
+    number = f"{AHEAD_MAX} or more" if count >= AHEAD_MAX else str(count)
+    text = f"{number} {'goes' if count == 1 else 'go'} before it"
+    return f"{text}, {facts.beside} of other agents or handlers" if facts.beside else text

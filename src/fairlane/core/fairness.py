@@ -68,6 +68,24 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
     return order
 
 
+def others_before(
+    contenders: Iterable[Contender], agent: str, turn: int, *, served: int, most: int
+) -> int:
+    """Return how many leases go to other agents before `agent` has its turn number `turn`.
+
+    Not more than `most` are counted.
+    """
+    others = 0
+    for one in pick(contenders, most + turn, served=served):
+        if one != agent:
+            others += 1
+        else:
+            turn -= 1
+        if not turn or others == most:
+            break
+    return others
+
+
 def free_slots(ceiling: int, used: int, overall: int | None, used_overall: int) -> int:
     """How many more leases a lane may give out, under its own ceiling and the one over all."""
     free = ceiling - used

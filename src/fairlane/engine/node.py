@@ -82,6 +82,8 @@ class Node:
             started_at=clock.now(),
             alone=not store.shared,
         )
+        # The routes that this node's worker runs; None while it has none.
+        self.runs: Callable[[], frozenset[str] | None] = lambda: None
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
         self.on_policy: list[Callable[[Policy], None]] = []  # told in the write thread
@@ -236,7 +238,8 @@ class Node:
         return view
 
     async def why(self, task_id: str, agent: str | None = None) -> Explained:
-        found = await self.views.read(self.views.why, task_id, self.history.pace, agent)
+        servers = self.views.serving(self.name, self.clock, self.runs)
+        found = await self.views.read(self.views.why, task_id, self.history.pace, agent, servers)
         if found is None or agent not in (None, found.task.agent):
             raise NotFound("task not found")
         return found

@@ -25,7 +25,7 @@ from fairlane.core.gates import holds_turn
 from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
-from fairlane.engine import explaining, planning, templates
+from fairlane.engine import planning, templates
 from fairlane.engine.watch_views import WatchViews
 from fairlane.engine.webhook_views import WebhookViews
 from fairlane.store.base import Connection, ConnectionLost, Row, Store
@@ -156,12 +156,6 @@ class Views(WatchViews, WebhookViews):
     def task(self, task_id: str) -> TaskView | None:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
         return found[0] if found else None
-
-    def why(
-        self, task_id: str, pace_of: explaining.PaceOf, agent: str | None
-    ) -> explaining.Explained | None:
-        """Why it does not run yet. With `agent`, other tasks are named only when they are its."""
-        return self._ask(lambda connection: explaining.read(connection, task_id, pace_of, agent))
 
     def _views(self, find: Callable[[Connection], list[Row]]) -> list[TaskView]:
         """Tasks with the logs of their attempts, all of one moment."""

@@ -1,4 +1,6 @@
-"""Reads of what is watched: how things stand, and which nodes there are. `Views` has them."""
+"""Reads of what is watched: how things stand, why a task waits, and which nodes there are. `Views`
+has them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core.counts import Tally
+from fairlane.engine import explaining
 from fairlane.engine.history import LINES_MAX, Sample, Waiting
 from fairlane.store import migrate
 from fairlane.store.base import Connection, Row
@@ -66,6 +69,24 @@ class WatchViews(ABC):
                 return self._moment(connection, clock), found
 
         return self._ask(read)
+
+    def why(
+        self,
+        task_id: str,
+        pace_of: explaining.PaceOf,
+        agent: str | None,
+        servers: explaining.Servers,
+    ) -> explaining.Explained | None:
+        """Why it does not run yet. With `agent`, other tasks are named only when they are its."""
+        return self._ask(
+            lambda connection: explaining.read(connection, task_id, pace_of, agent, servers)
+        )
+
+    def serving(
+        self, here: str, clock: Clock, routes: Callable[[], frozenset[str] | None]
+    ) -> explaining.Servers:
+        """Return what tells how many tasks each server runs, by the clock that judges."""
+        return explaining.serving(here, lambda found: self._moment(found, clock), routes)
 
     def schema(self) -> tuple[int, int]:
         """The number of the store's schema, and of the one that this program was made for."""

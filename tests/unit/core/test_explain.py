@@ -10,7 +10,7 @@ from fairlane.core import explain
 from fairlane.core.batches import Batch
 from fairlane.core.explain import AHEAD_MAX, Ceiling, Facts, Pace
 from fairlane.core.model import Task
-from fairlane.core.policy import LanePolicy, Policy, ReservedPolicy
+from fairlane.core.policy import AgentPolicy, LanePolicy, Policy, ReservedPolicy
 from fairlane.core.sessions import Session
 from tests.unit.core import rows
 
@@ -130,13 +130,25 @@ def test_a_lane_that_is_paused_or_gone_is_a_gate() -> None:
     assert (found.gate, found.reason) == ("paused", "lane gone is not in the policy any more")
 
 
-def test_ceilings_are_told_from_the_widest_to_the_narrowest() -> None:
+OVERALL = Ceiling("global", 2, 2, "maxInflight")
+LANE = Ceiling("lane", 2, 2, "lanes.main.maxInflight")
+AGENT = Ceiling("agent", 1, 1, "lanes.main.maxPerAgentInflight")
+WORKER = Ceiling("worker", 3, 3, "workerCount")
+
+
+def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
     policy = narrow(max_per_agent_inflight=1)
-    overall = Policy(max_inflight=2, lanes=policy.lanes)
-    everything = {"all_slots": 2, "lane_slots": 2, "agent_slots": 1}
-    assert why(ready(), overall, **everything).ceiling == Ceiling("global", 2, 2)
-    assert why(ready(), policy, **everything).ceiling == Ceiling("lane", 2, 2)
-    assert why(ready(), policy, agent_slots=1).ceiling == Ceiling("agent", 1, 1)
+    overall = Policy(max_inflight=2, worker_count=3, lanes=policy.lanes)
+    everything = {"all_slots": 2, "lane_slots": 2, "agent_slots": 1, "servers": [3]}
+    found = why(ready(), overall, **everything)
+    assert (found.ceilings, found.ceiling) == ([OVERALL, LANE, AGENT, WORKER], OVERALL)
+    assert found.reason == (
+        "all 2 slots of all lanes together are taken, and all 2 slots of lane main are taken, and "
+        "agent ada has the only slot that it may have in lane main, and the server runs 3 at once "
+        "and has as many (workerCount); nothing goes before it"
+    )
+    assert why(ready(), policy, **everything).ceilings == [LANE, AGENT]
+    assert why(ready(), policy, agent_slots=1).ceilings == [AGENT]
     free = why(ready(), policy)
     assert (free.ready, free.ceiling, free.position) == (True, None, 1)
     assert free.reason == (
@@ -147,8 +159,49 @@ def test_ceilings_are_told_from_the_widest_to_the_narrowest() -> None:
 
 def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
     policy = narrow(reserved=ReservedPolicy(critical=1))
-    assert why(ready(), policy, lane_slots=1).ceiling == Ceiling("lane", 1, 1)
+    found = why(ready(), policy, lane_slots=1)
+    assert found.ceilings == [Ceiling("lane", 1, 1, "lanes.main.maxInflight")]
+    text = "the only slot of lane main is taken (1 more is kept for critical work)"
+    assert found.reason.startswith(f"{text}; ")
     assert why(ready(priority=-20), policy, lane_slots=1).ceiling is None
+    wider = narrow(max_inflight=4, reserved=ReservedPolicy(critical=2))
+    text = "all 2 slots of lane main are taken (2 more are kept for critical work)"
+    assert why(ready(), wider, lane_slots=2).reason.startswith(f"{text}; ")
+
+
+@pytest.mark.parametrize(
+    ("servers", "reason"),
+    [
+        ([], None),
+        ([1], None),
+        ([2, 1], None),  # another one has room
+        ([2], "the server runs 2 at once and has as many (workerCount)"),
+        ([2, 3], "each of 2 servers runs 2 at once and has as many (workerCount)"),
+    ],
+)
+def test_servers_are_full_when_each_of_them_is(servers: list[int], reason: str | None) -> None:
+    policy = Policy(worker_count=2, lanes=narrow().lanes)
+    found = why(ready(), policy, servers=servers, ahead=1)
+    if reason is None:
+        assert (found.ceilings, found.reason[:15]) == ((), "a slot is free:")
+    else:
+        total = Ceiling("worker", 2 * len(servers), sum(servers), "workerCount")
+        assert (found.ceilings, found.ready, found.position) == ([total], True, 2)
+        assert found.reason == f"{reason}; 1 goes before it"
+    without = why(ready(), narrow(), servers=servers)
+    assert without.ceilings == ()
+
+
+def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
+    agents = {"ada": AgentPolicy(max_inflight=2), "bob": AgentPolicy()}
+    policy = Policy(lanes=narrow(max_per_agent_inflight=1).lanes, agents=agents)
+    found = why(ready(), policy, agent_slots=2)
+    assert found.ceilings == [Ceiling("agent", 2, 2, "agents.ada.maxInflight")]
+    assert found.reason.startswith("agent ada has all 2 slots that it may have in lane main; ")
+    bobs = rows.queued(lane="main", agent="bob", route="handler/count")
+    assert why(bobs, policy, agent_slots=1).ceilings == [AGENT]
+    by_priority = Policy(lanes=narrow(strategy="priority").lanes, agents=agents)
+    assert why(ready(), by_priority, agent_slots=2).ceilings == ()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +215,20 @@ def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
 )
 def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
     assert why(ready(), narrow(), lane_slots=2, ahead=ahead).reason.endswith(f"; {words}")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "beside", "words"),
+    [
+        (0, 1, "1 goes before it, 1 of other agents or handlers"),
+        (2, 3, "5 go before it, 3 of other agents or handlers"),
+        (1, AHEAD_MAX, "10000 or more go before it, 10000 of other agents or handlers"),
+    ],
+)
+def test_what_others_have_before_it_is_told(ahead: int, beside: int, words: str) -> None:
+    found = why(ready(), narrow(), ahead=ahead, beside=beside)
+    assert found.reason.endswith(f"; {words}")
+    assert found.position == ahead + 1
 
 
 @pytest.mark.parametrize(

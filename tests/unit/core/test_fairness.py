@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.core.fairness import Contender, free_slots, pick
+from fairlane.core.fairness import Contender, free_slots, others_before, pick
 
 
 def agent(name: str, ready: int = 100, **given: Any) -> Contender:
@@ -104,3 +104,16 @@ def test_free_slots_are_what_both_ceilings_leave(
     ceiling: int, used: int, overall: int | None, used_overall: int, free: int
 ) -> None:
     assert free_slots(ceiling, used, overall, used_overall) == free
+
+
+def test_what_others_get_before_a_turn_is_counted() -> None:
+    """a, b, c take turns; b has one task, so later turns come sooner."""
+    found = [Contender("a", 3, 0, 0, 0), Contender("b", 1, 0, 0, 1), Contender("c", 3, 0, 0, 2)]
+
+    def before(agent: str, turn: int, most: int = 100) -> int:
+        return others_before(found, agent, turn, served=9, most=most)
+
+    assert [before("a", turn) for turn in (1, 2, 3)] == [0, 2, 3]
+    assert [before("c", turn) for turn in (1, 2, 3)] == [2, 3, 4]
+    assert before("c", 3, most=3) == 3
+    assert before("nobody", 1) == 7

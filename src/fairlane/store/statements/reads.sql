@@ -154,6 +154,7 @@ SELECT count(*) FROM (
 SELECT id FROM task WHERE lease_expires_at IS NOT NULL
 --? lane: AND lane = :lane
 --? agent: AND agent = :agent
+--? workers: AND worker IN (:workers...)
 ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: why_batch_holders
