@@ -194,11 +194,36 @@ def test_a_drain_gives_nothing_beside_a_lease_that_fills_the_ceiling(queue: Queu
     queue.add("a")
     queue.add("b")
     queue.lease()
-    assert queue("queue", "drain", "--limit", "5") == {
+    answer = queue("queue", "drain", "--limit", "5")
+    told = answer.pop("reason")
+    assert told == "b is next: the only slot of lane queue is taken; nothing goes before it"
+    assert answer == {
         "schemaVersion": 1,
         "drained": [],
         "remaining": 1,
     }
+
+
+def test_a_drain_through_one_slot_gives_as_many_as_are_asked_for(queue: Queue) -> None:
+    queue.policy(maxConcurrent=1)
+    for number in range(4):
+        queue.add(f"e{number}")
+    answer = queue("queue", "drain", "--limit", "3")
+    assert [one["id"] for one in answer["drained"]] == ["e0", "e1", "e2"]
+    assert (answer["remaining"], "reason" in answer) == (1, False)
+    answer = queue("queue", "drain", "--limit", "3")
+    assert (len(answer["drained"]), answer["remaining"], "reason" in answer) == (1, 0, False)
+
+
+def test_people_are_told_why_a_drain_gave_fewer(queue: Queue) -> None:
+    queue.policy(backoffBaseMs=60_000)
+    queue.add("a")
+    queue.add("b")
+    queue("sched", "release", queue.lease()[0], "--failed")
+    ran = queue.run("queue", "drain", "--limit", "3", "--store", queue.store)
+    first, second, third = ran.out.splitlines()
+    assert (first, second) == ("drained b", "1 left")
+    assert third.startswith("no more now: a is next: attempt 1 of 3 failed: released as failed; ")
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "x", "1001"])

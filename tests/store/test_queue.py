@@ -254,7 +254,6 @@ def test_all_that_is_wrong_with_a_file_is_told_at_once() -> None:
 
 
 def test_a_drain_hands_over_in_order_and_for_good(scheduler: Scheduler) -> None:
-    scheduler.set_lane("queue", maxInflight=2)
     for name, priority in (("a", 200), ("b", 10), ("c", 100)):
         add(scheduler, name, priority=priority)
     assert drain(scheduler, 2) == (["b", "c"], 1)
@@ -275,6 +274,40 @@ def test_a_drain_keeps_to_the_ceiling_and_to_the_wait_before_a_retry(scheduler: 
     assert drain(scheduler, 5) == (["b"], 1)
     scheduler.clock.advance(1000)
     assert drain(scheduler, 5) == (["a"], 0)
+
+
+def test_a_drain_gives_as_many_as_are_asked_for_through_one_slot(scheduler: Scheduler) -> None:
+    """Each entry ends before the next one begins, so the ceiling of one holds."""
+    scheduler.set_policy(maxInflight=1, agents={"default": {"maxInflight": 1}})
+    for number in range(7):
+        add(scheduler, f"e{number}")
+    assert drain(scheduler, 5) == ([f"e{number}" for number in range(5)], 2)
+    assert drain(scheduler, 5) == (["e5", "e6"], 0)
+    types = [(event.type, event.seq) for event in scheduler.events()][-4:]
+    assert [type_ for type_, _ in types] == ["task.started", "task.completed"] * 2
+    assert types[0][1] == types[1][1] != types[2][1] == types[3][1]
+
+
+@pytest.mark.parametrize("strategy", ["priority", "fair-fifo"])
+def test_a_drain_takes_what_its_own_ends_make_ready(scheduler: Scheduler, strategy: str) -> None:
+    scheduler.set_lane("queue", strategy=strategy)
+    scheduler.submit("s1", "s2", "s3", lane="queue", session="s")
+    assert drain(scheduler, 2) == (["s1", "s2"], 1)
+    scheduler.submit("parent", lane="queue", priority=-5)
+    scheduler.submit("child", lane="queue", depends_on=("parent",), priority=-4)
+    assert drain(scheduler, 9) == (["parent", "s3", "child"], 0)
+
+
+def test_a_drain_leaves_the_slot_of_a_lease_alone(scheduler: Scheduler) -> None:
+    scheduler.set_lane("queue", maxInflight=3, reserved={"critical": 1})
+    for number in range(6):
+        add(scheduler, f"e{number}")
+    take(scheduler)
+    assert drain(scheduler, 2) == (["e1", "e2"], 3)
+    take(scheduler)
+    assert drain(scheduler, 2) == ([], 2)
+    add(scheduler, "urgent", priority=-20)
+    assert drain(scheduler, 2) == (["urgent"], 2)
 
 
 def test_a_drain_takes_neither_what_is_leased_nor_what_is_parked(scheduler: Scheduler) -> None:

@@ -91,6 +91,8 @@ class HumanQueueOutput(HumanOutput):
         for entry in answer["drained"]:
             self._line(f"drained {entry['id']}")
         self._line(f"{answer['remaining']} left")
+        if "reason" in answer:
+            self._line(f"no more now: {answer['reason']}")
 
     def imported(self, answer: Shape) -> None:
         parts = ", ".join(f"{number} {status}" for status, number in answer["byStatus"].items())

@@ -30,12 +30,14 @@ Ready = tuple[Task, str]
 class Wanted(msgspec.Struct, frozen=True):
     """What workers can run: the routes that are named, and with `any_handler` all handlers besides.
 
-    With `agent` only that agent's tasks.
+    With `agent` only that agent's tasks. With `passing` each task ends before the next begins, so
+    that one free slot serves them all.
     """
 
     named: frozenset[str]
     any_handler: bool = False
     agent: str | None = None
+    passing: bool = False
 
     def __contains__(self, route: object) -> bool:
         return route in self.named or (self.any_handler and is_open(str(route)))
@@ -58,8 +60,7 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
         wanted = sum(requests[number].limit for number in numbers)
         hands = deque(numbers)
         for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, wanted):
-            if task.deadline_at is not None and task.deadline_at <= now:
-                tx.note_due(now)  # too late to begin it: the next tick ends it, at once
+            if _is_overdue(tx, task, now):
                 continue
             number = hands[0]
             answers[number].append(_grant(tx, requests[number], task, body, now))
@@ -68,6 +69,28 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
         if hands:
             _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
     return [_with_inputs(tx, grants) for grants in answers]
+
+
+def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
+    """Lease one task after the other. The caller ends each before it asks for the next."""
+    routes = Wanted(request.routes, request.any_handler, request.agent, passing=True)
+    lanes = request.lanes or tuple(tx.policy.lanes)
+    given = 0
+    for task, body in _take(tx, lanes, routes, request.limit):
+        if _is_overdue(tx, task, now):
+            continue
+        given += 1
+        yield from _with_inputs(tx, [_grant(tx, request, task, body, now)])
+    if given < request.limit:
+        _make_room(tx, lanes, routes)
+
+
+def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
+    """Return whether it is too late to begin a task: then the next tick ends it, at once."""
+    late = task.deadline_at is not None and task.deadline_at <= now
+    if late:
+        tx.note_due(now)
+    return late
 
 
 def _critical_first(tx: Transaction, groups: dict[Group, list[int]]) -> dict[Group, list[int]]:
@@ -101,6 +124,8 @@ def _take(tx: Transaction, lanes: Sequence[str], routes: Wanted, wanted: int) ->
             reserved = tx.policy.lanes[lane].reserved.critical
             for critical in (False, True) if reserved else (False,):
                 free = free_slots(tx, lane) - (0 if critical else reserved)
+                if routes.passing and free > 0:
+                    free = wanted
                 limit = min(-(-wanted // parts), free, _waiting(tx, lane, critical=critical))
                 if limit > 0:
                     for ready in _from_lane(tx, lane, routes, limit, critical=critical):
@@ -264,13 +289,13 @@ def _contender(
     """How an agent stands; with `critical`, as if it had no other work."""
     lines = tx.lines(lane, agent)
     weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
-    if len(lines) == 1:
+    if len(lines) == 1 and not routes.passing:
         ((route, one),) = lines.items()
         if route in routes:
             ready = one.urgent if critical else one.ready
             return Contender(agent, ready, one.urgent, one.slots, one.served, weight, ceiling)
     runnable = [line for route, line in lines.items() if route in routes]
-    return Contender(
+    found = Contender(
         agent=agent,
         ready=sum(line.urgent if critical else line.ready for line in runnable),
         urgent=sum(line.urgent for line in runnable),
@@ -279,6 +304,9 @@ def _contender(
         weight=weight,
         ceiling=ceiling,
     )
+    if routes.passing and found.eligible:
+        found.ceiling = None
+    return found
 
 
 def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> list[Ready]:

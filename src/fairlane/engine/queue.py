@@ -25,6 +25,7 @@ from fairlane.store.transaction import Transaction
 IMPORTER: Final = "import"
 DRAINER: Final = "drain"
 SHOWN_MAX: Final = 20
+ROUNDS_MAX: Final = 50  # how often one drain looks again for what its own ends have made ready
 WAS_DRAINING: Final = "it was draining when it was imported; reset it if it is to run"
 NONE_LEFT: Final = "no attempts were left when it was imported"
 NO_REASON: Final = "it was parked when it was imported"
@@ -157,22 +158,27 @@ def _applied(tx: Transaction, decision: leases.Decision) -> Task:
 def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[Any]:
     """Lease what is ready, under every rule that leases have, and complete it at once."""
     ticks.tick(tx, now)
-    ticks.settle(tx, now)
     for request in requests:
-        asked = Lease(
-            DRAINER,
-            (LANE,),
-            frozenset(),
-            request.limit,
-            None,
-            any_handler=True,
-            start=True,
-            agent=request.agent,
-        )
-        (grants,) = leasing.lease(tx, [asked], now)
-        ended = [_applied(tx, leases.complete(g.task, g.task.token, None, now)) for g in grants]
-        found = [Grant(task, g.body, g.inputs) for g, task in zip(grants, ended, strict=True)]
+        found: list[Grant] = []
+        for _ in range(ROUNDS_MAX):
+            ended = _handed_over(tx, request.limit - len(found), request.agent, now)
+            found += ended
+            if not ended or len(found) == request.limit:
+                break
         yield Drained(found, _queued(tx, request.agent))
+
+
+def _handed_over(tx: Transaction, limit: int, agent: str | None, now: int) -> list[Grant]:
+    """Lease and complete what is ready. Each end may have made others ready since."""
+    ticks.settle(tx, now)
+    asked = Lease(
+        DRAINER, (LANE,), frozenset(), limit, None, any_handler=True, start=True, agent=agent
+    )
+    found: list[Grant] = []
+    for grant in leasing.hand_over(tx, asked, now):
+        ended = _applied(tx, leases.complete(grant.task, grant.task.token, None, now))
+        found.append(Grant(ended, grant.body, grant.inputs))
+    return found
 
 
 def _queued(tx: Transaction, agent: str | None) -> int:

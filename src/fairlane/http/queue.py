@@ -27,6 +27,7 @@ from fairlane.http.answers import Answer, Request, Route, Routes, actor, page_li
 from fairlane.http.tasks import submitter
 
 PLAN_LIMIT_DEFAULT: Final = 100
+LOOK: Final = 100  # among so many entries that wait is the one whose reason is told
 _CURSOR_PARTS: Final = 2
 
 
@@ -107,7 +108,19 @@ class Queue:
         drained: Drained = await self._node.writer.ask(Drain(body.limit, request.caller.agent))
         shapes = [entries.shape(grant.task, grant.body, None) for grant in drained.grants]
         shape = {"drained": shapes, "remaining": drained.remaining}
+        if len(shapes) < body.limit and drained.remaining:
+            shape["reason"] = await self._why_no_more(request.caller.agent)
         return Answer(200, {"schemaVersion": SCHEMA_VERSION, **shape})
+
+    async def _why_no_more(self, agent: str | None) -> str:
+        """Return what keeps back the entry that would have been drained next."""
+        views, waiting = self._node.views, entries.parse_status(entries.PENDING)
+        found = [one.task for one in await views.read(views.entries, waiting, agent, None, LOOK)]
+        task = next((one for one in found if one.ready), found[0] if found else None)
+        why = None if task is None else (await self._node.why(task.id, agent)).why
+        if task is None or why is None or (why.ready and not why.ceilings):
+            return "others became ready since; drain again"
+        return f"{task.id} is next: {why.reason}"
 
     async def import_(self, request: Request) -> Answer:
         raw = await request.body(entries.IMPORT_BYTES_MAX)
