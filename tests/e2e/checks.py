@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlane.core.model import Task
-from fairlane.engine.views import Filter, Views
+from fairlane.engine.views import Filter, TaskView, Views
 from fairlane.store.opening import open_store
 from tests.e2e.history import CANCEL_OK, INVOKE, MISSING, OK, SEEN, UNKNOWN, History
 
@@ -59,10 +59,20 @@ class Webhook(NamedTuple):
 def finals(url: str) -> list[Final]:
     views = Views(open_store(url))
     try:
-        found = views.tasks(Filter(), EVERYTHING)
+        found = list(_all_tasks(views))
     finally:
         views.close()
     return [_final(view) for view in reversed(found)]
+
+
+def _all_tasks(views: Views) -> Iterator[TaskView]:
+    before: int | None = None
+    while True:
+        page = views.tasks(Filter(before=before), EVERYTHING)
+        yield from page
+        if not page.more:
+            return
+        before = page[-1].task.seq
 
 
 def _final(view: Any) -> Final:

@@ -16,7 +16,6 @@ from fairlane.bodies import TaskBody
 from fairlane.calling import given
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
-from fairlane.engine.views import READERS
 from fairlane.messages import MessageBody
 from fairlane.verbs import MessageFields, TaskFields, task_body
 from tests.fakes.chat_agent import ChatAgent, Script
@@ -307,20 +306,26 @@ async def test_a_stream_ends_with_the_node() -> None:
 
 
 async def test_a_stream_ends_with_a_node_that_stops_while_it_reads() -> None:
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        begun.set()
+        return go.wait(60)
+
     async with Fairlane(MEMORY, drain_seconds=0) as app:
         views = app.node.views
         events = app.events()
         await app.submit(handler="nobody")
         assert (await anext(events))["type"] == "task.created"
-        busy = [asyncio.create_task(views.read(go.wait, 60)) for _ in range(READERS)]
+        busy = asyncio.create_task(views.feed.read(hold))
+        await eventually(begun.is_set)
         reading = asyncio.create_task(_all(events))
-        await eventually(lambda: views._threads._work_queue.qsize() > 0)  # its look has to wait
-        letting_go = asyncio.create_task(_when(lambda: views._threads._shutdown, go.set))
+        await eventually(lambda: bool(views.feed._live))  # its look has to wait
+        letting_go = asyncio.create_task(_when(lambda: views.feed._closed, go.set))
     await letting_go
     async with asyncio.timeout(60):
         assert await reading == []
-    assert all(await asyncio.gather(*busy))
+    assert await busy
 
 
 async def _when(condition: Callable[[], bool], act: Callable[[], None]) -> None:

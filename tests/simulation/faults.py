@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.store.base import Connection, ConnectionLost, Row, Store
+from fairlane.store.base import Connection, ConnectionLost, Page, Row, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +111,10 @@ class FaultyConnection:
     def run(self, name: str, /, **values: Any) -> list[Row]:
         self._reach(LOOK_UP if name == "writer_commit" else STATEMENT)
         return self._real.run(name, **values)
+
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+        self._reach(STATEMENT)
+        return self._real.run_page(name, limit, bytes_max, **values)
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
         self._reach(STATEMENT)

@@ -58,7 +58,7 @@ EMPTIES = {"unsettled_forget"}
 
 # Lists whose pages come out in order, so that nobody sorts what is not shown.
 LISTS = {
-    *("audit_list", "batch_list", "delivery_list"),
+    *("audit_list", "batch_list", "delivery_list", "event_list"),
     *("run_list", "run_list_of", "task_ids", "task_list", "template_list"),
 }
 
@@ -206,7 +206,7 @@ INTENDED = {
     "task_held_count": {"task_held"},
     "task_parked": {"task_parked"},
     "task_ended_last": {"task_pkey"},
-    "entry_page": {"task_entry", "request_pkey", "result_pkey"},
+    "entry_page": {"task_entry"},
 }
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {

@@ -9,7 +9,8 @@ import apsw
 import psycopg
 import pytest
 
-from fairlane.engine.views import Views, recount
+from fairlane.engine.recount import recount
+from fairlane.engine.views import Views
 from tests.store.scheduler import Scheduler, submission
 from tests.store.stores import SQLITE
 

@@ -270,7 +270,7 @@ def _with_shorter_instructions(document: Any) -> Any:
 def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
-    reading.words = _FOREIGN
+    reading.words = _FOREIGN_KEYS
     document = _translate(document, reading.problems)
     merged = documents.laid_over(to_document(policy), document, _POLICY, reading)
     instruction = merged["kinds"]["instruction"]
@@ -294,6 +294,7 @@ _FLAT: Final[Mapping[str, str]] = {
 }
 _FLAT_VERSION: Final = "schemaVersion"
 _FLAT_KEYS: Final = frozenset({_FLAT_VERSION, *_FLAT})
+_FOREIGN_KEYS: Final = _FLAT_KEYS | {pinchtab.SECTION}
 # A policy as it is shown, with what is known about its version.
 _SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
 

@@ -155,9 +155,12 @@ class Tokens:
         """Whether there is no need to ask the store, as nearly always."""
         return not self._stale and self._clock.monotonic() < self._good_until
 
-    async def refresh(self) -> None:
-        """Before anything is judged: know what the store knows. Raises when it does not answer."""
-        if self.fresh:
+    async def refresh(self, late_seconds: float = 0.0) -> None:
+        """Before anything is judged: know what the store knows. Raises when it does not answer.
+
+        What another process has changed may be noticed `late_seconds` later than at once.
+        """
+        if not self._stale and self._clock.monotonic() < self._good_until + late_seconds:
             return
         if self._store.shared:
             await self._read_elsewhere()

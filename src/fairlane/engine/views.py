@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,13 +26,24 @@ from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.engine import planning, templates
+from fairlane.engine.feed import STOPPED, Feed, finished
+from fairlane.engine.pages import PAGE_BYTES_MAX, Page
+from fairlane.engine.recount import recount
 from fairlane.engine.watch_views import WatchViews
 from fairlane.engine.webhook_views import WebhookViews
-from fairlane.store.base import Connection, ConnectionLost, Row, Store
+from fairlane.store.base import (
+    PART_ROWS_MIN,
+    Connection,
+    ConnectionLost,
+    Row,
+    Store,
+    next_part,
+    page_of,
+    row_bytes,
+)
 from fairlane.store.cron import job_from_row, run_from_row
 
 READERS: Final = 4
-_STOPPED: Final = "this node has stopped; ask another one"
 AGENTS_SHOWN_MAX: Final = 1000
 _TASK_WIDTH: Final = len(Task.__struct_fields__)
 _EVENT_WIDTH: Final = len(Event.__struct_fields__)
@@ -76,7 +87,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     batch: str | None = None
     agent: str | None = None
     lane: str | None = None
-    types: list[str] | None = None
+    types: tuple[str, ...] | None = None
     owner: str | None = None
 
 
@@ -119,13 +130,6 @@ class SessionView(msgspec.Struct, frozen=True):
     queued: list[Task]
 
 
-_RANK: Final = Task.__struct_fields__.index("rank")
-
-
-def _place_in_queue(row: Row) -> tuple[int, int]:
-    return row[_RANK], row[0]
-
-
 def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
     return task.gate == DEBOUNCE_GATE, not holds_turn(task), task.priority, task.seq
 
@@ -138,26 +142,21 @@ class Views(WatchViews, WebhookViews):
         self._connections: list[Connection] = []
         self._guard = threading.Lock()
         self._threads = concurrent.futures.ThreadPoolExecutor(READERS, "fairlane-reader")
+        self.feed = Feed()
 
     async def read(self, view: Callable[..., T], *arguments: Any) -> T:
         """Run one of the reads below without blocking the event loop."""
         try:
             reading = self._threads.submit(view, *arguments)
         except RuntimeError:
-            raise Draining(_STOPPED) from None
-        try:
-            return await asyncio.wrap_future(reading)
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if caller is not None and caller.cancelling():
-                raise
-            raise Draining(_STOPPED) from None  # it was the read that `close` has cancelled
+            raise Draining(STOPPED) from None
+        return await finished(asyncio.wrap_future(reading))
 
     def task(self, task_id: str) -> TaskView | None:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
         return found[0] if found else None
 
-    def _views(self, find: Callable[[Connection], list[Row]]) -> list[TaskView]:
+    def _views(self, find: Callable[[Connection], Iterable[Row]]) -> list[TaskView]:
         """Tasks with the logs of their attempts, all of one moment."""
 
         def read(connection: Connection) -> list[TaskView]:
@@ -202,10 +201,9 @@ class Views(WatchViews, WebhookViews):
         found = self._ask(read)
         return found if found and agent in (None, found.session.agent) else None
 
-    def sessions(self, after: str, agent: str | None, limit: int) -> list[Session]:
+    def sessions(self, after: str, agent: str | None, limit: int) -> Page[Session]:
         """By key; of one agent or of all."""
-        rows = self._run("session_list", after=after, agent=agent, limit=limit)
-        return [Session(*row) for row in rows]
+        return self._page(_of(Session), "session_list", limit, after=after, agent=agent)
 
     def oldest_waits(self, lanes: Sequence[str]) -> dict[str, int | None]:
         """Since when the task waits that has waited longest for a slot, by lane."""
@@ -219,16 +217,35 @@ class Views(WatchViews, WebhookViews):
         last: int = self._run("event_last")[0][0]
         return last
 
-    def events(self, wanted: EventFilter, after: int, until: int, limit: int) -> list[EventView]:
+    def events(
+        self,
+        wanted: EventFilter,
+        after: int,
+        until: int,
+        limit: int,
+        bytes_max: int = PAGE_BYTES_MAX,
+    ) -> Page[EventView]:
         """Events with numbers above `after` and up to `until`, oldest first."""
-        given = msgspec.structs.asdict(wanted)
-        rows = self._run("event_list", after=after, until=until, limit=limit, **given)
-        return [EventView(Event(*row[:_EVENT_WIDTH]), *row[_EVENT_WIDTH:]) for row in rows]
+        given = {**msgspec.structs.asdict(wanted), "after": after, "until": until}
+        given["types"] = None if wanted.types is None else list(wanted.types)
+        return self._page(_event_view, "event_list", limit, bytes_max, **given)
 
-    def output(self, seq: int, token: int, part: int, limit: int) -> list[Piece]:
+    def output(
+        self, seq: int, token: int, part: int, limit: int, bytes_max: int = PAGE_BYTES_MAX
+    ) -> Page[Piece]:
         """The pieces behind `part` of `token`, in order."""
-        rows = self._run("output_view", seq=seq, token=token, part=part, limit=limit)
-        return [Piece(*row) for row in rows]
+        place = {"seq": seq, "token": token, "part": part}
+        return self._page(_of(Piece), "output_view", limit, bytes_max, **place)
+
+    def output_token(self, seq: int) -> int:
+        """The token of the newest attempt that has produced output; 0 when none has."""
+        token: int | None = self._run("output_newest", seq=seq)[0][0]
+        return token or 0
+
+    def task_state(self, seq: int) -> str | None:
+        """The state of a task, without all that a `TaskView` reads; None when there is none."""
+        rows = self._run("task_state", seq=seq)
+        return rows[0][0] if rows else None
 
     def batch(self, batch_id: str) -> tuple[Batch, dict[str, int]] | None:
         """A batch, and how many of its tasks are in which state."""
@@ -241,10 +258,9 @@ class Views(WatchViews, WebhookViews):
 
         return self._ask(read)
 
-    def batches(self, agent: str | None, before: int | None, limit: int) -> list[Batch]:
+    def batches(self, agent: str | None, before: int | None, limit: int) -> Page[Batch]:
         """Newest first."""
-        rows = self._run("batch_list", agent=agent, before=before, limit=limit)
-        return [Batch(*row) for row in rows]
+        return self._page(_of(Batch), "batch_list", limit, agent=agent, before=before)
 
     def batches_by_seq(self, seqs: Sequence[int]) -> dict[int, tuple[Batch, dict[str, int]]]:
         wanted = [(seq,) for seq in seqs]
@@ -252,15 +268,22 @@ class Views(WatchViews, WebhookViews):
         found = [self.batch(row[0]) for row in rows]
         return {batch[0].seq: batch for batch in found if batch is not None}
 
-    def tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
+    def tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
         """Newest first."""
         given = msgspec.structs.asdict(wanted)
-        return self._views(lambda connection: connection.run("task_list", limit=limit, **given))
+        more = False
 
-    def brief_tasks(self, wanted: Filter, limit: int) -> list[TaskView]:
-        """Newest first, without the logs of their attempts."""
-        rows = self._run("task_list", limit=limit, **msgspec.structs.asdict(wanted))
-        return [_view(row) for row in rows]
+        def find(connection: Connection) -> list[Row]:
+            nonlocal more
+            rows, more = connection.run_page("task_list", limit, PAGE_BYTES_MAX, **given)
+            return rows
+
+        return Page(self._views(find), more=more)
+
+    def brief_tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
+        """Newest first, without their results and the logs of their attempts."""
+        given = {**msgspec.structs.asdict(wanted), "brief": 1}
+        return self._page(_view, "task_list", limit, **given)
 
     def lanes(self, agent: str | None = None) -> dict[str, Tally]:
         """How much is where, of all agents or of one."""
@@ -283,10 +306,9 @@ class Views(WatchViews, WebhookViews):
         rows = self._run("policy_list", version=version, before=None, limit=1)
         return PolicyView(*rows[0]) if rows else None
 
-    def policy_versions(self, before: int | None, limit: int) -> list[PolicyView]:
+    def policy_versions(self, before: int | None, limit: int) -> Page[PolicyView]:
         """Newest first."""
-        rows = self._run("policy_list", version=None, before=before, limit=limit)
-        return [PolicyView(*row) for row in rows]
+        return self._page(_of(PolicyView), "policy_list", limit, version=None, before=before)
 
     def plan(self, asked: planning.Asked, clock: Clock) -> planning.Plan:
         """What a lease would give, by the clock that judges unless another moment is asked for."""
@@ -303,23 +325,26 @@ class Views(WatchViews, WebhookViews):
 
     def entries(
         self, states: Sequence[str], agent: str | None, after: tuple[int, int] | None, limit: int
-    ) -> list[TaskView]:
+    ) -> Page[TaskView]:
         """Tasks of the lane `queue` in the order of rank and submission, behind a place there.
 
         Of all agents, or of one.
         """
         rank, seq = after or (-(2**62), 0)
         rows = [(state,) for state in states]
+        place: dict[str, Any] = {"rank": rank, "seq": seq, "limit": limit + 1}
 
-        def find(connection: Connection) -> list[Row]:
-            place: dict[str, Any] = {"rank": rank, "seq": seq, "limit": limit}
-            if agent is None:
-                found = connection.run_rows("entry_page", rows, **place)
-            else:
-                found = connection.run_rows("entry_page_of", rows, agent=agent, **place)
-            return sorted(found, key=_place_in_queue)[:limit]
+        def find(connection: Connection) -> tuple[list[Row], bool]:
+            with connection.snapshot():
+                if agent is None:
+                    found = connection.run_rows("entry_page", rows, **place)
+                else:
+                    found = connection.run_rows("entry_page_of", rows, agent=agent, **place)
+                seqs = [row[1] for row in sorted(found)]
+                return page_of(_in_parts(connection, seqs), limit, PAGE_BYTES_MAX)
 
-        return [_view(row) for row in self._ask(find)]
+        found, more = self._ask(find)
+        return Page(map(_view, found), more=more)
 
     def job(self, job_id: str) -> Job | None:
         rows = self._ask(lambda connection: connection.run_rows("job_by_id", [(job_id,)]))
@@ -332,13 +357,16 @@ class Views(WatchViews, WebhookViews):
         enabled: bool | None,  # noqa: FBT001 - as all that are asked for, None is any
         before: int | None,
         limit: int,
-    ) -> list[Job]:
+    ) -> Page[Job]:
         """Newest first, below `before`."""
-        wanted = None if enabled is None else int(enabled)
-        rows = self._run(
-            "job_list", agent=agent, name=name, enabled=wanted, before=before, limit=limit
+        wanted = {"agent": agent, "name": name, "before": before}
+        return self._page(
+            lambda row: job_from_row(row, self._vault),
+            "job_list",
+            limit,
+            enabled=None if enabled is None else int(enabled),
+            **wanted,
         )
-        return [job_from_row(row, self._vault) for row in rows]
 
     def runs(
         self,
@@ -347,17 +375,15 @@ class Views(WatchViews, WebhookViews):
         agent: str | None,
         before: int | None,
         limit: int,
-    ) -> list[Run]:
+    ) -> Page[Run]:
         """Entries of the run log, newest first, below `before`. A job may be gone already; those of
         one agent only are of jobs that are there.
         """
         key = "started" if status in (QUEUED, RUNNING) else "status"
-        wanted = {key: status, "before": before, "agent": agent, "limit": limit}
+        wanted = {key: status, "before": before, "agent": agent}
         if job_id is None:
-            rows = self._run("run_list", **wanted)
-        else:
-            rows = self._run("run_list_of", job=job_id, **wanted)
-        return [run_from_row(row) for row in rows]
+            return self._page(run_from_row, "run_list", limit, **wanted)
+        return self._page(run_from_row, "run_list_of", limit, job=job_id, **wanted)
 
     def runs_by_seq(self, seqs: Sequence[int]) -> dict[int, Run]:
         rows = self._ask(
@@ -370,19 +396,21 @@ class Views(WatchViews, WebhookViews):
         rows = self._ask(lambda connection: connection.run_rows("template_by_id", wanted))
         return templates.from_row(rows[0], self._vault) if rows else None
 
-    def templates(self, name: str | None, before: int | None, limit: int) -> list[Template]:
+    def templates(self, name: str | None, before: int | None, limit: int) -> Page[Template]:
         """Newest first; `before` continues below a sequence number."""
-        rows = self._run("template_list", name=name, before=before, limit=limit)
-        return [templates.from_row(row, self._vault) for row in rows]
+        wanted = {"name": name, "before": before}
+        return self._page(
+            lambda row: templates.from_row(row, self._vault), "template_list", limit, **wanted
+        )
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
         wanted = [(seq,) for seq in seqs]
         found = self._views(lambda connection: connection.run_rows("task_view_many", wanted))
         return {view.task.seq: view for view in found}
 
-    def audit(self, wanted: dict[str, Any], limit: int) -> list[Written]:
+    def audit(self, wanted: dict[str, Any], limit: int) -> Page[Written]:
         """Newest first."""
-        return [Written(*row) for row in self._run("audit_list", **wanted, limit=limit)]
+        return self._page(_of(Written), "audit_list", limit, **wanted)
 
     def agent_of(self, seq: int) -> str | None:
         """Whose a task is; None when there is none."""
@@ -403,6 +431,7 @@ class Views(WatchViews, WebhookViews):
         return self._ask(read)
 
     def close(self) -> None:
+        self.feed.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
         with self._guard:
             for connection in self._connections:
@@ -411,6 +440,24 @@ class Views(WatchViews, WebhookViews):
 
     def _run(self, name: str, /, **values: Any) -> list[Row]:
         return self._ask(lambda connection: connection.run(name, **values))
+
+    def _page(
+        self,
+        make: Callable[[Row], T],
+        name: str,
+        limit: int,
+        bytes_max: int = PAGE_BYTES_MAX,
+        /,
+        **values: Any,
+    ) -> Page[T]:
+        """Run a statement up to the limits of a page, and make an item of each row."""
+
+        def read(connection: Connection) -> tuple[list[Row], bool]:
+            with connection.snapshot():
+                return connection.run_page(name, limit, bytes_max, **values)
+
+        rows, more = self._ask(read)
+        return Page(map(make, rows), more=more)
 
     def ask(self, read: Callable[..., T], *arguments: Any) -> T:
         """A read that stands elsewhere; its first argument is the connection."""
@@ -463,6 +510,27 @@ def _tally(tally: Tally) -> list[int]:
     return [getattr(tally, name) for name in Tally.__struct_fields__]
 
 
+def _of(kind: Callable[..., T]) -> Callable[[Row], T]:
+    return lambda row: kind(*row)
+
+
+def _in_parts(connection: Connection, seqs: Sequence[int]) -> Iterator[Row]:
+    """Tasks with their requests and results, in this order; large ones are not read ahead."""
+    start, count, size = 0, PART_ROWS_MIN, 0
+    while start < len(seqs):
+        wanted = seqs[start : start + count]
+        rows = connection.run_rows("task_view_many", [(seq,) for seq in wanted])
+        found = {row[0]: row for row in rows}
+        yield from (found[seq] for seq in wanted if seq in found)
+        start += len(wanted)
+        size += sum(map(row_bytes, rows))
+        count = next_part(count, start, size, PAGE_BYTES_MAX)
+
+
+def _event_view(row: Row) -> EventView:
+    return EventView(Event(*row[:_EVENT_WIDTH]), *row[_EVENT_WIDTH:])
+
+
 def _view(row: Row) -> TaskView:
     return TaskView(Task(*row[:_TASK_WIDTH]), *row[_TASK_WIDTH:])
 
@@ -470,95 +538,3 @@ def _view(row: Row) -> TaskView:
 def _with_log(view: TaskView, history: Iterable[Event]) -> TaskView:
     log = tuple(events.attempts(sorted(history, key=lambda event: event.id)))
     return msgspec.structs.replace(view, log=log) if log else view
-
-
-_COUNTED: Final = ("queued", "ready", "urgent", "inflight", "slots", "parked")
-
-
-def recount(connection: Connection) -> list[str]:
-    """Every counter against the tasks it counts."""
-    real: dict[tuple[str, str, str], Row] = {
-        (r[0], r[1], r[2]): r[3:] for r in connection.run("recount")
-    }
-    lines = {
-        (ln.lane, ln.agent, ln.route): ln for r in connection.run("line_all") for ln in [Line(*r)]
-    }
-    problems: list[str] = []
-    for key in sorted(real.keys() | lines.keys()):
-        line = lines.get(key, Line())
-        _compare(f"line {'/'.join(key)}", line, real.get(key, (0,) * len(_COUNTED)), problems)
-    for row in connection.run("lane_all"):
-        tally = Tally(*row[1:])
-        mine = [counts for key, counts in real.items() if key[0] == row[0]]
-        sums = tuple(sum(column) for column in zip(*mine, strict=True)) or (0,) * len(_COUNTED)
-        _compare(f"lane {row[0]}", tally, sums, problems)
-        if not tally.balanced:
-            problems.append(f"lane {row[0]}: what was submitted is not all accounted for")
-    return [
-        *problems,
-        *_recount_sessions(connection),
-        *_recount_batches(connection),
-        *_recount_dependencies(connection),
-        *_astray(connection),
-    ]
-
-
-def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
-    for name, value in zip(_COUNTED, real, strict=True):
-        if getattr(tally, name) != value:
-            problems.append(f"{what}: {name} is {getattr(tally, name)}, the tasks say {value}")
-
-
-def _recount_sessions(connection: Connection) -> list[str]:
-    real = {row[0]: tuple(row[1:]) for row in connection.run("session_recount")}
-    kept = {row[0]: tuple(row[1:]) for row in connection.run("session_all")}
-    problems = []
-    for key in sorted(real.keys() | kept.keys()):
-        *counted, interrupted = kept.get(key, (0,) * 5)
-        *expected, stopped = real.get(key, (0,) * 5)
-        if counted != expected:
-            problems.append(f"session {key}: has {tuple(counted)}, the tasks say {tuple(expected)}")
-        if interrupted and not 0 < stopped == expected[0]:
-            problems.append(f"session {key}: waits for runs to stop that were not interrupted")
-    return problems
-
-
-def _recount_batches(connection: Connection) -> list[str]:
-    """A batch remembers how many tasks it had, even those that are not kept any more."""
-    real = {row[0]: tuple(row[1:]) for row in connection.run("batch_recount")}
-    kept = {b.id: b for row in connection.run("batch_all") for b in [Batch(*row)]}
-    problems = [
-        f"batch {id_}: its tasks are there, it is not" for id_ in sorted(real.keys() - kept.keys())
-    ]
-    for id_, batch in sorted(kept.items()):
-        total, *counted = real.get(id_, (0, 0, 0, 0))
-        numbers = [batch.open, batch.holders, batch.waiting]
-        if batch.total < total or numbers != counted:
-            has = (batch.total, *numbers)
-            problems.append(f"batch {id_}: has {has}, the tasks say {(total, *counted)}")
-    return problems
-
-
-def _recount_dependencies(connection: Connection) -> list[str]:
-    edges, open_edges, unsettled, parents = connection.run("dependency_recount")[0]
-    problems = []
-    if edges != open_edges:
-        problems.append(f"dependencies: {edges} are counted as open, {open_edges} are")
-    if unsettled != parents:
-        problems.append(
-            f"dependencies: {unsettled} parents are counted as unsettled, {parents} are"
-        )
-    for id_, unmet, real in connection.run("unmet_recount"):
-        if unmet != real or not real:
-            problems.append(f"task {id_}: waits for {unmet} others, its dependencies say {real}")
-    return problems
-
-
-def _astray(connection: Connection) -> list[str]:
-    """Runs of cron that nothing will end, and jobs that nothing will wake."""
-    runs = [
-        f"run {run_id}: goes on, its task {'is gone' if state is None else f'is {state}'}"
-        for run_id, state in connection.run("run_astray")
-    ]
-    asleep = [row[0] for row in connection.run("job_asleep")]
-    return [*runs, *(f"job {job_id}: is enabled, but has no next run" for job_id in asleep)]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from fairlane.core.webhooks import Delivery, Endpoint
+from fairlane.engine.pages import Page
 from fairlane.store.base import Row
+
+T = TypeVar("T")
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
@@ -25,28 +29,30 @@ class WebhookViews(ABC):
     @abstractmethod
     def _run(self, name: str, /, **values: Any) -> list[Row]: ...
 
+    @abstractmethod
+    def _page(
+        self, make: Callable[[Row], T], name: str, limit: int, /, **values: Any
+    ) -> Page[T]: ...
+
     def next_delivery_ms(self, now: int) -> int | None:
         """How long until a webhook is due, by the clock that judges; None when none is owed."""
         left: int | None = self._run("delivery_next", now=now)[0][0]
         return left
 
-    def deliveries(self, wanted: DeliveryFilter, limit: int) -> list[Delivery]:
+    def deliveries(self, wanted: DeliveryFilter, limit: int) -> Page[Delivery]:
         """Newest first."""
-        values = {**msgspec.structs.asdict(wanted), "limit": limit}
-        if wanted.about is None:
-            rows = self._run("delivery_list", **values)
-        else:
-            rows = self._run("delivery_list_of", **values)
-        return [Delivery(*row) for row in rows]
+        name = "delivery_list" if wanted.about is None else "delivery_list_of"
+        values = msgspec.structs.asdict(wanted)
+        return self._page(lambda row: Delivery(*row), name, limit, **values)
 
     def delivery(self, delivery_id: str) -> Delivery | None:
         rows = self._run("delivery_view", id=delivery_id)
         return Delivery(*rows[0]) if rows else None
 
-    def endpoints(self, agent: str | None, before: int | None, limit: int) -> list[Endpoint]:
+    def endpoints(self, agent: str | None, before: int | None, limit: int) -> Page[Endpoint]:
         """Newest first, below `before`."""
-        rows = self._run("endpoint_list", agent=agent, before=before, limit=limit)
-        return [Endpoint(*row) for row in rows]
+        wanted = {"agent": agent, "before": before}
+        return self._page(lambda row: Endpoint(*row), "endpoint_list", limit, **wanted)
 
     def endpoint(self, endpoint_id: str) -> Endpoint | None:
         rows = self._run("endpoint_view", id=endpoint_id)

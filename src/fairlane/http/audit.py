@@ -67,10 +67,9 @@ class AuditLog:
             "before": page_cursor(query),
             "after": whole_number(query, "after", None, low=0, high=2**62),
         }
-        found = await views.read(views.audit, wanted, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.audit, wanted, limit)
         shape: dict[str, Any] = {"entries": [_shape(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].id)
         return Answer(200, shape)
 

@@ -23,6 +23,7 @@ from fairlane.engine.tokens import LOGIN_MS, new_token
 from fairlane.http.answers import Answer, Request, Route, Routes, Scope
 
 COOKIE: Final = "fairlane_login"
+STREAM_LATE_SECONDS: Final = 0.1
 _ATTRIBUTES: Final = "HttpOnly; SameSite=Strict; Path=/"
 _SAFE: Final = ("GET", "HEAD")
 _BEARER: Final = b"bearer "
@@ -64,10 +65,13 @@ class Gate:
     async def while_valid(
         self, scope: Scope, request: Request, pieces: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        """What is streamed ends with the token that it was asked with."""
+        """What is streamed ends with the token that it was asked with.
+
+        Streams have many pieces, and each look at the store takes the event loop's time.
+        """
         async for piece in pieces:
             if CALLER not in scope:
-                await self._tokens.refresh()
+                await self._tokens.refresh(STREAM_LATE_SECONDS)
                 if not self._holds(request.caller):
                     return
             yield piece

@@ -29,11 +29,10 @@ class Batches:
         before = page_cursor(query)
         views = self._node.views
         agent = request.caller.agent_for(query.get("agentId")) or None
-        found = await views.read(views.batches, agent, before, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.batches, agent, before, limit)
         shape: dict[str, Any] = {"batches": [wire.batch_status(one) for one in page]}
         shape["count"] = len(page)
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].seq)
         return Answer(200, shape)
 

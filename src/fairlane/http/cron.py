@@ -92,10 +92,9 @@ class Cron:
         limit, before = _page(query)
         views = self._node.views
         agent = request.caller.agent_for(query.get("agentId"))
-        found = await views.read(views.jobs, agent, query.get("name"), enabled, before, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.jobs, agent, query.get("name"), enabled, before, limit)
         shape: dict[str, Any] = {"jobs": [_job(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].seq)
         return Answer(200, shape)
 
@@ -152,10 +151,9 @@ class Cron:
         limit, before = _page(query)
         views = self._node.views
         agent = request.caller.agent
-        found = await views.read(views.runs, job_id, status, agent, before, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.runs, job_id, status, agent, before, limit)
         shape: dict[str, Any] = {"runs": [wire.run(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].seq)
         return Answer(200, shape)
 

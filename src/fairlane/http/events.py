@@ -2,15 +2,19 @@
 
 A stream reads the log in order of its numbers and never skips one, so a client that comes back
 with the number of the last event it saw misses nothing and sees nothing twice. Streams wait for
-the node's bell; on a shared store they also look by themselves now and then.
+the node's bell; on a shared store they also look by themselves now and then. What they read, and
+its encoding, is done by the node's feed in bounded steps, away from the event loop and from the
+connections of other reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
+
+import msgspec
 
 from fairlane import wire
 from fairlane.core import events, lifecycle
@@ -18,24 +22,48 @@ from fairlane.core.access import Scope
 from fairlane.core.errors import Draining, InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
+from fairlane.engine.pages import PAGE_BYTES_MAX, Page
 from fairlane.engine.views import EventFilter, EventView, Piece
 from fairlane.http.answers import Answer, Request, Route, Routes, Stream, page_limit, whole_number
 
 HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
 WINDOW: Final = 5000
-PAGE: Final = 500
+# What one step of a stream reads and encodes at most; a single event may be larger.
+STEP: Final = 200
+STEP_BYTES: Final = 128 * 1024
 PULSE_SECONDS: Final = 1.0  # between two of them, however much happens
 _HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
 _FILTERS: Final = {"taskId": "task", "batchId": "batch", "agentId": "agent", "lane": "lane"}
 _NUMBER_MAX: Final = 2**62
+_AT_REST: Final = frozenset({*lifecycle.TERMINAL, lifecycle.PARKED})
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of a stream of events: what to send, where to go on, and where the log ends."""
+
+    body: bytes
+    after: int
+    last: int
+
+
+class OutputStep(msgspec.Struct, frozen=True):
+    """A step of a stream of output. `more` follows at once; `state` was read before the output."""
+
+    body: bytes
+    token: int
+    part: int
+    more: bool
+    state: str | None
 
 
 class Events:
     def __init__(self, node: Node, look_seconds: float | None = None) -> None:
         """`look_seconds` is how often to look for what nobody tells this node; None for never."""
         self._node = node
+        self._views = node.views
+        self._feed = node.views.feed
         self._look_seconds = LOOK_AGAIN_SECONDS if node.store.shared else look_seconds
 
     def routes(self) -> Routes:
@@ -58,7 +86,7 @@ class Events:
         if request.wants_json():
             return await self._page(wanted, after or 0, query)
         if after is None:
-            after = await self._node.views.read(self._node.views.last_event)
+            after = await self._feed.read(self._views.last_event)
         return Stream(_until_stopped(self._follow(wanted, after)))
 
     async def pulse(self, request: Request) -> Stream:
@@ -80,9 +108,8 @@ class Events:
         query = request.query("follow")
         view = await self._node.show(request.path["id"], request.caller.agent)
         if request.wants_events() or query.get("follow") in ("1", "true"):
-            return Stream(_until_stopped(self._follow_output(view.task.id, view.task.seq)))
-        pieces = [piece async for piece in self._pieces(view.task.seq)]
-        newest = [piece for piece in pieces if piece.token == pieces[-1].token]
+            return Stream(_until_stopped(self._follow_output(view.task.seq)))
+        newest = await self._views.read(self._newest_output, view.task.seq)
         text = "".join(piece.text for piece in newest)
         shape = {
             "taskId": view.task.id,
@@ -94,96 +121,119 @@ class Events:
         return Answer(200, shape)
 
     async def _page(self, wanted: EventFilter, after: int, query: dict[str, str]) -> Answer:
-        limit = page_limit(query)
-        found: list[EventView] = []
-        last = await self._node.views.read(self._node.views.last_event)
-        while after < last and len(found) < limit:
-            page, after = await self._look(wanted, after, last, limit - len(found))
-            found += page
-        return Answer(200, {"events": [_shape(one) for one in found], "nextAfter": after})
+        limit, size = page_limit(query), 0
+        raw: list[msgspec.Raw] = []
+        last = await self._views.read(self._views.last_event)
+        more = after < last
+        while more and len(raw) < limit and size < PAGE_BYTES_MAX:
+            left = (limit - len(raw), PAGE_BYTES_MAX - size)
+            found, after = await self._views.read(self._look, wanted, after, last, *left)
+            raw += found
+            size += sum(len(memoryview(one)) for one in found)
+            more = after < last
+        return Answer(200, {"events": raw, "nextAfter": after, "more": more})
 
-    async def _look(
-        self, wanted: EventFilter, after: int, last: int, limit: int
-    ) -> tuple[list[EventView], int]:
-        """What fits in the next window, and where to go on."""
+    def _look(
+        self, wanted: EventFilter, after: int, last: int, limit: int, bytes_max: int
+    ) -> tuple[list[msgspec.Raw], int]:
+        """Return what fits in the next window, as JSON, and where to go on."""
+        found, after = self._window(wanted, after, last, limit, bytes_max)
+        return [msgspec.Raw(wire.encode(_shape(one))) for one in found], after
+
+    def _window(
+        self, wanted: EventFilter, after: int, last: int, limit: int, bytes_max: int
+    ) -> tuple[Page[EventView], int]:
         until = min(after + WINDOW, last)
-        views = self._node.views
-        found = await views.read(views.events, wanted, after, until, limit)
-        return found, found[-1].event.id if len(found) == limit else until
+        found = self._views.events(wanted, after, until, limit, bytes_max)
+        return found, found[-1].event.id if found.more else until
+
+    def _step(self, wanted: EventFilter, after: int) -> Step:
+        last = self._views.last_event()
+        found, after = self._window(wanted, min(after, last), last, STEP, STEP_BYTES)
+        return Step(b"".join(_sse(one) for one in found), after, last)
 
     async def _follow(self, wanted: EventFilter, after: int) -> AsyncIterator[bytes]:
-        views = self._node.views
-        after = min(after, await views.read(views.last_event))
+        after = min(after, await self._feed.read(self._views.last_event))
+        late = True
         with self._node.follow() as waiter:
             # An id without data: who is cut off before the first event comes back to this place.
             yield b"id: %d\n" % after + _HELLO
             while True:
                 # Asked first: who reads slowly still gets what came before the end.
                 drained = self._node.drained
-                last = await views.read(views.last_event)
-                while after < last:
-                    found, after = await self._look(wanted, after, last, PAGE)
-                    if found:
-                        yield b"".join(_sse(one) for one in found)
+                step = await self._feed.read(self._step, wanted, after, late=late)
+                after, late = step.after, step.after < step.last
+                if step.body:
+                    yield step.body
+                if late:
+                    continue
                 if drained:
                     return
-                async for beat in self._wait(waiter, self._news(views.last_event, after)):
+                async for beat in self._wait(waiter, after):
                     yield beat
 
     async def _beat(self) -> AsyncIterator[bytes]:
-        views = self._node.views
         told = -1
         with self._node.follow() as waiter:
             yield _HELLO
             while True:
                 drained = self._node.drained
-                last = await views.read(views.last_event)
+                last = await self._feed.read(self._views.last_event)
                 if last != told:
                     told = last
                     yield wire.sse("pulse", {"id": last})
                 if drained:
                     return
                 await asyncio.sleep(PULSE_SECONDS)
-                async for beat in self._wait(waiter, self._news(views.last_event, told)):
+                async for beat in self._wait(waiter, told):
                     yield beat
 
-    async def _follow_output(self, task_id: str, seq: int) -> AsyncIterator[bytes]:
-        token, part = 0, -1
-        views = self._node.views
+    async def _follow_output(self, seq: int) -> AsyncIterator[bytes]:
+        token, part, late = 0, -1, True
         with self._node.follow() as waiter:
             yield _HELLO
             while True:
-                # These first: what is there after the end is all there is.
                 drained = self._node.drained
-                view = await views.read(views.task, task_id)
-                async for piece in self._pieces(seq, token, part):
-                    token, part = piece.token, piece.part
-                    data = {"attempt": piece.attempt, "text": piece.text}
-                    yield wire.sse("output", data)
-                if view is None or view.task.terminal or view.task.state == lifecycle.PARKED:
-                    state = None if view is None else view.task.state
-                    yield wire.sse("end", {"state": state})
+                step = await self._feed.read(self._output_step, seq, token, part, late=late)
+                token, part, late = step.token, step.part, step.more
+                if step.body:
+                    yield step.body
+                if late:
+                    continue
+                if step.state is None or step.state in _AT_REST:
+                    yield wire.sse("end", {"state": step.state})
                     return
                 if drained:
                     return
-                async for beat in self._wait(waiter, lambda: True):
+                async for beat in self._wait(waiter):
                     yield beat
 
-    async def _pieces(self, seq: int, token: int = 0, part: int = -1) -> AsyncIterator[Piece]:
-        views = self._node.views
+    def _output_step(self, seq: int, token: int, part: int) -> OutputStep:
+        state = self._views.task_state(seq)  # first: what is there after the end is all there is
+        found = self._views.output(seq, token, part, STEP, STEP_BYTES)
+        body = b"".join(
+            wire.sse("output", {"attempt": one.attempt, "text": one.text}) for one in found
+        )
+        if found:
+            token, part = found[-1].token, found[-1].part
+        return OutputStep(body, token, part, found.more, state)
+
+    def _newest_output(self, seq: int) -> list[Piece]:
+        """Return what the newest attempt has produced, which is bounded."""
+        token, part = self._views.output_token(seq), -1
+        pieces: list[Piece] = []
         while True:
-            page = await views.read(views.output, seq, token, part, PAGE)
-            for piece in page:
-                yield piece
-            if len(page) < PAGE:
-                return
-            token, part = page[-1].token, page[-1].part
+            found = self._views.output(seq, token, part, wire.LIST_LIMIT_MAX)
+            pieces += found
+            if not found.more:
+                return pieces
+            part = found[-1].part
 
-    def _news(self, last: Callable[[], int], after: int) -> Callable[[], bool]:
-        return lambda: last() > after
+    async def _wait(self, waiter: Waiter, after: int | None = None) -> AsyncIterator[bytes]:
+        """Wait until there may be something new, or an event behind `after`.
 
-    async def _wait(self, waiter: Waiter, news: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """Wait until there may be something new; a heartbeat shows meanwhile that we live."""
+        A heartbeat shows meanwhile that we live.
+        """
         clock = self._node.clock
         beat_at = clock.monotonic() + HEARTBEAT_SECONDS
         while True:
@@ -192,7 +242,7 @@ class Events:
                 yield _HEARTBEAT
                 return
             told = await waiter.wait(min(left, self._look_seconds or left))
-            if told or await self._node.views.read(news):
+            if told or after is None or await self._feed.read(self._views.last_event) > after:
                 return
 
 
@@ -203,8 +253,8 @@ async def _until_stopped(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _types(text: str) -> list[str] | None:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+def _types(text: str) -> tuple[str, ...] | None:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
     for word in words:
         if word not in events.TYPES:
             hint = nearest(word, events.TYPES)

@@ -7,6 +7,7 @@ goes the way of a change, up to where that would be kept, so that both always ag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from fairlane.core.errors import InvalidPolicy, InvalidRequest, NotFound, StoreM
 from fairlane.core.policy import Policy, nearest, notes, read, to_document
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
+from fairlane.engine.pages import Page
 from fairlane.engine.requests import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.views import PolicyView
 from fairlane.http.answers import (
@@ -131,16 +133,22 @@ class Policies:
 
     def _page(self, before: int | None, limit: int) -> dict[str, Any]:
         """Each version with what it has changed: too much, maybe, for the event loop."""
-        found = self._node.views.policy_versions(before, limit + 1)
-        documents = [*map(_document, found), _document(None)]
+        found = self._node.views.policy_versions(before, limit)
+        documents = [*map(_document, found), _document(self._older(found))]
         shapes = [
             {**_about(view), "changes": _shapes(differences.between(older, newer))}
-            for view, newer, older in zip(found[:limit], documents, documents[1:], strict=False)
+            for view, (newer, older) in zip(found, pairwise(documents), strict=True)
         ]
         shape: dict[str, Any] = {"versions": shapes, "count": len(shapes)}
-        if len(found) > limit:
-            shape["nextCursor"] = str(found[limit - 1].version)
+        if found.more:
+            shape["nextCursor"] = str(found[-1].version)
         return shape
+
+    def _older(self, page: Page[PolicyView]) -> PolicyView | None:
+        """Return the version before the last of a page; None stands for the defaults."""
+        if not page.more:
+            return None
+        return next(iter(self._node.views.policy_versions(page[-1].version, 1)), None)
 
     async def _find(self, version: int | None) -> PolicyView | None:
         """A version, or the newest. None stands for the defaults, which are version 0."""

@@ -82,16 +82,15 @@ class Queue:
         limit = page_limit(query)
         views = self._node.views
         agent, place = request.caller.agent, _cursor(query.get("cursor"))
-        found = await views.read(views.entries, states, agent, place, limit + 1)
+        page = await views.read(views.entries, states, agent, place, limit)
         lanes = await views.read(views.lanes, agent)
-        page = found[:limit]
         shape: dict[str, Any] = {
             "schemaVersion": SCHEMA_VERSION,
             "total": _total(lanes.get(LANE, Tally()), query.get("status")),
             "count": len(page),
             "entries": [_entry(view) for view in page],
         }
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = f"{page[-1].task.rank}.{page[-1].task.seq}"
         return Answer(200, shape)
 

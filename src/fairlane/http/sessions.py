@@ -101,16 +101,15 @@ class Sessions:
         query = request.query("limit", "cursor")
         limit = page_limit(query)
         views = self._node.views
-        found = await views.read(
-            views.sessions, query.get("cursor", ""), request.caller.agent, limit + 1
+        page = await views.read(
+            views.sessions, query.get("cursor", ""), request.caller.agent, limit
         )
-        page = found[:limit]
         policy = self._node.policy.sessions
         shape: dict[str, Any] = {
             "sessions": [wire.session_line(one, policy) for one in page],
             "count": len(page),
         }
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = page[-1].key
         return Answer(200, shape)
 

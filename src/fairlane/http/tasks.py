@@ -125,11 +125,10 @@ class Tasks:
         limit = page_limit(query)
         views = self._node.views
         brief = query.get("brief") in ("1", "true")
-        found = await views.read(views.brief_tasks if brief else views.tasks, wanted, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.brief_tasks if brief else views.tasks, wanted, limit)
         shapes = [_brief(view) if brief else _shape(view) for view in page]
         shape: dict[str, Any] = {"tasks": shapes, "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].task.seq)
         elif wanted.floor:
             shape["nextCursor"] = str(wanted.floor + 1)

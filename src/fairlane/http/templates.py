@@ -60,10 +60,9 @@ class Templates:
         limit = page_limit(query)
         before = page_cursor(query)
         views = self._node.views
-        found = await views.read(views.templates, query.get("name") or None, before, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.templates, query.get("name") or None, before, limit)
         shape: dict[str, Any] = {"templates": [_shape(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].seq)
         return Answer(200, shape)
 

@@ -86,10 +86,9 @@ class Webhooks:
         before, before_id = _cursor(query.get("cursor"))
         agent = request.caller.agent_for(query.get("agentId") or None)
         wanted = DeliveryFilter(agent, state, query.get("taskId") or None, before, before_id)
-        found = await self._node.views.read(self._node.views.deliveries, wanted, limit + 1)
-        page = found[:limit]
+        page = await self._node.views.read(self._node.views.deliveries, wanted, limit)
         shape: dict[str, Any] = {"deliveries": [_delivery(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = f"{page[-1].created_at}.{page[-1].id}"
         return Answer(200, shape)
 
@@ -133,10 +132,9 @@ class Webhooks:
         before = page_cursor(query)
         agent = request.caller.agent_for(query.get("agentId") or None)
         views = self._node.views
-        found = await views.read(views.endpoints, agent, before, limit + 1)
-        page = found[:limit]
+        page = await views.read(views.endpoints, agent, before, limit)
         shape: dict[str, Any] = {"endpoints": [_endpoint(one) for one in page], "count": len(page)}
-        if len(found) > limit:
+        if page.more:
             shape["nextCursor"] = str(page[-1].seq)
         return Answer(200, shape)
 

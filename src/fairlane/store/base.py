@@ -6,18 +6,62 @@ used by one thread at a time. Moments are milliseconds, JSON is text, a missing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from fairlane.store.vault import Vault
 
 Row = tuple[Any, ...]
 
+PART_ROWS_MIN: Final = 4
+_PART_ROWS_MAX: Final = 500
+
+
+class Page(NamedTuple):
+    """The first rows of a result, and whether there are more."""
+
+    rows: list[Row]
+    more: bool
+
+
+def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> Page:
+    """Take rows up to `limit` and `bytes_max`, but at least one; reads one row further."""
+    kept: list[Row] = []
+    size = 0
+    for row in rows:
+        size += row_bytes(row)
+        if kept and (len(kept) == limit or size > bytes_max):
+            return Page(kept, more=True)
+        kept.append(row)
+    return Page(kept, more=False)
+
+
+def next_part(count: int, read: int, size: int, bytes_max: int) -> int:
+    """Return how many rows to read after `count` of them: more each time while they are small.
+
+    `read` rows had `size` bytes; the next ones are likely to fit into what is left of `bytes_max`.
+    """
+    likely = max(0, bytes_max - size) * read // max(1, size) + 1
+    return min(4 * count, likely, _PART_ROWS_MAX)
+
+
+def row_bytes(row: Row) -> int:
+    """Return about how many bytes the texts of a row have as JSON."""
+    texts = (value for value in row if isinstance(value, str))
+    return sum(len(text) if text.isascii() else 3 * len(text) for text in texts)
+
 
 class Connection(Protocol):
     def run(self, name: str, /, **values: Any) -> list[Row]:
         """Run one statement. A value that is None leaves out the lines that depend on it."""
+        ...
+
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+        """Run a statement with `:limit` inside of `snapshot`, and read no more than the page.
+
+        A page has at least one row, if there is one, and else ends before `bytes_max`.
+        """
         ...
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:

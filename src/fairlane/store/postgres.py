@@ -19,7 +19,17 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fairlane.core.errors import OperatorError
 from fairlane.store import migrate, queries
-from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+from fairlane.store.base import (
+    PART_ROWS_MIN,
+    Connection,
+    ConnectionLost,
+    GuardFailed,
+    Page,
+    Row,
+    next_part,
+    page_of,
+    row_bytes,
+)
 from fairlane.store.vault import Vault
 
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
@@ -34,6 +44,7 @@ _LOSSES: Final = (
     psycopg.errors.IdleInTransactionSessionTimeout,
     psycopg.errors.TransactionTimeout,
 )
+_PAGE_CURSOR: Final = "fairlane_page"
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
 # Of these, what the operator says in the address or to libpq goes before.
@@ -57,14 +68,17 @@ class PostgresConnection:
         self._guarded: list[tuple[str, psycopg.Cursor[Row], int]] = []
 
     def run(self, name: str, /, **values: Any) -> list[Row]:
-        given = {key: value for key, value in values.items() if value is not None}
-        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
-        text = self._scalar_text(name, given, lists)
-        for key in lists:
-            items = values.pop(key)
-            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
-        cursor = self._execute(text, values)
+        cursor = self._execute(*self._spelled_out(name, values))
         return self._fetch(cursor) if self._statements[name].reads else []
+
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+        text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
+        try:
+            with self._connection.cursor(_PAGE_CURSOR) as cursor:
+                cursor.execute(text, bindings)
+                return page_of(_in_parts(cursor, bytes_max), limit, bytes_max)
+        except _LOSSES as error:
+            raise ConnectionLost(_first_line(error)) from error
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
         if not rows:
@@ -157,6 +171,16 @@ class PostgresConnection:
             values[f"rows_{column}"] = list(array)
         return self._execute(text, values)
 
+    def _spelled_out(self, name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the text of a statement for these values, and its bindings."""
+        given = {key: value for key, value in values.items() if value is not None}
+        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
+        text = self._scalar_text(name, given, lists)
+        for key in lists:
+            items = values.pop(key)
+            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
+        return text, values
+
     def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
         key = (name, frozenset(given), tuple(sorted(lists.items())))
         if key not in self._spelled:
@@ -175,6 +199,17 @@ class PostgresConnection:
             rows = f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - our own text
             self._spelled[(name,)] = f"{rows} {text}"
         return self._spelled[(name,)]
+
+
+def _in_parts(cursor: psycopg.ServerCursor[Row], bytes_max: int) -> Iterator[Row]:
+    count, size, read = PART_ROWS_MIN, 0, 0
+    while rows := cursor.fetchmany(count):
+        yield from rows
+        read += len(rows)
+        size += sum(map(row_bytes, rows))
+        if len(rows) < count:
+            return
+        count = next_part(count, read, size, bytes_max)
 
 
 class PostgresStore:

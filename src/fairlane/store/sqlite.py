@@ -17,7 +17,7 @@ import apsw
 
 from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
 from fairlane.store import migrate, queries
-from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Row
+from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Page, Row, page_of
 from fairlane.store.vault import Vault
 
 SQLITE_MIN: Final = (3, 51, 3)
@@ -48,13 +48,18 @@ class SqliteConnection:
         self._data_version = connection.pragma("data_version")
 
     def run(self, name: str, /, **values: Any) -> list[Row]:
-        given = {key: value for key, value in values.items() if value is not None}
-        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
-        text = self._scalar_text(name, given, lists)
-        for key in lists:
-            items = values.pop(key)
-            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
-        return self._execute(text, values)
+        return self._execute(*self._spelled_out(name, values))
+
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+        text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
+        try:
+            cursor = self._connection.execute(text, bindings)
+            try:
+                return page_of(cursor, limit, bytes_max)
+            finally:
+                cursor.close(True)  # what was not read is not wanted
+        except _TROUBLE as error:
+            raise ConnectionLost(str(error)) from error
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
         result: list[Row] = []
@@ -107,6 +112,16 @@ class SqliteConnection:
             return self._connection.execute(text, bindings).fetchall()
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
+
+    def _spelled_out(self, name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the text of a statement for these values, and its bindings."""
+        given = {key: value for key, value in values.items() if value is not None}
+        lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
+        text = self._scalar_text(name, given, lists)
+        for key in lists:
+            items = values.pop(key)
+            values.update({f"{key}_{i}": item for i, item in enumerate(items)})
+        return text, values
 
     def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
         key = (name, frozenset(given), tuple(sorted(lists.items())))

@@ -18,13 +18,16 @@ WHERE event.type = 'task.released' AND event.id > coalesce((
   SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued'), 0)
 GROUP BY rows.seq
 
+-- How far a run was is no part of the log of attempts, and there may be much of it.
 -- name: event_tasks
 -- rows: seq int
-SELECT {event} FROM rows JOIN event ON event.seq = rows.seq
+SELECT {event} FROM rows JOIN event ON event.seq = rows.seq AND event.type <> 'task.progress'
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1
 
+-- Events are read by their numbers: an index of tasks would read all tasks of an agent or a lane
+-- for each window, and sort. `coalesce` keeps the databases from using one.
 -- name: event_list
 SELECT {event}, task.id, task.agent, task.lane, task.batch, result.result FROM event
 LEFT JOIN task ON task.seq = event.seq
@@ -32,9 +35,9 @@ LEFT JOIN result ON result.seq = event.seq AND event.type = 'task.completed'
 WHERE event.id > :after AND event.id <= :until
 --? task: AND event.seq = (SELECT t.seq FROM task AS t WHERE t.id = :task)
 --? batch: AND (task.batch = :batch OR event.batch = :batch)
---? agent: AND task.agent = :agent
+--? agent: AND coalesce(task.agent, '') = :agent
 --? owner: AND (task.agent = :owner OR EXISTS (SELECT 1 FROM batch WHERE batch.id = event.batch AND batch.agent = :owner))
---? lane: AND task.lane = :lane
+--? lane: AND coalesce(task.lane, '') = :lane
 --? types: AND event.type IN (:types...)
 ORDER BY event.id LIMIT :limit
 
@@ -48,6 +51,9 @@ ON CONFLICT (seq, token, part) DO NOTHING
 SELECT rows.seq, rows.token, max(output.part) + 1, sum(length(output.text))
 FROM rows JOIN output ON output.seq = rows.seq AND output.token = rows.token
 GROUP BY rows.seq, rows.token
+
+-- name: output_newest
+SELECT max(token) FROM output WHERE seq = :seq
 
 -- name: output_view
 SELECT token, part, attempt, text FROM output

@@ -26,42 +26,35 @@ SELECT {task} FROM (
 CROSS JOIN task WHERE task.seq = found.seq AND task.lane = :lane
 ORDER BY task.rank, task.seq LIMIT :limit
 
+-- Places only: what an entry holds may be large, and is read as far as a page goes.
 -- name: entry_page_of @sqlite
 -- rows: state text
-SELECT {task}, request.body, result.result, result.error FROM rows
+SELECT task.rank, task.seq FROM rows
 CROSS JOIN task ON task.seq IN (
   SELECT t.seq FROM task AS t
   WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
     AND t.agent = :agent
   ORDER BY t.rank, t.seq LIMIT :limit)
-CROSS JOIN request ON request.seq = task.seq
-LEFT JOIN result ON result.seq = task.seq
 -- name: entry_page_of @postgres
 -- rows: state text
-SELECT {task}, request.body, result.result, result.error FROM rows
+SELECT task.rank, task.seq FROM rows
 CROSS JOIN LATERAL (
-  SELECT * FROM task AS t
+  SELECT t.rank, t.seq FROM task AS t
   WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
     AND t.agent = :agent
   ORDER BY t.rank, t.seq LIMIT :limit) AS task
-JOIN request ON request.seq = task.seq
-LEFT JOIN result ON result.seq = task.seq
 
 -- name: entry_page @sqlite
 -- rows: state text
-SELECT {task}, request.body, result.result, result.error FROM rows
+SELECT task.rank, task.seq FROM rows
 CROSS JOIN task ON task.seq IN (
   SELECT t.seq FROM task AS t
   WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
   ORDER BY t.rank, t.seq LIMIT :limit)
-CROSS JOIN request ON request.seq = task.seq
-LEFT JOIN result ON result.seq = task.seq
 -- name: entry_page @postgres
 -- rows: state text
-SELECT {task}, request.body, result.result, result.error FROM rows
+SELECT task.rank, task.seq FROM rows
 CROSS JOIN LATERAL (
-  SELECT * FROM task AS t
+  SELECT t.rank, t.seq FROM task AS t
   WHERE t.lane = 'queue' AND t.state = rows.state AND (t.rank, t.seq) > (:rank, :seq)
   ORDER BY t.rank, t.seq LIMIT :limit) AS task
-JOIN request ON request.seq = task.seq
-LEFT JOIN result ON result.seq = task.seq

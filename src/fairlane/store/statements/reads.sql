@@ -15,7 +15,11 @@ JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 
 -- The text of an instruction is looked into, the rest of a request is not: it may hold secrets.
 -- name: task_list @sqlite
-SELECT {task}, request.body, result.result, result.error FROM task
+SELECT {task}, request.body,
+--? brief: CASE WHEN :brief = 1 THEN NULL ELSE
+result.result
+--? brief: END
+, result.error FROM task
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 WHERE true
 --? before: AND task.seq < :before
@@ -30,7 +34,11 @@ WHERE true
 --? text: AND lower(concat_ws(' ', task.id, task.route, task.session, result.error, json_extract(request.body, '$.instruction'))) LIKE lower(:text) ESCAPE '!'
 ORDER BY task.seq DESC LIMIT :limit
 -- name: task_list @postgres
-SELECT {task}, request.body, result.result, result.error FROM task
+SELECT {task}, request.body,
+--? brief: CASE WHEN :brief = 1 THEN NULL ELSE
+result.result
+--? brief: END
+, result.error FROM task
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 WHERE true
 --? before: AND task.seq < :before
@@ -56,6 +64,9 @@ WHERE true
 --? kind: AND task.kind = :kind
 --? states: AND task.state IN (:states...)
 ORDER BY task.seq DESC LIMIT :limit
+
+-- name: task_state
+SELECT state FROM task WHERE seq = :seq
 
 -- name: task_agent
 SELECT agent FROM task WHERE seq = :seq
