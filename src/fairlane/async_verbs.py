@@ -58,7 +58,8 @@ class AsyncVerbs(Verbs[Call]):
             for event in page["events"]:
                 yield event
             after = page["nextAfter"]
-            if len(page["events"]) < wire.LIST_LIMIT_MAX:
+            # A page may be short because its events are large; an older server does not say.
+            if not page.get("more", len(page["events"]) == wire.LIST_LIMIT_MAX):
                 return
 
 

@@ -120,7 +120,8 @@ class Client(Verbs[Shape]):
             page = self.call("GET", "/events", query=where)
             yield from page["events"]
             after = page["nextAfter"]
-            if len(page["events"]) < wire.LIST_LIMIT_MAX:
+            # A page may be short because its events are large; an older server does not say.
+            if not page.get("more", len(page["events"]) == wire.LIST_LIMIT_MAX):
                 return
 
     def _stream(

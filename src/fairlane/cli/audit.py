@@ -31,11 +31,34 @@ def run(args: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _page(side: Backend, args: argparse.Namespace, limit: int, after: int | None = None) -> Shape:
+def _page(
+    side: Backend,
+    args: argparse.Namespace,
+    limit: int,
+    after: int | None = None,
+    cursor: str | None = None,
+) -> Shape:
     page: Shape = side.client.audit(
-        who=args.who, action=args.action, outcome=args.outcome, limit=limit, after=after
+        who=args.who,
+        action=args.action,
+        outcome=args.outcome,
+        limit=limit,
+        after=after,
+        cursor=cursor,
     )
     return page
+
+
+def _since(side: Backend, args: argparse.Namespace, after: int) -> list[Shape]:
+    """Return all entries after one, newest first."""
+    found: list[Shape] = []
+    cursor: str | None = None
+    while True:
+        page = _page(side, args, PAGE, after, cursor)
+        found += page["entries"]
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            return found
 
 
 def _follow(side: Backend, args: argparse.Namespace, first: Sequence[Shape]) -> None:
@@ -57,7 +80,7 @@ def _as_they_come(
         yield from reversed(entries)
         last = entries[0]["id"] if entries else last
         clock.sleep(LOOK_SECONDS)
-        entries = _page(side, args, PAGE, after=last)["entries"]
+        entries = _since(side, args, last)
 
 
 def _line(one: Shape) -> str:

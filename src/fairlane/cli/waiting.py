@@ -37,10 +37,22 @@ def wait_for_batch(side: Backend, out: HumanOutput, batch_id: str, seconds: floa
     total = sum(side.client.batch(batch_id)["byState"].values())
     with out.progress(total, plain=True) as say:
         batch = _until_batch_at_rest(side, batch_id, seconds, say)
-    members = side.client.tasks(batch=batch_id, limit=wire.LIST_LIMIT_MAX)["tasks"]
-    out.batch_ended(batch, members[::-1])
-    left = [task["taskId"] for task in members[::-1] if task["state"] not in AT_REST]
+    members = _members(side, batch_id)
+    out.batch_ended(batch, members)
+    left = [task["taskId"] for task in members if task["state"] not in AT_REST]
     return _verdict(set(batch["byState"]), left)
+
+
+def _members(side: Backend, batch_id: str) -> list[Shape]:
+    """Return all tasks of a batch, oldest first; large results make pages short."""
+    found: list[Shape] = []
+    cursor: str | None = None
+    while True:
+        page = side.client.tasks(batch=batch_id, limit=wire.LIST_LIMIT_MAX, cursor=cursor)
+        found += page["tasks"]
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            return found[::-1]
 
 
 def _verdict(states: set[str], left: Sequence[str]) -> int:
