@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True):
     webhook_secret: str | None = None
     lanes: dict[str, int] = {}
     mcp_writes: bool = False
+    max_streams: int | None = None
+    max_waits: int | None = None
     log_level: str = "info"
     log_format: str = "text"
     secret_key: str | None = None
@@ -80,6 +82,7 @@ _GOCLAW_VARIABLE: Final = "GOCLAW_LANE_"
 _GOCLAW_LANES: Final = ("main", "subagent", "team", "cron")
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
+_COUNT_MAX: Final = 1_000_000
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
@@ -241,6 +244,8 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
         webhook_secret=_secret(values, "webhook_secret", env, problems),
         lanes=_lanes(values.get("lanes", {}), env, problems),
         mcp_writes=_switch(values, "mcp_writes", problems),
+        max_streams=_count(values, "max_streams", problems),
+        max_waits=_count(values, "max_waits", problems),
         log_level=level,
         log_format=log_format,
         secret_key=_secret_key(values, env, problems),
@@ -266,6 +271,17 @@ def _number(
         problems.append(f"{key} must be a number from {low} to {high}, not {value!r}")
         return default
     return number
+
+
+def _count(values: Mapping[str, Any], key: str, problems: list[str]) -> int | None:
+    """A whole number, or None for the default."""
+    value = values.get(key)
+    if value is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,7}", str(value)) or not 1 <= int(value) <= _COUNT_MAX:
+        problems.append(f"{key} must be a whole number from 1 to {_COUNT_MAX}, not {value!r}")
+        return None
+    return int(value)
 
 
 def _switch(values: Mapping[str, Any], key: str, problems: list[str]) -> bool:

@@ -43,6 +43,8 @@ SERVE_SETTINGS: Final = (
     "deny_outbound",
     "drain_seconds",
     "mcp_writes",
+    "max_streams",
+    "max_waits",
     "log_level",
     "log_format",
     "secret_key",
@@ -191,6 +193,12 @@ def _serve(parser: Parser) -> None:
     )
     parser.add_argument(
         "--drain-seconds", metavar="N", help="how long running tasks may take to finish (10)"
+    )
+    parser.add_argument(
+        "--max-streams", metavar="N", help="streams that a token or an address may have open (500)"
+    )
+    parser.add_argument(
+        "--max-waits", metavar="N", help="long polls that a token or an address may hold (4000)"
     )
     parser.add_argument(
         "--mcp-writes",

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import uvicorn
@@ -25,7 +25,8 @@ from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.http.app import HttpApp
 from fairlane.http.browsers import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
-from fairlane.http.connections import HttpConnection
+from fairlane.http.connections import HttpConnection, connections_max
+from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
 
@@ -84,7 +85,9 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
     try:
         exposed = await _exposed(settings, app)
         hosts = hosts_of(settings, listener)
-        server = _Server(app, listener, _endpoint(settings, app), hosts, exposed=exposed)
+        agents = _endpoint(settings, app)
+        routes = _routes(settings, app, agents, exposed=exposed)
+        server = _Server(app, listener, agents, Doorkeeper(routes, hosts))
         await server.run(_address(settings.host, listener), beside or _announce)
     finally:
         if watcher is not None:
@@ -136,6 +139,21 @@ def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
     return Endpoint(app.call_as, writes=settings.mcp_writes) if mcp.installed() else None
 
 
+def _routes(
+    settings: Settings, app: Fairlane, agents: Endpoint | None, *, exposed: bool
+) -> HttpApp:
+    """Return the routes to serve. Where connections are few, a caller may hold fewer of them."""
+    most = connections_max()
+    return HttpApp(
+        app.node,
+        app.guard.check,
+        mounts={mcp.PATH: agents} if agents else None,
+        exposed=exposed,
+        max_streams=settings.max_streams or max(1, min(STREAMS_DEFAULT, most // 4)),
+        max_waits=settings.max_waits or max(1, min(WAITS_DEFAULT, most // 2)),
+    )
+
+
 def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
     """What requests may call this server."""
     port = listener.getsockname()[1]
@@ -148,23 +166,15 @@ class _Server:
         app: Fairlane,
         listener: socket.socket,
         agents: Endpoint | None,
-        hosts: Sequence[str],
-        *,
-        exposed: bool,
+        door: Doorkeeper,
     ) -> None:
         self._app = app
         self._agents = agents
         self._listener = listener
         self._signals = 0
         self._told = asyncio.Event()
-        routes = HttpApp(
-            app.node,
-            app.guard.check,
-            mounts={mcp.PATH: agents} if agents else None,
-            exposed=exposed,
-        )
         config = uvicorn.Config(
-            Doorkeeper(routes, hosts),
+            door,
             http=HttpConnection,
             lifespan="off",
             ws="none",

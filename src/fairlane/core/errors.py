@@ -19,6 +19,7 @@
     |   |-- SessionQueueFull     session_queue_full
     |   |-- RateLimited          rate_limited
     |   |-- QuotaExceeded        quota_exceeded
+    |   |-- TooManyConnections   too_many_connections
     |   |-- Draining             draining
     |   |-- Disabled             disabled
     |   |-- StoreUnavailable     store_unavailable
@@ -151,6 +152,12 @@ class QuotaExceeded(BusyError):
     """As many tasks are open as the token may have."""
 
     code = "quota_exceeded"
+
+
+class TooManyConnections(BusyError):
+    """The token or the address has as many streams or long polls open as it may."""
+
+    code = "too_many_connections"
 
 
 class Draining(BusyError):

@@ -49,6 +49,7 @@ STATUS: Final[Mapping[str, int]] = {
     "session_queue_full": 429,
     "rate_limited": 429,
     "quota_exceeded": 429,
+    "too_many_connections": 429,
     "headers_too_large": 431,
     "internal_error": 500,
     "invalid_setup": 500,
@@ -174,13 +175,15 @@ class Route(msgspec.Struct, frozen=True):
     """Who answers, and who may ask: a token with `scope`, or with None any token that is valid.
 
     `agents` says that tokens which are one agent's may ask too: then the handler sees to it that
-    they see and touch nothing else. `open` needs no token.
+    they see and touch nothing else. `open` needs no token. `waits` says that an answer may take as
+    long as its caller has asked for.
     """
 
     handler: Handler
     scope: access.Scope | None
     agents: bool = True
     open: bool = False
+    waits: bool = False
 
 
 Routes = dict[str, dict[str, Route]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Final
 
 from fairlane import strict, wire
 from fairlane.core.access import CALLER, Caller
-from fairlane.core.errors import FairlaneError, NotFound
+from fairlane.core.errors import FairlaneError, NotFound, TooManyConnections
 from fairlane.engine.node import Node
 from fairlane.http import openapi
 from fairlane.http.answers import (
@@ -34,6 +35,7 @@ from fairlane.http.cron import Cron
 from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.events import Events
 from fairlane.http.health import Health
+from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
 from fairlane.http.lanes import Lanes
 from fairlane.http.leases import Leases
 from fairlane.http.metrics import MetricsRoute
@@ -64,17 +66,22 @@ class HttpApp:
         look_seconds: float | None = None,
         mounts: Mapping[str, Application] | None = None,
         exposed: bool = False,
+        max_streams: int = STREAMS_DEFAULT,
+        max_waits: int = WAITS_DEFAULT,
     ) -> None:
         """`look_seconds`: how often streams look for what others wrote, when nobody tells.
 
         `mounts` are applications of their own that answer POST at a path. `exposed`: others than
-        this machine can reach it, so that every caller needs a token.
+        this machine can reach it, so that every caller needs a token. `max_streams` is how many
+        streams a token or an address may have open, `max_waits` how many requests that wait.
         """
         self._node = node
         self._mounts = mounts or {}
         self._dashboard = Dashboard()
         self._described: Raw | None = None
         self.gate = Gate(node, exposed=exposed)
+        self._streams = Held("streams", "max_streams", max_streams)
+        self._waits = Held("waiting requests", "max_waits", max_waits)
         tasks = Tasks(node, check_url)
         self.routes: Routes = {
             "/": {"GET": Route(self._about, None, open=True)},
@@ -111,11 +118,7 @@ class HttpApp:
         request = Request(scope, receive)
         mounted = self._mounts.get(scope["path"])
         if mounted is not None:
-            problem = await self._let_in(scope, request)
-            if problem is None:
-                await mounted(scope, request.again, send)
-            else:
-                await send_answer(send, problem)
+            await self._pass_on(mounted, scope, request, send)
             return
         tracer = self._node.tracer
         if tracer is None:
@@ -125,9 +128,24 @@ class HttpApp:
                 answer = await self._answer(scope, request)
         if isinstance(answer, Answer):
             await send_answer(send, answer)
-        else:
-            pieces = self.gate.while_valid(scope, request, answer.pieces)
-            await send_stream(send, request, Stream(pieces))
+            return
+        try:
+            with self._streams.place(scope, request.caller):
+                pieces = self.gate.while_valid(scope, request, answer.pieces)
+                await send_stream(send, request, Stream(pieces))
+        except TooManyConnections as error:
+            await send_answer(send, refusal(error))
+
+    async def _pass_on(
+        self, mounted: Application, scope: Scope, request: Request, send: Send
+    ) -> None:
+        """Let an application of its own answer, which may take long."""
+        with contextlib.ExitStack() as place:
+            problem = await self._let_in(scope, request, place)
+            if problem is None:
+                await mounted(scope, request.again, send)
+                return
+        await send_answer(send, problem)
 
     async def _answer(self, scope: Scope, request: Request) -> Answer | Stream:
         try:
@@ -139,7 +157,10 @@ class HttpApp:
                 return _not_allowed(scope, methods)
             if not route.open:
                 await self.gate.admit(scope, request, route)
-            return await route.handler(request)
+            if not route.waits:
+                return await route.handler(request)
+            with self._waits.place(scope, request.caller):
+                return await route.handler(request)
         except FairlaneError as error:
             note_denied(self._node.audit, scope, request, error)
             return refusal(error)
@@ -148,10 +169,16 @@ class HttpApp:
             log.exception("%s %s went wrong (request %s)", scope["method"], scope["path"], number)
             return went_wrong()
 
-    async def _let_in(self, scope: Scope, request: Request) -> Answer | None:
-        """For what answers for itself: why not, or None and the caller's name in the scope."""
+    async def _let_in(
+        self, scope: Scope, request: Request, place: contextlib.ExitStack
+    ) -> Answer | None:
+        """For what answers for itself: why not, or None and the caller's name in the scope.
+
+        The caller holds a place until `place` is closed.
+        """
         try:
             await self.gate.admit(scope, request)
+            place.enter_context(self._waits.place(scope, request.caller))
             if scope["method"] == "POST":
                 strict.check_any(await request.body())
         except FairlaneError as error:

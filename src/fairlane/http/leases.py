@@ -94,7 +94,7 @@ class Leases:
 
     def routes(self) -> Routes:
         return {
-            "/leases": {"POST": Route(self.lease, Scope.LEASE)},
+            "/leases": {"POST": Route(self.lease, Scope.LEASE, waits=True)},
             "/leases/withdraw": {"POST": Route(self.withdraw, Scope.LEASE)},
             "/leases/{id}/start": {"POST": Route(self.start, Scope.LEASE)},
             "/leases/{id}/renew": {"POST": Route(self.renew, Scope.LEASE)},

@@ -71,7 +71,7 @@ class Tasks:
             "/tasks/{id}/cancel": {"POST": Route(self.cancel, Scope.CANCEL)},
             "/tasks/{id}/retry": {"POST": Route(self.retry, Scope.OPERATE)},
             "/tasks/{id}/reset": {"POST": Route(self.reset, Scope.OPERATE)},
-            "/tasks/{id}/wait": {"GET": Route(self.wait, Scope.READ)},
+            "/tasks/{id}/wait": {"GET": Route(self.wait, Scope.READ, waits=True)},
             "/tasks/{id}/why": {"GET": Route(self.why, Scope.READ)},
             "/scheduler/stats": {"GET": Route(self.stats, Scope.READ)},
         }
