@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fairlane.core.leases import TOKENS_PER_SECOND
 from fairlane.core.policy import FAIR
 from tests.simulation import ledger
 from tests.simulation.causes import Step, Violation, demand
@@ -34,8 +35,7 @@ class Grants:
         ground = self._ground
         grants = sorted((s.after for s in ground.changed if s.granted), key=lambda t: t.token)
         tokens = [task.token for task in grants]
-        expected = list(range(ground.last_token + 1, last_token + 1))
-        demand("tokens", tokens == expected, f"{tokens} after {ground.last_token}")
+        self._judge_tokens(tokens, last_token, step.now)
         ground.last_token = last_token
         ground.granted += len(grants)
         offers = {lease.worker: lease for lease in step.waiting}
@@ -55,6 +55,15 @@ class Grants:
             for given in step.outcome.grants:
                 self._judge_inputs(given)
         self._judge_stops(step, grants, hungry)
+
+    def _judge_tokens(self, tokens: Sequence[int], last: int, now: int) -> None:
+        """One after the other, above all before and above all of the seconds before this one."""
+        before = self._ground.last_token
+        expected = list(range(last + 1 - len(tokens), last + 1))
+        demand("tokens", tokens == expected, f"{tokens} up to {last}")
+        demand("tokens", tokens or last == before, f"{last} after {before}, and none was granted")
+        least = max(before, now // 1000 * TOKENS_PER_SECOND)
+        demand("tokens", not tokens or tokens[0] > least, f"{tokens} after {before} at {now}")
 
     def _judge_grant(self, task: Task, offer: Lease, now: int) -> None:
         ground = self._ground

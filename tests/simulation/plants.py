@@ -35,6 +35,11 @@ def a_token_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "next_token", lambda tx: tx.last_token + 1)
 
 
+@plant("tokens")
+def tokens_only_count_on_from_what_the_store_remembers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases, "token_base", lambda last, _now, _draw: last)
+
+
 @plant("counters", "starvation", "fairness")
 def a_slot_leaks_when_a_cancelled_run_ends(patch: pytest.MonkeyPatch) -> None:
     real = counts.apply

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import apsw
 import psycopg
@@ -10,6 +12,8 @@ import psycopg
 from fairlane.store.opening import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.store.base import Row, Store
 
 SQLITE = "sqlite:///"
@@ -58,6 +62,50 @@ def _all(connection: psycopg.Connection[Any], table: str) -> list[Row]:
     return connection.execute(f"SELECT * FROM {table}").fetchall()
 
 
+def back_up(store: Store) -> Callable[[], None]:
+    """Make a backup as docs/upkeep.md does, and return a function that restores it.
+
+    On PostgreSQL the restore ends all connections and the nodes go on. On SQLite every engine on
+    the store has to be closed before.
+    """
+    if store.dialect != "sqlite":
+        saved = _postgres_contents(store.url)
+        return lambda: _restore_postgres(store.url, saved)
+    path = store.url.removeprefix(SQLITE)
+    backup = f"{path}.backup"
+    connection = apsw.Connection(path)
+    connection.execute("VACUUM INTO ?", (backup,))
+    connection.close()
+
+    def restore() -> None:
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        shutil.copy(backup, path)
+
+    return restore
+
+
+def _restore_postgres(url: str, saved: dict[str, list[Row]]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        _rewrite(connection, saved, "application_name = 'fairlane'")
+
+
+def _rewrite(
+    connection: psycopg.Connection[Any], tables: dict[str, list[Row]], whose: LiteralString = "true"
+) -> None:
+    """Make these rows the only ones, and end the connections `whose` condition holds."""
+    with connection.pipeline(), connection.transaction():
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {whose}"
+        )
+        for table, rows in tables.items():
+            connection.execute(f"DELETE FROM {table}")
+            for row in rows:
+                marks = ", ".join(["%s"] * len(row))
+                connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+
+
 def execute(store: Store, statement: str) -> None:
     """For what would take long through the engine; both databases have to understand it."""
     if store.dialect == "sqlite":
@@ -83,16 +131,7 @@ class ReusedPostgres:
 
     def empty(self) -> None:
         """Bring the database back to what the migrations left, whoever is still connected."""
-        with self._connection.pipeline(), self._connection.transaction():
-            self._connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            for table, rows in self._seeds.items():
-                self._connection.execute(f"DELETE FROM {table}")
-                for row in rows:
-                    marks = ", ".join(["%s"] * len(row))
-                    self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+        _rewrite(self._connection, self._seeds)
 
     def close(self) -> None:
         self._connection.close()

@@ -6,9 +6,10 @@ import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
-from fairlane.engine.requests import Cancel, Complete, Fail, Release, SetPolicy, Submit
+from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Release, SetPolicy, Submit
 from fairlane.store.opening import open_store
 from tests.store.scheduler import WORK, Scheduler, lease_request, submission
 
@@ -283,6 +284,17 @@ def draw(seed: int) -> tuple[list[Any], list[Any]]:
     return tasks("old", 5 * (seed % 2)), tasks("new", 12)
 
 
+def counted(grants: list[list[Grant]]) -> list[list[Grant]]:
+    """The grants of one transaction, with tokens from 1: each transaction begins elsewhere."""
+    first = min(grant.task.token for given in grants for grant in given)
+
+    def renumbered(grant: Grant) -> Grant:
+        task = msgspec.structs.replace(grant.task, token=grant.task.token - first + 1)
+        return msgspec.structs.replace(grant, task=task)
+
+    return [[renumbered(grant) for grant in given] for given in grants]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_leasing_in_the_batch_that_submits_gives_the_same_as_leasing_afterwards(
     scheduler: Scheduler, seed: int
@@ -303,7 +315,7 @@ def test_leasing_in_the_batch_that_submits_gives_the_same_as_leasing_afterwards(
         each.apply(Submit(backlog))
     at_once = scheduler.apply(Submit(new), waiting=waiting)
     afterwards.apply(Submit(new))
-    assert at_once.grants == afterwards.apply(waiting=waiting).grants
+    assert counted(at_once.grants) == counted(afterwards.apply(waiting=waiting).grants)
     assert any(at_once.grants)
     for grant in at_once.grants[0]:
         assert scheduler.view(grant.task.id).task == grant.task

@@ -23,12 +23,29 @@ RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease ran out"
 RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
 
+TOKENS_PER_SECOND = 1 << 20  # a token stays below 2**53, which every JSON parser reads exactly
+_SKIP_MAX = 1 << 10
+
 
 class Decision(msgspec.Struct, gc=False):
     """What to save, if anything, and what to answer: the task after it, or an error."""
 
     change: Change | None
     answer: Task | FairlaneError
+
+
+def token_base(last: int, now: int, draw: int) -> int:
+    """Return the number after which the tokens of one transaction begin.
+
+    A store that is restored from a backup forgets the tokens it has granted since. If it counted
+    on from `last`, the newest token it remembers, it would grant the same numbers again, and a
+    worker of the lost time could report on a task that another worker holds now. So a token begins
+    with the second of its lease: tokens granted after the restore are above all tokens of the
+    lost time. `draw` differs from transaction to transaction and from process to process; it keeps
+    tokens apart when the clock was set back too.
+    """
+    second = now // 1000 * TOKENS_PER_SECOND
+    return max(second + draw % (TOKENS_PER_SECOND // 2), last + draw % _SKIP_MAX)
 
 
 def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int) -> Change:

@@ -80,7 +80,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
 
 
 class Task(msgspec.Struct, gc=False):
-    """The scheduling row. `token` is the fencing token of the newest lease, 0 before the first.
+    """The scheduling row. `token` is the fencing token of the newest lease, 0 before the first
+    (`leases.token_base` says how tokens are numbered).
 
     A lease is open while `lease_expires_at` is set. It outlives a cancelled or expired task until
     the worker has really stopped, because the slot is not free before that.

@@ -9,12 +9,14 @@ by its number before anything is repeated, so repeating is always safe.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from fairlane.clock import Clock
+from fairlane.core import leases
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
@@ -287,7 +289,14 @@ class Engine:
             policy=self.policy,
             vault=self.store.vault,
             kept=self._kept,
+            token_base=leases.token_base(last_token, now, self._draw()),
         )
+
+    def _draw(self) -> int:
+        """Return a number for this transaction: a node's name is new in each process, and a node
+        never uses the number of a commit again.
+        """
+        return zlib.crc32(f"{self.name} {self._commit_id}".encode())
 
     def _load_policy(self, connection: Connection) -> None:
         version, document = connection.run("policy_newest")[0]

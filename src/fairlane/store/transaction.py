@@ -42,6 +42,7 @@ class Transaction(Counters):
         policy: Policy,
         vault: Vault | None = None,
         kept: Kept | None = None,
+        token_base: int = 0,
     ) -> None:
         kept = Kept() if kept is None else kept
         super().__init__(connection, now=now, last_line=last_line, policy=policy, kept=kept)
@@ -49,6 +50,7 @@ class Transaction(Counters):
         self.vault = vault or Vault()  # one that opens nothing, for who only plans
         self.last_seq = last_seq
         self.last_token = last_token
+        self._token_base = token_base  # see `leases.token_base`
         self.last_event = last_event
         self.open_edges = open_edges
         self.unsettled = unsettled
@@ -83,7 +85,7 @@ class Transaction(Counters):
         return self.last_seq
 
     def next_token(self) -> int:
-        self.last_token += 1
+        self.last_token = max(self.last_token, self._token_base) + 1
         return self.last_token
 
     def tasks_by_id(self, ids: Iterable[str]) -> dict[str, Task]:

@@ -50,6 +50,40 @@ def _changed(decision: Decision) -> Change:
     return decision.change
 
 
+# ---------------------------------------------------------------- tokens
+
+DRAWS = (0, 1, 2**19, 2**32 - 1)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("last", [0, 7, 10**9])
+def test_the_first_token_of_a_second_is_above_all_of_the_seconds_before(
+    draw: int, last: int
+) -> None:
+    before = leases.token_base(last, NOW - 1000, 2**32 - 1) + leases.TOKENS_PER_SECOND // 2
+    assert leases.token_base(last, NOW, draw) >= before
+    assert leases.token_base(last, NOW, draw) > last
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_clock_that_is_behind_does_not_make_tokens_go_back(draw: int) -> None:
+    last = leases.token_base(0, NOW, 5)
+    for now in (NOW, NOW - 3_600_000, 0, -1000):
+        assert leases.token_base(last, now, draw) >= last
+
+
+def test_transactions_of_one_moment_begin_apart() -> None:
+    last = leases.token_base(0, NOW, 5)
+    for remembered in (0, last, last + 10**12):
+        first, other = (leases.token_base(remembered, NOW - 1, draw) for draw in (1000, 1001))
+        assert first != other
+
+
+def test_every_json_parser_reads_a_token_of_this_century_exactly() -> None:
+    in_2200 = 7_258_118_400_000
+    assert leases.token_base(0, in_2200, 2**32 - 1) + leases.TOKENS_PER_SECOND < 2**53
+
+
 # ---------------------------------------------------------------- grant
 
 
