@@ -95,16 +95,18 @@ class Answers:
         valid = row is not None and row.lease_expires_at is not None and row.token == request.token
         name = f"{type(request).__name__} of task {request.seq} with token {request.token}"
         if isinstance(answer, Task):
-            now = self._ground.reader.tasks.get(request.seq, row)
-            repeated = isinstance(request, Complete) and now is not None and now.state == "done"
-            repeated = repeated and now is not None and now.token == request.token
+            repeated = isinstance(request, Complete) and self._is_done(request)
             demand("fencing", valid or repeated, f"{name} was accepted")
         else:
             demand("fencing", isinstance(answer, LeaseLost), f"{name}: {answer!r}")
             assert row is not None or not valid
             rivals = valid and (len(causes.of(row, *REPORTS)) > 1 or causes.lost(row))
-            ended = valid and row is not None and row.state in ENDS and isinstance(request, Start)
-            demand("fencing", not valid or rivals or ended, f"{name} was refused")
+            over = valid and isinstance(request, Start) and _cannot_start(row, causes.now)
+            demand("fencing", not valid or rivals or over, f"{name} was refused")
+
+    def _is_done(self, request: Complete) -> bool:
+        task = self._ground.reader.tasks.get(request.seq)
+        return task is not None and task.state == "done" and task.token == request.token
 
     def _judge_cancel(
         self,
@@ -250,3 +252,10 @@ def _to_be_stopped(tasks: Iterable[Task]) -> set[int]:
         for task in tasks
         if task.lease_expires_at is not None and (task.terminal or task.preempt == 1)
     }
+
+
+def _cannot_start(task: Task | None, now: int) -> bool:
+    """Whether it has ended although its lease is open, or ends now because it never began."""
+    assert task is not None
+    late = task.deadline_at is not None and task.deadline_at <= now
+    return task.state in ENDS or (task.state == "assigned" and late)

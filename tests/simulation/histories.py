@@ -279,7 +279,9 @@ def _judge_closing(seen: Seen, causes: Causes) -> None:
     """A lease ends by a report with its token, by time, or with its worker."""
     row = seen.closed
     if row is not None:
-        told = causes.of(row, *CLOSERS) or (row.state in ENDS and causes.of(row, Start))
+        late = row.state == "assigned" and bool(_by_time(row, causes))
+        told = causes.of(row, *CLOSERS)
+        told = told or ((row.state in ENDS or late) and causes.of(row, Start))
         message = f"task {row.seq}: lease {row.token} of {row.worker} was closed by nobody"
         demand("fencing", told or causes.lost(row), message)
 

@@ -235,6 +235,9 @@ class Invariants:
             ground.books.count(task, END_COUNTERS[to])
             if event.type == FAILED and event.detail == leases.QUEUED_TOO_LONG:
                 ground.books.count(task, ledger.EXPIRED)
+            if event.type == FAILED and event.detail == leases.RAN_TOO_LONG:
+                ran = seen.before is not None and seen.before.state == "running"
+                demand("deadline", ran, f"task {task.seq} had not begun when its deadline passed")
             if task.callback_url:
                 ground.owed[f"msg_{task.id}_{event.id}"] = (task.seq, event.type)
         elif event.type == REQUEUED and state in END_COUNTERS:

@@ -30,6 +30,17 @@ def a_closed_lease_is_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases, "_stale", lambda task, token: task.token != token)
 
 
+@plant("deadline")
+def a_task_is_started_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
+    real = leases.start
+
+    def start(task: Any, token: int, now: int) -> leases.Decision:
+        late = task is not None and task.deadline_at is not None and task.deadline_at <= now
+        return real(task, token, task.deadline_at - 1 if late else now)
+
+    patch.setattr(leases, "start", start)
+
+
 @plant("tokens")
 def a_token_is_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "next_token", lambda tx: tx.last_token + 1)

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import QUEUED_TOO_LONG, RAN_TOO_LONG
 from fairlane.engine import ticks
 from fairlane.engine.engine import SHARED_LOOK_MS
-from fairlane.engine.requests import ClaimDeliveries, IdempotencyKey, SettleDelivery, Submit
+from fairlane.engine.metrics import Metrics
+from fairlane.engine.requests import (
+    ClaimDeliveries,
+    IdempotencyKey,
+    SettleDelivery,
+    Start,
+    Submit,
+)
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 from tests.store.stores import contents
 
@@ -88,6 +96,40 @@ def test_a_running_task_fails_at_its_deadline_and_keeps_its_slot(scheduler: Sche
     scheduler.complete(task, '"late"')
     assert (scheduler.view("first").state, scheduler.view("first").result) == ("failed", None)
     assert scheduler.names() == ["second"]
+
+
+def test_a_task_that_is_started_after_its_deadline_has_expired_while_queued(
+    scheduler: Scheduler,
+) -> None:
+    """The worker's `start` may come before the tick that would have ended the task."""
+    scheduler.set_lane(maxInflight=1)
+    scheduler.submit("first", deadline_at=scheduler.clock.now() + 100)
+    scheduler.submit("second")
+    task = scheduler.lease_one(worker="w")
+    scheduler.clock.advance(100)
+    outcome = scheduler.apply(Start(task.seq, task.token))
+    lost = outcome.answers[0]
+    assert isinstance(lost, LeaseLost)
+    assert lost.details == {"taskId": "first", "state": "failed"}
+    found = scheduler.view("first")
+    assert (found.state, found.error, found.task.started_at) == ("failed", QUEUED_TOO_LONG, None)
+    assert found.task.completed_at == scheduler.clock.now()
+    assert (scheduler.tally().expired, scheduler.tally().failed) == (1, 1)
+    assert scheduler.types("first") == ["created", "failed"]
+    assert scheduler.names() == ["second"]  # the worker has not begun: its slot is free
+    metrics = Metrics()
+    metrics.committed(outcome, 0.0)
+    assert metrics.lanes["main"].expired == 1
+
+
+def test_a_task_that_was_started_before_its_deadline_ran_too_long(scheduler: Scheduler) -> None:
+    scheduler.submit("first", deadline_at=scheduler.clock.now() + 100)
+    task = scheduler.start(scheduler.lease_one())
+    scheduler.clock.advance(100)
+    assert scheduler.task_from(Start(task.seq, task.token)).state == "running"
+    found = scheduler.view("first")
+    assert (found.error, found.task.started_at) == (RAN_TOO_LONG, task.started_at)
+    assert scheduler.tally().expired == 0
 
 
 def test_a_deadline_and_a_lease_that_end_together_free_the_slot(scheduler: Scheduler) -> None:

@@ -63,15 +63,31 @@ def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, no
 
 
 def start(task: Task | None, token: int, now: int) -> Decision:
+    """Begin the run. A task whose deadline has passed by then expires instead, and frees its slot:
+    the worker has not begun and will not.
+    """
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     if task.state in lifecycle.TERMINAL:
         return Decision(_closed(task), _lost(task))
     if task.state == lifecycle.RUNNING:
         return Decision(None, task)
+    if task.deadline_at is not None and task.deadline_at <= now:
+        change = expire(task, now)
+        change.after.lease_expires_at = None
+        return Decision(change, _lost(change.after))
     after = copied(task)
     _begin(after, now)
     return Decision(Change(task, after, lifecycle.START), after)
+
+
+def begin_late(task: Task | None, token: int, now: int) -> Change | None:
+    """Return the start of a run that its worker reports only with the end; None if it had begun."""
+    if task is None or _stale(task, token) or task.state != lifecycle.ASSIGNED:
+        return None
+    after = copied(task)
+    _begin(after, now)
+    return Change(task, after, lifecycle.START)
 
 
 def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import admission, gates, leases, lifecycle
+from fairlane.core import admission, gates, leases
 from fairlane.core import dependencies as graph
 from fairlane.core.batches import Batch
 from fairlane.core.errors import (
@@ -372,8 +372,9 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
 
 def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, now: int) -> None:
     """Whoever reports the end of its work has begun it: the log is to tell when, and who."""
-    if request.begun and task is not None and task.state == lifecycle.ASSIGNED:
-        _decided(tx, leases.start(task, request.token, now))
+    change = leases.begin_late(task, request.token, now) if request.begun else None
+    if change is not None:
+        tx.apply(change)
 
 
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:

@@ -180,6 +180,35 @@ def test_starting_twice_is_harmless() -> None:
     assert (decision.change, decision.answer) == (None, task)
 
 
+@pytest.mark.parametrize("late_ms", [0, 1])
+def test_a_task_that_is_started_after_its_deadline_expires_and_frees_its_slot(late_ms: int) -> None:
+    task = rows.assigned(deadline_at=LATER - late_ms)
+    decision = leases.start(task, TOKEN, LATER)
+    assert isinstance(decision.answer, LeaseLost)
+    assert decision.answer.details == {"taskId": task.id, "state": "failed"}
+    change = decision.change
+    assert change is not None
+    assert (change.verb, change.error) == ("expire", "deadline exceeded while queued")
+    assert (change.after.started_at, change.after.leased) == (None, False)
+
+
+def test_a_task_that_is_started_before_its_deadline_starts() -> None:
+    change = _changed(leases.start(rows.assigned(deadline_at=LATER + 1), TOKEN, LATER))
+    assert (change.verb, change.after.state) == ("start", "running")
+
+
+def test_a_worker_that_only_reports_the_end_has_begun() -> None:
+    task = rows.assigned(deadline_at=LATER)  # its work is done, whatever the deadline says
+    change = leases.begin_late(task, TOKEN, LATER)
+    assert change is not None
+    assert (change.verb, change.after.state, change.after.started_at) == ("start", "running", LATER)
+
+
+@pytest.mark.parametrize("task", [None, rows.running(), rows.assigned(token=TOKEN + 1)])
+def test_what_has_begun_or_is_not_its_own_does_not_begin_late(task: Task | None) -> None:
+    assert leases.begin_late(task, TOKEN, LATER) is None
+
+
 def test_a_task_that_was_cancelled_before_its_start_does_not_start() -> None:
     task = rows.assigned(state="cancelled")
     decision = leases.start(task, TOKEN, LATER)
