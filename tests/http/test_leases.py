@@ -133,8 +133,20 @@ async def test_who_only_completes_has_begun_too(ext: Ext) -> None:
 async def test_completing_again_is_answered_alike(ext: Ext) -> None:
     task_id = await ext.submit()
     lease = await ext.lease()
-    first = await ext.well(lease, "complete", result=1)
-    assert await ext.well(lease, "complete", result=2) == first
+    first = await ext.well(lease, "complete", result={"a": 1, "b": None})
+    assert await ext.well(lease, "complete", result={"b": None, "a": 1}) == first
+    assert (await ext.api.show(task_id))["result"] == {"a": 1, "b": None}
+
+
+@pytest.mark.parametrize("other", [2, None, True, "1"])
+async def test_completing_again_with_another_result_is_refused(ext: Ext, other: Any) -> None:
+    task_id = await ext.submit()
+    lease = await ext.lease()
+    await ext.well(lease, "complete", result=1)
+    answer = await ext.say(lease, "complete", result=other)
+    assert (answer.status, answer.code) == (409, "lease_lost")
+    assert "another result" in answer.error
+    assert answer.json["details"] == {"taskId": task_id, "state": "done"}
     assert (await ext.api.show(task_id))["result"] == 1
 
 

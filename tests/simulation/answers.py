@@ -97,8 +97,13 @@ class Answers:
         if isinstance(answer, Task):
             repeated = isinstance(request, Complete) and self._is_done(request)
             demand("fencing", valid or repeated, f"{name} was accepted")
+            kept = not repeated or self._keeps(request)
+            demand("result", kept, f"{name} was accepted, and its result was dropped")
         else:
             demand("fencing", isinstance(answer, LeaseLost), f"{name}: {answer!r}")
+            repeated = isinstance(request, Complete) and self._is_done(request)
+            again = repeated and self._keeps(request)
+            demand("fencing", not again, f"{name} was refused although its result is kept")
             assert row is not None or not valid
             rivals = valid and (len(causes.of(row, *REPORTS)) > 1 or causes.lost(row))
             over = valid and isinstance(request, Start) and _cannot_start(row, causes.now)
@@ -107,6 +112,10 @@ class Answers:
     def _is_done(self, request: Complete) -> bool:
         task = self._ground.reader.tasks.get(request.seq)
         return task is not None and task.state == "done" and task.token == request.token
+
+    def _keeps(self, request: Complete) -> bool:
+        found = self._ground.reader.sql("SELECT result FROM result WHERE seq = ?", (request.seq,))
+        return (found[0][0] if found else None) == request.result
 
     def _judge_cancel(
         self,

@@ -30,6 +30,16 @@ def a_closed_lease_is_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases, "_stale", lambda task, token: task.token != token)
 
 
+@plant("result")
+def another_result_is_accepted_and_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases, "_same_json", lambda _result, _kept: True)
+
+
+@plant("fencing")
+def a_result_cannot_be_reported_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases, "_same_json", lambda _result, _kept: False)
+
+
 @plant("deadline")
 def a_task_is_started_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
     real = leases.start

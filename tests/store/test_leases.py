@@ -98,13 +98,60 @@ def test_a_completed_task_is_done_with_its_result(scheduler: Scheduler, *, begin
 def test_completing_twice_is_answered_alike_and_counted_once(scheduler: Scheduler) -> None:
     scheduler.submit("first")
     task = scheduler.lease_one()
-    first = scheduler.complete(task, '"first"')
+    first = scheduler.complete(task, '{"a":1,"b":2}')
     scheduler.clock.advance(5)
-    assert scheduler.complete(task, '"second"') == first
-    one, other = scheduler.apply(*[Complete(task.seq, task.token, '"third"')] * 2).answers
+    assert scheduler.complete(task, '{"b":2,"a":1}') == first
+    one, other = scheduler.apply(*[Complete(task.seq, task.token, '{"a":1,"b":2}')] * 2).answers
     assert one == other == first
-    assert scheduler.view("first").result == '"first"'
+    assert scheduler.view("first").result == '{"a":1,"b":2}'
     assert scheduler.tally().completed == 1
+
+
+@pytest.mark.parametrize(("kept", "other"), [('"one"', '"two"'), ('"one"', None), (None, '"two"')])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_completing_again_with_another_result_is_refused(
+    scheduler: Scheduler, kept: str | None, other: str | None, attempts: int
+) -> None:
+    scheduler.submit("first")
+    for _ in range(attempts - 1):
+        scheduler.fail(scheduler.lease_one())
+        scheduler.clock.advance(60_000)
+    task = scheduler.lease_one()
+    first = scheduler.complete(task, kept)
+    assert isinstance(scheduler.refused(Complete(task.seq, task.token, other)), LeaseLost)
+    assert scheduler.complete(task, kept) == first
+    assert (scheduler.view("first").state, scheduler.view("first").result) == ("done", kept)
+    assert scheduler.tally().completed == 1
+
+
+def test_of_two_results_in_one_batch_the_first_stays(scheduler: Scheduler) -> None:
+    scheduler.submit("first")
+    task = scheduler.lease_one()
+    one, two, again = scheduler.apply(
+        Complete(task.seq, task.token, '"one"'),
+        Complete(task.seq, task.token, '"two"'),
+        Complete(task.seq, task.token, '"one"'),
+    ).answers
+    assert one == again
+    assert isinstance(two, LeaseLost)
+    assert scheduler.view("first").result == '"one"'
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "release", "cancel"])
+def test_no_other_report_is_accepted_under_a_lease_that_is_over(
+    scheduler: Scheduler, end: str
+) -> None:
+    scheduler.submit("first")
+    task = scheduler.lease_one()
+    if end == "cancel":
+        scheduler.cancel("first")
+        assert scheduler.complete(task, '"too late"').state == "cancelled"
+    else:
+        getattr(scheduler, end)(task)
+    before = contents(scheduler.store)["task"], contents(scheduler.store)["result"]
+    for report in every_report(task):
+        assert isinstance(scheduler.refused(report), LeaseLost), report
+    assert (contents(scheduler.store)["task"], contents(scheduler.store)["result"]) == before
 
 
 def test_a_renewed_lease_lasts_longer(scheduler: Scheduler) -> None:

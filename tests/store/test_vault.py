@@ -306,7 +306,8 @@ def test_what_an_external_worker_repeats_is_hidden_where_it_is_kept(
         scheduler.ask(Output(*key, None, f"it is {CANARY}", trusted=False))
         scheduler.ask(Renew(*key, 1000, f'{{"at":"{CANARY}"}}'))
         if name == "one":
-            scheduler.ask(Complete(*key, f'{{"{CANARY}":["{CANARY}",1]}}', begun=True))
+            done = Complete(*key, f'{{"{CANARY}":["{CANARY}",1]}}', begun=True)
+            assert scheduler.ask(done) == scheduler.ask(done)  # compared as it is kept
         else:
             scheduler.ask(Fail(*key, f"wrong: {CANARY}", retryable=False, begun=True))
     one, two = views.task("one"), views.task("two")

@@ -99,9 +99,21 @@ def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:
     return Decision(Change(task, after, lifecycle.RENEW), after)
 
 
-def complete(task: Task | None, token: int, result: str | None, now: int) -> Decision:
-    if task is not None and task.token == token and task.state == lifecycle.DONE:
-        return Decision(None, task)
+def is_repeated(task: Task | None, token: int) -> bool:
+    """Return whether the lease with this token has completed the task already."""
+    return task is not None and task.token == token and task.state == lifecycle.DONE
+
+
+def complete(
+    task: Task | None, token: int, result: str | None, now: int, *, kept: str | None = None
+) -> Decision:
+    """End the task with `result`, which is JSON text.
+
+    A worker that did not get the answer may complete again with the same result. `kept` is the
+    result of a task that is done; another one is refused, because nothing would keep it.
+    """
+    if task is not None and is_repeated(task, token):
+        return Decision(None, task if _same_json(result, kept) else _other_result(task))
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     if task.terminal:
@@ -328,6 +340,25 @@ def _closed(task: Task) -> Change:
 def _close(task: Task) -> Decision:
     change = _closed(task)
     return Decision(change, change.after)
+
+
+def _same_json(one: str | None, other: str | None) -> bool:
+    """Return whether both are the same value, however the keys of objects are ordered."""
+    if one == other:
+        return True
+    return one is not None and other is not None and _in_order(one) == _in_order(other)
+
+
+def _in_order(text: str) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(text), order="sorted")
+
+
+def _other_result(task: Task) -> LeaseLost:
+    return LeaseLost(
+        "the lease is over: it has completed the task with another result, which stays; "
+        "read it from the task",
+        details={"taskId": task.id, "state": task.state},
+    )
 
 
 def _stale(task: Task, token: int) -> bool:

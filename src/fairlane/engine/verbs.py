@@ -364,7 +364,8 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
     for request in redacting.reports(tx, tasks, requests, "result"):
         _begin_late(tx, tasks.get(request.seq), request, now)
         task = tasks.get(request.seq)
-        decision = leases.complete(task, request.token, request.result, now)
+        kept = tx.result(request.seq) if leases.is_repeated(task, request.token) else None
+        decision = leases.complete(task, request.token, request.result, now, kept=kept)
         yield _decided(tx, decision)
         if decision.change is not None and decision.change.after.session:
             sessions.report(tx, decision.change.after, request.result)

@@ -136,6 +136,12 @@ class Transaction(Counters):
         found = self.connection.run_rows("request_find", rows)
         return {row[0]: self.vault.open_body(row[1]) for row in found}
 
+    def result(self, seq: int) -> str | None:
+        """The result, as JSON text, that a task has ended with."""
+        self.write()
+        rows = self.connection.run_rows("result_find", [(seq,)])
+        return rows[0][0] if rows else None
+
     def rewrite_request(self, seq: int, body: str) -> None:
         self.connection.run_rows("request_grow", [(seq, self.vault.seal_body(body))])
         self.changed = True

@@ -247,10 +247,38 @@ def test_a_task_that_was_never_started_began_when_it_ended() -> None:
     assert (after.started_at, after.completed_at) == (LATER, LATER)
 
 
-def test_completing_again_is_answered_as_before_and_changes_nothing() -> None:
-    done = _changed(leases.complete(rows.running(), TOKEN, '"one"', LATER)).after
-    decision = leases.complete(done, TOKEN, '"two"', LATER + 1)
+SAME = [(None, None), ('"one"', '"one"'), ('{"a":1,"b":[2]}', '{"b":[2],"a":1}')]
+
+
+@pytest.mark.parametrize(("result", "kept"), SAME)
+def test_completing_again_is_answered_as_before_and_changes_nothing(
+    result: str | None, kept: str | None
+) -> None:
+    done = _changed(leases.complete(rows.running(), TOKEN, kept, LATER)).after
+    decision = leases.complete(done, TOKEN, result, LATER + 1, kept=kept)
     assert (decision.change, decision.answer) == (None, done)
+
+
+OTHER = [
+    ('"two"', '"one"'),
+    (None, '"one"'),
+    ('"one"', None),
+    ("null", None),
+    ("1", "true"),
+    ("[1,2]", "[2,1]"),
+]
+
+
+@pytest.mark.parametrize(("result", "kept"), OTHER)
+def test_completing_again_with_another_result_is_refused(
+    result: str | None, kept: str | None
+) -> None:
+    done = _changed(leases.complete(rows.running(), TOKEN, kept, LATER)).after
+    decision = leases.complete(done, TOKEN, result, LATER + 1, kept=kept)
+    assert decision.change is None
+    assert isinstance(decision.answer, LeaseLost)
+    assert "another result" in decision.answer.message
+    assert decision.answer.details == {"taskId": done.id, "state": "done"}
 
 
 def test_another_workers_completion_is_not_taken_for_a_repetition() -> None:
