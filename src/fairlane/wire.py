@@ -122,7 +122,7 @@ def task(
         "attemptLog": [attempt(one) for one in log] or None,
     }
     if row.kind == model.INSTRUCTION:
-        optional["executionTimeMs"] = _latency(row)
+        optional["executionTimeMs"] = _execution_ms(row, log)
     moments = {
         "deadline": row.deadline_at,
         "nextEligibleAt": row.eligible_at,
@@ -144,10 +144,11 @@ BRIEF_CHARACTERS_MAX: Final = 200
 BRIEF_BYTES_MAX: Final = 1000
 
 
-def brief(row: Task, body: str, error: str | None) -> dict[str, Any]:
+def brief(row: Task, body: str, error: str | None, log: Sequence[Attempt] = ()) -> dict[str, Any]:
     """A task for a list that only names it: nothing in it is long, and nothing of it is secret."""
-    shape = task(row, body, None, error if error is None else error[:BRIEF_CHARACTERS_MAX])
-    shape.pop("llmConfig", None)
+    shape = task(row, body, None, error if error is None else error[:BRIEF_CHARACTERS_MAX], log)
+    for name in ("llmConfig", "attemptLog"):
+        shape.pop(name, None)
     if "instruction" in shape:
         shape["instruction"] = decode(shape["instruction"], type=str)[:BRIEF_CHARACTERS_MAX]
     return {
@@ -419,6 +420,12 @@ def _latency(row: Task) -> int | None:
     if row.started_at is None or row.completed_at is None:
         return None
     return max(0, row.completed_at - row.started_at)
+
+
+def _execution_ms(row: Task, log: Sequence[Attempt]) -> int | None:
+    """How long the last attempt ran, of a task that has ended: no wait between attempts counts."""
+    latency = _latency(row)
+    return log[-1].ran_ms if log and latency is not None else latency
 
 
 def batch_item(answer: Task | FairlaneError) -> dict[str, Any]:

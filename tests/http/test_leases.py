@@ -150,6 +150,25 @@ async def test_completing_again_with_another_result_is_refused(ext: Ext, other: 
     assert (await ext.api.show(task_id))["result"] == 1
 
 
+async def test_an_instructions_execution_time_is_that_of_its_last_attempt(ext: Ext) -> None:
+    """What lies between attempts is part of `latencyMs` only."""
+    fields = {"instruction": "Try", "lane": ext.lane, "agentId": ext.work.agent}
+    retry = {"maxRetries": 2, "backoffMs": 300, "jitter": 0}
+    answer = await ext.api.post("/tasks", {**fields, "retryPolicy": retry})
+    asked = {"kinds": ["instruction"], "handlers": None, "start": True}
+    await ext.well(await ext.lease(**asked), "fail", error="no luck")
+    await ext.well(await ext.lease(**asked), "release")
+    await ext.well(await ext.lease(**asked), "complete", result=1)
+    task = await ext.api.show(answer.json["taskId"])
+    last = task["attemptLog"][-1]
+    assert task["executionTimeMs"] == ms_between(last["startedAt"], last["endedAt"])
+    assert task["latencyMs"] == ms_between(task["startedAt"], task["completedAt"])
+    assert task["latencyMs"] - task["executionTimeMs"] >= 300
+    for brief in ("false", "true"):
+        page = await ext.api.get("/tasks", agentId=ext.work.agent, brief=brief, kind="instruction")
+        assert page.json["tasks"][0]["executionTimeMs"] == task["executionTimeMs"]
+
+
 async def test_work_that_begins_at_once_needs_no_start(ext: Ext) -> None:
     await ext.submit()
     lease = await ext.lease(start=True)

@@ -141,6 +141,11 @@ class Attempt(msgspec.Struct):
     outcome: str | None = None
     error: str | None = None
 
+    @property
+    def ran_ms(self) -> int | None:
+        """How long it ran, None while it runs. A clock that was set back counts as no time."""
+        return None if self.ended_at is None else max(0, self.ended_at - self.started_at)
+
 
 def attempts(events: Iterable[Event]) -> list[Attempt]:
     """The tries of one task, oldest first, from its events."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,7 +22,7 @@ from fairlane.core.cron import QUEUED, RUNNING, Job, Run
 from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.events import Attempt, Event
 from fairlane.core.gates import holds_turn
-from fairlane.core.model import DEBOUNCE_GATE, Task
+from fairlane.core.model import DEBOUNCE_GATE, INSTRUCTION, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.engine import planning, templates
@@ -156,15 +156,18 @@ class Views(WatchViews, WebhookViews):
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
         return found[0] if found else None
 
-    def _views(self, find: Callable[[Connection], Iterable[Row]]) -> list[TaskView]:
-        """Tasks with the logs of their attempts, all of one moment."""
+    def _views(
+        self, find: Callable[[Connection], Iterable[Row]], kind: str | None = None
+    ) -> list[TaskView]:
+        """Tasks with the logs of their attempts, all of one moment; with `kind` only its logs."""
 
         def read(connection: Connection) -> list[TaskView]:
             with connection.snapshot():
                 views = [_view(row) for row in find(connection)]
-                tried = [(view.task.seq,) for view in views if view.task.token]
+                logged = [view.task for view in views if kind in (None, view.task.kind)]
+                tried = [(task.seq,) for task in logged if task.token]
                 history: dict[int, list[Event]] = {}
-                for row in connection.run_rows("event_tasks", tried) if tried else ():
+                for row in connection.run_rows("event_tasks", tried):
                     history.setdefault(row[1], []).append(Event(*row))
             return [_with_log(view, history.get(view.task.seq, ())) for view in views]
 
@@ -270,7 +273,17 @@ class Views(WatchViews, WebhookViews):
 
     def tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
         """Newest first."""
-        given = msgspec.structs.asdict(wanted)
+        return self._task_page(msgspec.structs.asdict(wanted), limit)
+
+    def brief_tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
+        """Newest first, without results. Only instructions have logs of their attempts: they tell
+        how long the last one ran.
+        """
+        return self._task_page({**msgspec.structs.asdict(wanted), "brief": 1}, limit, INSTRUCTION)
+
+    def _task_page(
+        self, given: Mapping[str, Any], limit: int, kind: str | None = None
+    ) -> Page[TaskView]:
         more = False
 
         def find(connection: Connection) -> list[Row]:
@@ -278,12 +291,7 @@ class Views(WatchViews, WebhookViews):
             rows, more = connection.run_page("task_list", limit, PAGE_BYTES_MAX, **given)
             return rows
 
-        return Page(self._views(find), more=more)
-
-    def brief_tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
-        """Newest first, without their results and the logs of their attempts."""
-        given = {**msgspec.structs.asdict(wanted), "brief": 1}
-        return self._page(_view, "task_list", limit, **given)
+        return Page(self._views(find, kind), more=more)
 
     def lanes(self, agent: str | None = None) -> dict[str, Tally]:
         """How much is where, of all agents or of one."""

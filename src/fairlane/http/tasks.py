@@ -287,7 +287,7 @@ def _shape(view: TaskView) -> dict[str, Any]:
 
 
 def _brief(view: TaskView) -> dict[str, Any]:
-    return wire.brief(view.task, view.body, view.error)
+    return wire.brief(view.task, view.body, view.error, view.log)
 
 
 def _again(task: Task) -> dict[str, Any]:

@@ -155,3 +155,9 @@ def test_what_cron_has_fired_names_its_job_and_run() -> None:
     assert _event(events.CRON_FIRED, "job_1 run_2").fired == ("job_1", "run_2")
     assert _event(events.CREATED, "job_1 run_2").fired is None
     assert _event(events.CRON_FIRED).fired is None
+
+
+def test_an_attempt_ran_from_its_start_to_its_end() -> None:
+    assert Attempt(1, NOW, "w1", NOW + 7, "completed").ran_ms == 7
+    assert Attempt(1, NOW, "w1", NOW - 7, "completed").ran_ms == 0  # the clock was set back
+    assert Attempt(1, NOW, "w1").ran_ms is None
