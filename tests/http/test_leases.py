@@ -150,6 +150,22 @@ async def test_completing_again_with_another_result_is_refused(ext: Ext, other: 
     assert (await ext.api.show(task_id))["result"] == 1
 
 
+async def test_the_moment_of_an_answer_is_the_one_that_has_judged(ext: Ext) -> None:
+    await ext.submit()
+    await ext.submit()
+    answer = await ext.ask(limit=2, ttlMs=12_345, waitMs=60_000)
+    for lease in answer.json["leases"]:
+        assert ms_between(answer.json["now"], lease["leaseExpiresAt"]) == 12_345
+        await ext.well(lease, "complete")
+
+
+async def test_an_answer_without_leases_tells_the_time_too(ext: Ext) -> None:
+    before = await ext.ask(waitMs=0)
+    after = await ext.ask(waitMs=100)
+    assert after.json["leases"] == []
+    assert ms_between(before.json["now"], after.json["now"]) >= 100
+
+
 async def test_an_instructions_execution_time_is_that_of_its_last_attempt(ext: Ext) -> None:
     """What lies between attempts is part of `latencyMs` only."""
     fields = {"instruction": "Try", "lane": ext.lane, "agentId": ext.work.agent}

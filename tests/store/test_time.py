@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.clock import SystemClock
 from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import QUEUED_TOO_LONG, RAN_TOO_LONG
 from fairlane.engine import ticks
-from fairlane.engine.engine import SHARED_LOOK_MS
+from fairlane.engine.engine import SHARED_LOOK_MS, Engine
 from fairlane.engine.metrics import Metrics
 from fairlane.engine.requests import (
     ClaimDeliveries,
@@ -24,6 +25,7 @@ from tests.store.stores import contents
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlane.store.base import Store
 
 HOUR_MS = 3_600_000
 
@@ -283,3 +285,27 @@ def test_a_long_history_is_pruned_in_steps(scheduler: Scheduler) -> None:
     assert len(contents(scheduler.store)["task"]) == count - ticks.STEP
     tick_until_quiet(scheduler)
     assert contents(scheduler.store)["task"] == []
+
+
+# -------------------------------------------------------------------- whose time it is
+
+
+class SkewedClock(SystemClock):
+    def now(self) -> int:
+        return super().now() + 24 * HOUR_MS
+
+
+def test_the_time_that_a_node_tells_is_the_one_that_judges(postgres_store: Store) -> None:
+    clock = SkewedClock()
+    engine = Engine(postgres_store, clock, name="node_1")
+    assert abs(engine.moment() - clock.now()) < HOUR_MS  # nothing has been judged yet
+    judged = engine.apply([Submit([submission("first")])]).now
+    assert judged <= engine.moment() < clock.now() - 23 * HOUR_MS
+    engine.close()
+
+
+def test_it_goes_on_between_transactions(scheduler: Scheduler) -> None:
+    assert scheduler.engine.moment() == scheduler.clock.now()
+    judged = scheduler.apply(Submit([submission("first")])).now
+    scheduler.clock.advance(250)
+    assert scheduler.engine.moment() == judged + 250

@@ -138,6 +138,8 @@ class Engine:
         # A commit that was given up, and what those have done that came to light later.
         self._unanswered: tuple[int, Outcome] | None = None
         self._late: list[Change] = []
+        # The moment of the last transaction, and the monotonic clock then.
+        self._judged: tuple[int, float] | None = None
         self.trouble = ""  # what the store said when it was last lost
         self.took_seconds = 0.0  # how long the last batch took that was committed
 
@@ -197,6 +199,15 @@ class Engine:
             self._others_wrote = True
             self.due_at = 0
         return self._others_wrote
+
+    def moment(self) -> int:
+        """Return the time by the clock that judges leases and deadlines. On PostgreSQL that is the
+        database's: its moment in the last transaction, and the time that has passed since.
+        """
+        judged = self._judged
+        if judged is None:
+            return self.clock.now()
+        return judged[0] + round((self.clock.monotonic() - judged[1]) * 1000)
 
     def close(self) -> None:
         self._disconnect()
@@ -276,6 +287,7 @@ class Engine:
         if self.others_wrote() or not self._kept.alone:
             self._kept.clear()
         now = self.clock.now() if moment is None or self.clock.judges else moment
+        self._judged = (now, self.clock.monotonic())
         return Transaction(
             connection,
             now=now,

@@ -143,7 +143,7 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
         now=now,
     )
     tx.apply(change)
-    return Grant(change.after, body)
+    return Grant(change.after, body, at=now)
 
 
 def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
@@ -151,7 +151,7 @@ def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
     if all(grant.task.unmet is None for grant in grants):
         return grants
     found = dependencies.inputs(tx, [grant.task for grant in grants])
-    return [Grant(g.task, g.body, found.get(g.task.seq, ())) for g in grants]
+    return [Grant(g.task, g.body, found.get(g.task.seq, ()), g.at) for g in grants]
 
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:

@@ -177,7 +177,7 @@ def _handed_over(tx: Transaction, limit: int, agent: str | None, now: int) -> li
     found: list[Grant] = []
     for grant in leasing.hand_over(tx, asked, now):
         ended = _applied(tx, leases.complete(grant.task, grant.task.token, None, now))
-        found.append(Grant(ended, grant.body, grant.inputs))
+        found.append(Grant(ended, grant.body, grant.inputs, grant.at))
     return found
 
 

@@ -68,11 +68,15 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on."""
+    """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on.
+
+    `at` is the moment of the transaction that has granted it.
+    """
 
     task: Task
     body: str
     inputs: tuple[tuple[str, str, str | None], ...] = ()
+    at: int = 0
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):

@@ -117,7 +117,8 @@ class Leases:
         if body.wait_ms:
             await self._check_again(request, grants)
         shapes = [self._shape(grant) for grant in grants]
-        told = {"now": wire.moment(self._node.clock.now()), "granted": len(shapes)}
+        now = grants[0].at if grants else self._node.engine.moment()
+        told = {"now": wire.moment(now), "granted": len(shapes)}
         return Answer(200, {**_VERSION, **told, "leases": shapes, "count": len(shapes)})
 
     async def withdraw(self, request: Request) -> Answer:
