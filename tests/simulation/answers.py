@@ -95,9 +95,10 @@ class Answers:
         valid = row is not None and row.lease_expires_at is not None and row.token == request.token
         name = f"{type(request).__name__} of task {request.seq} with token {request.token}"
         if isinstance(answer, Task):
-            repeated = isinstance(request, Complete) and self._is_done(request)
+            repeated = isinstance(request, Complete) and self._is_done(request, row)
             demand("fencing", valid or repeated, f"{name} was accepted")
-            kept = not repeated or self._keeps(request)
+            gone = request.seq not in self._ground.reader.tasks
+            kept = not repeated or gone or self._keeps(request)
             demand("result", kept, f"{name} was accepted, and its result was dropped")
         else:
             demand("fencing", isinstance(answer, LeaseLost), f"{name}: {answer!r}")
@@ -109,8 +110,9 @@ class Answers:
             over = valid and isinstance(request, Start) and _cannot_start(row, causes.now)
             demand("fencing", not valid or rivals or over, f"{name} was refused")
 
-    def _is_done(self, request: Complete) -> bool:
-        task = self._ground.reader.tasks.get(request.seq)
+    def _is_done(self, request: Complete, row: Task | None = None) -> bool:
+        """Whether its lease has completed the task; `row` is the task when it has just gone."""
+        task = self._ground.reader.tasks.get(request.seq, row)
         return task is not None and task.state == "done" and task.token == request.token
 
     def _keeps(self, request: Complete) -> bool:

@@ -33,6 +33,7 @@ class Families:
         self.mended = 0
         self.under_way = 0  # steps after which the end of some parent was on its way
         self._gone: set[str] = set()
+        self._leaving: set[str] = set()  # those of them that have gone in this step
         self._unknown: dict[str, set[str]] = {}  # by child: parents that were forgotten by then
         self._ages: Counter[str] = Counter()
         self._lately: dict[str, set[str]] = {}  # how tasks have ended at any time in this step
@@ -47,6 +48,7 @@ class Families:
     def begin(self) -> None:
         self._lately = {}
         self._begun = set()
+        self._leaving = set()
 
     def enter(self, task: Task, event: Event) -> None:
         """Take what has become of a task into account. Everything, before anything is judged."""
@@ -85,6 +87,7 @@ class Families:
         """What is forgotten is unknown to whoever comes later, and known to who was there."""
         self.orphans.discard(task.id)
         self._gone.add(task.id)
+        self._leaving.add(task.id)
 
     def end_of(self, parent: str, child: str) -> str | None:
         """How a parent has ended, as far as the child may know."""
@@ -115,9 +118,9 @@ class Families:
             one = ahead.pop()
             if one == id_:
                 return True
-            if one not in met and one not in self._gone:
+            if one not in met and one not in self._gone - self._leaving:
                 met.add(one)
-                # At that moment, what has ended in this step had perhaps not ended yet.
+                # At that moment, what has ended or gone in this step had perhaps not done so yet.
                 ahead += [
                     p
                     for p in self.parents.get(one, ())
