@@ -42,7 +42,7 @@ async def test_streams_that_nobody_reads_hold_up_nobody(
         for _ in range(STREAMS):
             deaf.enter_context(_asks_and_does_not_read(server, f"/events?{query}"))
         await steadily(lambda: _rounds(server))
-        await eventually(lambda: _streaming(server))
+        assert await eventually(lambda: _streaming(server))
 
 
 async def _submit_many(server: Server) -> None:

@@ -265,9 +265,20 @@ class Node:
             over = view.task.terminal or view.task.state == lifecycle.PARKED
             if over or drained or (left is not None and left <= 0):
                 return view
-            if self.store.shared:
-                left = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
-            await waiter.wait(left)
+            await self._until_changed(view.task, waiter, end)
+
+    async def _until_changed(self, task: Task, waiter: Waiter, end: float | None) -> None:
+        """Wait until the task may have changed, or time is up. What another node does is looked for
+        without reading the whole task, because many may wait.
+        """
+        while True:
+            left = None if end is None else max(0.0, end - self.clock.monotonic())
+            look = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
+            told = await waiter.wait(look if self.store.shared else left)
+            if told or not self.store.shared or look == left:
+                return
+            if await self.views.feed.read(self.views.task_state, task.seq) != task.state:
+                return
 
     def let_waiters_go(self) -> None:
         """Nothing more will end here: whoever waits is answered with what there is."""
