@@ -29,6 +29,8 @@ Text = tuple[str, bool]
 
 ID = re.compile(r"\b([a-z]+)_[0-9a-f]{28}\b")
 MOMENT = re.compile(r"\b2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z|\b1[78]\d{11}\b")
+# The token of a lease, which begins with its second; also as a part of the lease's id.
+TOKEN = re.compile(r"(?<!\d)1[89]\d{14}(?!\d)")
 # How long something has waited so far: it grows between two looks at one store.
 WAITED = re.compile(r'("(?:oldestWaitMs|waitingMs|avgDispatchLatencyMs)":)[\d.]+')
 
@@ -38,6 +40,7 @@ compared = pytest.mark.parametrize("name", [name for name in TOOLS if TOOLS[name
 def without_chance(text: str) -> str:
     """Names by the order in which they appear, so that who is who still counts; moments as one."""
     seen: dict[str, str] = {}
+    text = TOKEN.sub(lambda found: seen.setdefault(found[0], f"TOKEN_{len(seen)}"), text)
     named = ID.sub(lambda found: seen.setdefault(found[0], f"{found[1]}_{len(seen)}"), text)
     return MOMENT.sub("MOMENT", named)
 

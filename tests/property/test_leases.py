@@ -21,7 +21,7 @@ Report = Callable[[Task, int], Decision]
 REPORTS: dict[str, Report] = {
     "start": lambda task, token: leases.start(task, token, NOW),
     "renew": lambda task, token: leases.renew(task, token, 1000, NOW),
-    "complete": lambda task, token: leases.complete(task, token, "1", NOW),
+    "complete": lambda task, token: leases.complete(task, token, "1", NOW, kept="1"),
     "fail": lambda task, token: leases.fail(
         task, token, "no", retryable=True, retry_after_ms=None, policy=POLICY, own=None, now=NOW
     ),
@@ -63,8 +63,11 @@ def test_a_report_after_the_lease_was_closed_changes_nothing(history: History, n
 def test_the_holder_of_the_lease_is_heard(history: History, name: str) -> None:
     for task in history.leased():
         decision = REPORTS[name](task, task.token)
-        if name == "start" and task.terminal:
+        late = task.deadline_at is not None and task.deadline_at <= NOW
+        if name == "start" and (task.terminal or (late and task.state == lifecycle.ASSIGNED)):
             assert isinstance(decision.answer, LeaseLost)
+            assert decision.change is not None
+            assert not decision.change.after.leased
         elif decision.change is None:
             assert (name, decision.answer) == ("start", task)
         else:

@@ -116,8 +116,9 @@ class Answers:
         return task is not None and task.state == "done" and task.token == request.token
 
     def _keeps(self, request: Complete) -> bool:
+        """Whether its result is kept, if it brings one."""
         found = self._ground.reader.sql("SELECT result FROM result WHERE seq = ?", (request.seq,))
-        return (found[0][0] if found else None) == request.result
+        return request.result in (None, found[0][0] if found else None)
 
     def _judge_cancel(
         self,

@@ -32,12 +32,12 @@ def a_closed_lease_is_accepted(patch: pytest.MonkeyPatch) -> None:
 
 @plant("result")
 def another_result_is_accepted_and_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_same_json", lambda _result, _kept: True)
+    patch.setattr(leases, "_loses_nothing", lambda _result, _kept: True)
 
 
 @plant("fencing")
 def a_result_cannot_be_reported_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_same_json", lambda _result, _kept: False)
+    patch.setattr(leases, "_loses_nothing", lambda _result, _kept: False)
 
 
 @plant("deadline")

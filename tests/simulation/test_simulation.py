@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.planting import Bug
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 21)
+# Twenty histories in which all of `LEAST` happens. In those left out the rules hold too, but some
+# fault comes too seldom.
+SEEDS = tuple(seed for seed in range(1, 26) if seed not in (2, 10, 12, 14, 16))
 STEPS = 5000
 # What has to happen in each history, and how often at least.
 LEAST = {
@@ -39,8 +41,8 @@ LEAST = {
     "stopalls": 1,
     "stops of sessions": 1,
     "SessionQueueFull": 10,
+    "dropped": 3,
 }
-NEVER_DROP = (14,)  # histories in which every full session refuses the newest
 HUNT_SEEDS = range(1, 13)
 HUNT_STEPS = 2000
 
@@ -62,7 +64,6 @@ def test_every_rule_holds_under_faults(seed: int) -> None:
     assert min(report.ended[state] for state in ("done", "failed", "cancelled", "rejected")) > 50
     scarce = {what for what, least in LEAST.items() if report.happened.get(what, 0) < least}
     assert not scarce
-    assert (report.happened.get("dropped", 0) >= 3) is (seed not in NEVER_DROP)
 
 
 @pytest.mark.slow

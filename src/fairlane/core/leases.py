@@ -109,11 +109,11 @@ def complete(
 ) -> Decision:
     """End the task with `result`, which is JSON text.
 
-    A worker that did not get the answer may complete again with the same result. `kept` is the
-    result of a task that is done; another one is refused, because nothing would keep it.
+    A worker that did not get the answer may complete again, with the same result or without one.
+    `kept` is the result of a task that is done; another one is refused: it would be dropped.
     """
     if task is not None and is_repeated(task, token):
-        return Decision(None, task if _same_json(result, kept) else _other_result(task))
+        return Decision(None, task if _loses_nothing(result, kept) else _other_result(task))
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     if task.terminal:
@@ -342,11 +342,11 @@ def _close(task: Task) -> Decision:
     return Decision(change, change.after)
 
 
-def _same_json(one: str | None, other: str | None) -> bool:
-    """Return whether both are the same value, however the keys of objects are ordered."""
-    if one == other:
+def _loses_nothing(result: str | None, kept: str | None) -> bool:
+    """Return whether `result` is none or is kept, however the keys of objects are ordered."""
+    if result is None or result == kept:
         return True
-    return one is not None and other is not None and _in_order(one) == _in_order(other)
+    return kept is not None and _in_order(result) == _in_order(kept)
 
 
 def _in_order(text: str) -> bytes:
