@@ -219,7 +219,7 @@ def test_people_are_told_why_a_drain_gave_fewer(queue: Queue) -> None:
     queue.policy(backoffBaseMs=60_000)
     queue.add("a")
     queue.add("b")
-    queue("sched", "release", queue.lease()[0], "--failed")
+    queue("sched", "release", queue.lease("--limit", "1")[0], "--failed")
     ran = queue.run("queue", "drain", "--limit", "3", "--store", queue.store)
     first, second, third = ran.out.splitlines()
     assert (first, second) == ("drained b", "1 left")
