@@ -486,22 +486,53 @@ async def test_the_new_owner_is_remembered(
     assert (len(instance.seen(ACTION)), len(second.seen(ACTION))) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "ref e9 not found - take a /snapshot first",
-        'selector "#x" in tab t1 not found',
-        "404 page not found",
-    ],
-)
-async def test_what_is_missing_in_the_tab_is_not_looked_for_elsewhere(
-    two: ActionExecutor, instance: TabInstance, second: TabInstance, error: str
+UNCLEAR = [
+    {"code": "error", "error": "ref e9 not found - take a /snapshot first"},
+    {"code": "error", "error": 'selector "#x" in tab t1 not found'},
+    {"code": "error", "error": "404 page not found"},
+    {"code": "not_found"},
+    "no such page",
+    "",
+]
+
+
+@pytest.mark.parametrize("body", UNCLEAR)
+async def test_a_404_that_does_not_name_the_tab_stands_when_no_other_instance_has_it(
+    two: ActionExecutor, instance: TabInstance, second: TabInstance, body: Any
 ) -> None:
-    body = {"code": "error", "error": error}
+    await two.execute(click())
     failure = await failure_with(two, instance, status=404, body=body)
-    assert msgspec.json.encode(error).decode() in failure.message
+    assert failure.message.startswith("executor returned 404: ")
     assert not failure.retryable
-    assert (len(second.seen(TABS)), second.seen(ACTION)) == (1, [])
+    assert second.seen(ACTION) == []
+    instance.actions = Behaviour()
+    asked = len(instance.seen(TABS))
+    await two.execute(click())
+    assert len(instance.seen(TABS)) == asked, "the owner is still known"
+
+
+@pytest.mark.parametrize("body", UNCLEAR)
+async def test_a_tab_that_moved_is_found_again_after_any_404(
+    two: ActionExecutor, instance: TabInstance, second: TabInstance, body: Any
+) -> None:
+    await two.execute(click())
+    second.tabs.append("t1")
+    instance.actions = Behaviour(status=404, body=body)
+    run = click()
+    assert (await two.execute(run))["success"] is True
+    assert run.starts == 1
+    await two.execute(click())
+    assert (len(instance.seen(ACTION)), len(second.seen(ACTION))) == (2, 2)
+
+
+async def test_another_instance_that_does_not_answer_leaves_the_404_as_it_is(
+    two: ActionExecutor, instance: TabInstance, second: TabInstance
+) -> None:
+    await two.execute(click())
+    second.listing = Behaviour(status=500, body="broken")
+    failure = await failure_with(two, instance, status=404, body={"error": "ref e9 not found"})
+    assert failure.message.startswith("executor returned 404: ")
+    assert not failure.retryable
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 The rule: the task is marked running immediately before the request leaves, so one that never
 started can be queued again, and one that did never runs twice.
-The trap: a 404 may mean the tab, which has moved, or the ref, which nobody else has either; only
-the first is asked of another instance.
+The trap: a 404 may mean the tab, which has moved, or the ref, which nobody else has either. Nothing
+was carried out in either case, so another instance gets the action when it lists the tab; when none
+does, a 404 that does not name the tab is the answer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+NOT_FOUND: Final = 404
 RESERVED: Final = frozenset({"kind", "ref", "tabId"})
 
 # The tab is busy with somebody else: 4xx by status, but only a matter of time.
@@ -44,13 +46,25 @@ class ActionExecutor:
         owner = await self._tabs.resolve(tab_id)
         await run.start()
         answer = await self._send(owner, tab_id, headers, body)
-        if says_tab_is_gone(answer):
-            moved_to = await self._tabs.resolve_again(tab_id, not_on=owner)
-            if moved_to is not None:
-                answer = await self._send(moved_to, tab_id, headers, body)
-                if says_tab_is_gone(answer):
-                    self._tabs.forget(tab_id, moved_to)
+        moved_to = await self._new_owner(tab_id, owner, answer)
+        if moved_to is not None:
+            answer = await self._send(moved_to, tab_id, headers, body)
+            if says_tab_is_gone(answer):
+                self._tabs.forget(tab_id, moved_to)
         return self._redactor.hide_in(result_of(answer, self._redactor))
+
+    async def _new_owner(
+        self, tab_id: str, owner: Instance, answer: exchange.Response
+    ) -> Instance | None:
+        """Return where the tab is now, if the answer may mean that `owner` has it no longer.
+
+        Raises `ExecutionFailed` when the owner says so and no other instance has it.
+        """
+        if answer.status != NOT_FOUND:
+            return None
+        if says_tab_is_gone(answer):
+            return await self._tabs.resolve_again(tab_id, not_on=owner)
+        return await self._tabs.find_elsewhere(tab_id, not_on=owner)
 
     async def close(self) -> None:
         await self._tabs.close()
@@ -127,7 +141,7 @@ def result_of(answer: exchange.Response, redactor: Redactor) -> Any:
 
 def says_tab_is_gone(answer: exchange.Response) -> bool:
     """Whether this instance does not have the tab, as against not having what the action names."""
-    if answer.status != 404:
+    if answer.status != NOT_FOUND:
         return False
     fields = _fields(answer.body)
     text = fields.get("error", "") if fields else failures.one_line(answer.body)

@@ -76,6 +76,20 @@ class TabResolver:
         others = [listing for listing in self._listings if listing.instance != not_on]
         return (self._cached(tab_id) or await self._search(tab_id, others)) if others else None
 
+    async def find_elsewhere(self, tab_id: str, *, not_on: Instance) -> Instance | None:
+        """Return another instance that has the tab; None when none lists it.
+
+        The owner that is known stays so until another one turns up.
+        """
+        known = self._owners.get(tab_id)
+        if known not in (None, not_on):
+            return known  # another task has learned it meanwhile
+        others = [listing for listing in self._listings if listing.instance != not_on]
+        try:
+            return await self._search(tab_id, others)
+        except ExecutionFailed:
+            return None
+
     def forget(self, tab_id: str, instance: Instance) -> None:
         # Another task may have learned the new owner meanwhile; that stays.
         if self._owners.get(tab_id) == instance:
