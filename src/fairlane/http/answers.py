@@ -66,6 +66,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+# Of a stream: who does not read keeps no more than this waiting, and others are sent to in between.
+_SLICE_BYTES: Final = 65_536
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -232,7 +234,11 @@ async def send_stream(send: Send, request: Request, stream: Stream) -> None:
 async def _send_pieces(send: Send, stream: Stream) -> None:
     async with contextlib.aclosing(_closable(stream.pieces)) as pieces:
         async for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            for start in range(0, len(piece), _SLICE_BYTES):
+                if start:
+                    await asyncio.sleep(0)
+                body = piece[start : start + _SLICE_BYTES]
+                await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
