@@ -280,9 +280,10 @@ class Deliverer:
                 del self._slow[next(iter(self._slow))]
 
     async def _deliver(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
-        begun_at = self._now()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         outcome = await self._traced_try(session, delivery)
-        took_ms = max(0, self._now() - begun_at)
+        took_ms = round((clock() - began) * 1000)
         self._note(host_of(delivery.url), answered=outcome.status is not None)
         if not outcome.delivered:
             _log.info("webhook %s of task %s: %s", delivery.id, delivery.task_id, outcome.error)
