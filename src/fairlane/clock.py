@@ -1,19 +1,34 @@
 """The only reader of time. Everything else is told.
 
 `Clock.now` is wall time in milliseconds since the epoch and is what gets stored; `monotonic` is
-for waiting and never goes back. `ManualClock` is for tests: it stands still until it is moved.
+for waiting and never goes back. `reading_of` reads both at once: the distance between them tells
+whether somebody has set the wall clock. `ManualClock` is for tests: it stands still until it is
+moved.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+import uuid
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+# The same for all processes until the machine starts anew, as the monotonic clock is. Linux only.
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_READ_TRIES: Final = 5
+_READ_SECONDS_MAX: Final = 0.05
 
 
 class Clock(Protocol):
     @property
     def judges(self) -> bool:
         """Whether this clock is to be believed even where the database has one of its own."""
+        ...
+
+    @property
+    def boot(self) -> str:
+        """What the monotonic clock counts from: with the same, two readings can be compared."""
         ...
 
     def now(self) -> int: ...
@@ -23,8 +38,37 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
+class ClockReading(NamedTuple):
+    """Wall time, and by how many milliseconds it is ahead of the monotonic clock.
+
+    `ahead` stays the same until somebody sets the wall clock or the machine is suspended. It is
+    None when the process was held up between the two looks, so that nothing can be told.
+    """
+
+    now: int
+    ahead: int | None
+
+
+def reading_of(clock: Clock) -> ClockReading:
+    """Return what both clocks show at one moment."""
+    for _ in range(_READ_TRIES):
+        before = clock.monotonic()
+        now = clock.now()
+        after = clock.monotonic()
+        if after - before <= _READ_SECONDS_MAX:
+            return ClockReading(now, now - round(after * 1000))
+    return ClockReading(clock.now(), None)
+
+
 class SystemClock:
     judges = False
+
+    @cached_property
+    def boot(self) -> str:
+        try:
+            return _BOOT_FILE.read_text("ascii").strip()
+        except OSError:  # nobody knows when the machine started: only this process can compare
+            return uuid.uuid4().hex
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -37,19 +81,33 @@ class SystemClock:
 
 
 class ManualClock:
+    """`advance` lets time pass. `step` sets the wall clock and nothing else, as an operator would;
+    so does `advance` by less than nothing, because the monotonic clock never goes back.
+    """
+
     judges = True
+    boot = "manual"
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
+        self._stepped = 0
 
     def now(self) -> int:
         return self._now
 
     def monotonic(self) -> float:
-        return self._now / 1000
+        return (self._now - self._stepped) / 1000
 
     def sleep(self, seconds: float) -> None:
         self.advance(round(seconds * 1000))
 
     def advance(self, milliseconds: int) -> None:
+        if milliseconds < 0:
+            self.step(milliseconds)
+        else:
+            self._now += milliseconds
+
+    def step(self, milliseconds: int) -> None:
+        """Set the wall clock forward or back by so much; no time passes."""
         self._now += milliseconds
+        self._stepped += milliseconds

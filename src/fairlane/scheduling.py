@@ -86,8 +86,8 @@ class Scheduling:
         made = self._submission(session, fields, is_function=function is not None, usage=usage)
         limit = asyncio.timeout(timeout)
         if timeout is not None:
-            deadline_at = self._node.clock.now() + round(timeout * 1000) + LEFT_OVER_MS
-            made = msgspec.structs.replace(made, deadline_at=deadline_at)
+            deadline_ms = round(timeout * 1000) + LEFT_OVER_MS
+            made = msgspec.structs.replace(made, deadline_ms=deadline_ms)
         try:
             async with limit:
                 return await self._outcome(made, Call(function))

@@ -80,9 +80,12 @@ def _task(
         eligible_at = now + submission.delay_ms
     if eligible_at is not None and eligible_at <= now:
         eligible_at = None
-    deadline_at = submission.deadline_at
-    if deadline_at is None and not submission.depends_on and not is_run(submission.id):
+    deadline_at, deadline_ms = submission.deadline_at, submission.deadline_ms
+    if deadline_ms is not None:
+        deadline_at = now + deadline_ms
+    elif deadline_at is None and not submission.depends_on and not is_run(submission.id):
         deadline_at = deadline(policy, submission.kind, eligible_at or now)
+        deadline_ms = None if deadline_at is None else deadline_at - now
     priority = submission.priority
     task = Task(  # with all fields by name the call would take twice as long
         seq,
@@ -106,6 +109,8 @@ def _task(
         eligible_at=eligible_at,
         queued_at=now,
         callback_url=submission.callback_url,
+        delay_ms=submission.delay_ms,
+        deadline_ms=deadline_ms,
     )
     if submission.preemptible:
         task.preempt = 0

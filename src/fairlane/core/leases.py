@@ -254,10 +254,12 @@ def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
     after.worker = None
     if after.preempt:
         after.preempt = 0
-    if task.deadline_at is not None:
+    span_ms = task.deadline_ms
+    if span_ms is None and task.deadline_at is not None:
         span_ms = task.deadline_at - (task.created_at if since is None else since)
-        # Negative when the clock was set back before its parents were done: then it gets a new one.
-        after.deadline_at = now + span_ms if span_ms >= 0 else None
+    # Negative when the caller named a moment and the clock was set since: then it gets a new one.
+    after.deadline_ms = span_ms if span_ms is not None and span_ms >= 0 else None
+    after.deadline_at = None if after.deadline_ms is None else now + after.deadline_ms
     return after
 
 

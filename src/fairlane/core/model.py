@@ -69,6 +69,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     session: str | None = None
     deadline_at: int | None = None
+    deadline_ms: int | None = None
     callback_url: str | None = None
     batch: str | None = None
     depends_on: tuple[str, ...] = ()
@@ -88,6 +89,8 @@ class Task(msgspec.Struct, gc=False):
     `line` is the number of the line it stands in, `rank` its place there: the smallest goes first.
     `unmet` counts the dependencies that are not done yet, None when it never had any.
     `preempt` is None for work that must not be interrupted, 1 once it has been asked to make room.
+    `delay_ms` and `deadline_ms` are the spans that `eligible_at` and `deadline_at` are the ends of,
+    None where the caller named the moment.
     """
 
     seq: int
@@ -118,6 +121,8 @@ class Task(msgspec.Struct, gc=False):
     callback_url: str | None = None
     unmet: int | None = None
     preempt: int | None = None
+    delay_ms: int | None = None
+    deadline_ms: int | None = None
 
     @property
     def ready(self) -> bool:

@@ -92,13 +92,16 @@ def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
 def let_in(tx: Transaction, task: Task, now: int) -> None:
     """Nothing is to be waited for but a moment, the session and the batch.
 
-    The deadline that a task has by its kind runs from here when it had parents.
+    The deadline that a task has by its kind runs from here when it had parents. `queued_at` is
+    still when it came in.
     """
     if not (task.session or task.batch or task.eligible_at or task.unmet is not None):
         return  # nearly every task: no gate is in its way
     if task.unmet is not None and task.deadline_at is None:
         since = max(now, task.eligible_at or now)
         task.deadline_at = admission.deadline(tx.policy, task.kind, since)
+        if task.deadline_at is not None:
+            task.deadline_ms = task.deadline_at - task.queued_at
     task.gate = gates.next_gate(task, tx.session_of(task), tx.batch_of(task), now)
     if task.gate != DELAY_GATE:
         task.eligible_at = None
@@ -201,8 +204,8 @@ def _meet(tx: Transaction, child: Task, now: int) -> None:
         tx.apply(Change(child, after, lifecycle.MEET))
         return
     after.state = lifecycle.step(child.state, lifecycle.UNBLOCK)
-    after.queued_at = now
     let_in(tx, after, now)
+    after.queued_at = now
     tx.apply(Change(child, after, lifecycle.UNBLOCK))
 
 

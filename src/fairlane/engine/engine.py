@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.clock import Clock
+from fairlane.clock import Clock, ClockReading, reading_of
 from fairlane.core import leases
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Change, Task
@@ -30,6 +30,7 @@ from fairlane.engine import (
     requests,
     resealing,
     sessions,
+    steps,
     templates,
     ticks,
     tokens,
@@ -117,6 +118,7 @@ class Outcome(msgspec.Struct):
     reclaimed: list[Task]  # whose leases were taken back
     settled: list[requests.SettleDelivery]
     now: int
+    stepped_ms: int = 0  # by how much the clock had been set
     committed: bool = False  # False: there was nothing to write
 
 
@@ -135,6 +137,8 @@ class Engine:
         # Whether nobody else has written is asked under the lock.
         self._kept = Kept(alone=not store.shared)
         self._connection: Connection | None = None
+        self._steps = steps.Steps(clock)
+        self._reading = ClockReading(0, None)  # of the clock at the last begin, where it judges
         # A commit that was given up, and what those have done that came to light later.
         self._unanswered: tuple[int, Outcome] | None = None
         self._late: list[Change] = []
@@ -157,17 +161,19 @@ class Engine:
                     connection.rollback()
                     concluded = self._concluded(*unknown, began)
                     self._kept.clear()  # others may have written since
+                    self._steps.forget_store()
                     return concluded
                 unknown = None
                 self._look_for_unanswered(connection)
                 outcome = self._run(transaction, batch, waiting)
                 if batch or transaction.changed:
+                    self._steps.save(transaction)
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
                     return self._concluded(transaction, outcome, began)
                 connection.rollback()
-                self._remember(transaction)
+                self._remember(transaction, saved=False)
                 return outcome
             except ConnectionLost as error:
                 self.trouble = str(error)
@@ -188,6 +194,10 @@ class Engine:
             )
         raise StoreUnavailable("the store does not answer; the request was not carried out")
 
+    def clock_was_set(self) -> bool:
+        """Whether spans have to be moved because the clock that judges is not what it was."""
+        return self._steps.happened(reading_of(self.clock))
+
     def others_wrote(self) -> bool:
         """Whether another process has written to a private store: then look at everything."""
         try:
@@ -197,6 +207,7 @@ class Engine:
             changed = True
         if changed:
             self._others_wrote = True
+            self._steps.forget_store()
             self.due_at = 0
         return self._others_wrote
 
@@ -213,6 +224,7 @@ class Engine:
         self._disconnect()
 
     def _run(self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Lease]) -> Outcome:
+        stepped_ms = self._take_in_step(tx)
         answers: list[Any] = [None] * len(batch)
         by_verb: dict[type, list[int]] = {}
         for number, request in enumerate(batch):
@@ -243,7 +255,18 @@ class Engine:
             reclaimed=tx.reclaimed,
             settled=[batch[number] for number in by_verb.get(requests.SettleDelivery, ())],
             now=tx.now,
+            stepped_ms=stepped_ms,
         )
+
+    def _take_in_step(self, tx: Transaction) -> int:
+        """Before anything is judged by it: has the clock been set?"""
+        if not self._kept.alone:
+            self._steps.forget_store()
+        stepped_ms = self._steps.take_in(tx, self._reading)
+        if stepped_ms:
+            self._kept.clear()
+            self.due_at = self._prune_at = 0  # by the clock as it was
+        return stepped_ms
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
         if self.store.shared or self._others_wrote:  # somebody else may have stopped what runs here
@@ -286,11 +309,12 @@ class Engine:
             self._load_policy(connection)
         if self.others_wrote() or not self._kept.alone:
             self._kept.clear()
-        now = self.clock.now() if moment is None or self.clock.judges else moment
-        self._judged = (now, self.clock.monotonic())
+        own = moment is None or self.clock.judges
+        self._reading = reading_of(self.clock) if own else ClockReading(moment, None)
+        self._judged = (self._reading.now, self.clock.monotonic())
         return Transaction(
             connection,
-            now=now,
+            now=self._reading.now,
             last_seq=last_seq,
             last_token=last_token,
             last_line=last_line,
@@ -301,7 +325,7 @@ class Engine:
             policy=self.policy,
             vault=self.store.vault,
             kept=self._kept,
-            token_base=leases.token_base(last_token, now, self._draw()),
+            token_base=leases.token_base(last_token, self._reading.now, self._draw()),
         )
 
     def _draw(self) -> int:
@@ -314,8 +338,9 @@ class Engine:
         version, document = connection.run("policy_newest")[0]
         self.policy, self._policy_version = kept_policy(version, document), version
 
-    def _remember(self, tx: Transaction) -> None:
+    def _remember(self, tx: Transaction, *, saved: bool = True) -> None:
         """What the next batch may rely on: only after the commit."""
+        self._steps.remember(saved=saved)
         self.policy = tx.policy
         self._policy_version = tx.policy_version
         self.due_at = tx.due_at
@@ -335,6 +360,12 @@ class Engine:
             outcome.changes = [*self._late, *outcome.changes]
             self._late = []
         outcome.committed = True
+        if outcome.stepped_ms:
+            log.warning(
+                "the system clock was set by %+.3f s, or the machine was suspended: leases, "
+                "retries, delays and deadlines in progress move along",
+                outcome.stepped_ms / 1000,
+            )
         self.took_seconds = self.clock.monotonic() - began
         return outcome
 
@@ -354,6 +385,7 @@ class Engine:
         if self._connection is None:
             self._connection = self.store.writer()
             self._kept.clear()
+            self._steps.forget_store()
             self.due_at = 0  # whatever was written meanwhile: look at everything
         return self._connection
 

@@ -57,6 +57,7 @@ class Metrics:
         self.batch_sizes = Histogram(SIZES)
         self.commits = Histogram()
         self.loop_lags = Histogram()
+        self.clock_steps = 0
         # When attempts began whose tasks had begun before; bounded, as others may end them.
         self._begun: dict[int, int] = {}
 
@@ -74,6 +75,7 @@ class Metrics:
             return
         self.batch_sizes.observe(len(outcome.answers))
         self.commits.observe(seconds * 1000)
+        self.clock_steps += outcome.stepped_ms != 0
         self._count(outcome.changes, outcome.now)
         for task in outcome.reclaimed:
             self.lane(task.lane).reclaimed += 1

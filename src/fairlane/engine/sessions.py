@@ -69,7 +69,7 @@ def admit(
     found = None if message.no_merge else _that_may_grow(tx, submission, message, settings)
     if found is not None:
         _take_over(tx, session, told)
-        window = sessions.window_ends(settings, found[0].created_at, now)
+        window = sessions.window_ends(settings, found[0].queued_at, now)
         return _grow(tx, *found, submission, window)
     excess = max(0, sessions.excess(settings, told))
     if excess and settings.drop == sessions.DROP_NEW:

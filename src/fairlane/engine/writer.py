@@ -268,11 +268,12 @@ class Writer:
             self.busy_since = None
 
     def _has_reason(self) -> bool:
-        """Somebody asked, something is due, or another process has written to the store."""
+        """Somebody asked, something is due, the clock was set, or another process has written."""
         due_at = self.engine.due_at
         is_due = due_at is not None and due_at <= self.engine.clock.now()
         shared = self.engine.store.shared
-        return self._nudged or is_due or shared or self.engine.others_wrote()
+        asked = self._nudged or is_due or shared
+        return asked or self.engine.clock_was_set() or self.engine.others_wrote()
 
     def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
         """One bad request must not spoil the others of its batch."""

@@ -103,6 +103,8 @@ class MetricsRoute:
         yield from _histograms("commit_seconds", about, [(_NONE, metrics.commits)])
         about = "How late the event loop is, looked at once a second"
         yield from _histograms("event_loop_lag_seconds", about, [(_NONE, metrics.loop_lags)])
+        about = "Times that the clock was found to have been set"
+        yield from _family("clock_steps_total", "counter", about, [(_NONE, metrics.clock_steps)])
         yield from _gauge("writer_backlog", "Requests that wait for a commit", node.writer.backlog)
         yield from _gauge("stream_clients", "Who follows events or output", node.stream_clients)
         yield from _gauge("lease_waits", "External workers that wait for work", node.lease_waits)

@@ -494,4 +494,5 @@ def _moving(task: Task) -> Row:
         task.lease_expires_at,
         task.unmet,
         task.preempt,
+        task.deadline_ms,
     )

@@ -39,7 +39,7 @@ UPDATE scheduler SET policy_version = :version WHERE id = 1
 -- ------------------------------------------------------------------ submit
 
 -- name: task_insert
--- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int
+-- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int
 INSERT INTO task ({task}) SELECT * FROM rows
 
 -- name: request_insert
@@ -66,12 +66,12 @@ SELECT {task} FROM rows JOIN task ON task.id = rows.id
 SELECT {task} FROM rows JOIN task ON task.seq = rows.seq
 
 -- name: task_update
--- rows: seq int, was text, was_token int, state text, gate text, attempts int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, unmet int, preempt int
+-- rows: seq int, was text, was_token int, state text, gate text, attempts int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, unmet int, preempt int, deadline_ms int
 UPDATE task SET state = rows.state, gate = rows.gate, attempts = rows.attempts,
   deadline_at = rows.deadline_at, eligible_at = rows.eligible_at, queued_at = rows.queued_at,
   started_at = rows.started_at, completed_at = rows.completed_at, token = rows.token,
   worker = rows.worker, lease_expires_at = rows.lease_expires_at, unmet = rows.unmet,
-  preempt = rows.preempt
+  preempt = rows.preempt, deadline_ms = rows.deadline_ms
 FROM rows
 WHERE task.seq = rows.seq AND task.state = rows.was AND task.token = rows.was_token
 

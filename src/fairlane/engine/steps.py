@@ -1,0 +1,99 @@
+"""Steps of the wall clock: somebody has set it, or the machine was suspended.
+
+Where the process's clock judges, moments are stored as wall time but spans are meant as time that
+passes. The store keeps how far the wall clock was ahead of the monotonic one; a transaction that
+finds another distance moves the end of every span in progress by the difference, before it judges
+anything, and stores the new distance with them. So a step is taken in once, whichever process
+sees it first and whatever becomes of that process. What a caller has named by the clock on the
+wall (`runAt`, `deadline`, slots of cron jobs) stays, and so does what has been recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fairlane.clock import ClockReading
+from fairlane.core.model import CRITICAL
+
+if TYPE_CHECKING:
+    from fairlane.clock import Clock
+    from fairlane.store.transaction import Transaction
+
+STEP_MS: Final = 1000  # less than this shortens or lengthens spans by as much, which they can bear
+DRIFT_MS: Final = 100  # by how much what the store keeps may be off
+
+
+class Steps:
+    """What one process knows of its clock: how far it was ahead in the last transaction, and what
+    the store says; None where that is not known.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead: int | None = None
+        self._stored: int | None = None
+        self._reading = ClockReading(
+            0, None
+        )  # by which the transaction judges that runs, or ran last
+
+    def happened(self, reading: ClockReading) -> bool:
+        """Whether the clock has been set since the last transaction."""
+        return _step(self._ahead, reading.ahead) != 0
+
+    def forget_store(self) -> None:
+        """Others may have written: ask the store again."""
+        self._stored = None
+
+    def take_in(self, tx: Transaction, reading: ClockReading) -> int:
+        """Move spans if the clock has been set; return by how many milliseconds it was."""
+        self._reading = reading
+        if reading.ahead is None:
+            return 0
+        before = self._ahead
+        if self._stored is None:
+            boot, ahead = tx.connection.run("clock_get")[0]
+            if boot == self._clock.boot:
+                self._stored = before = ahead
+        by = _step(before, reading.ahead)
+        if by:
+            move_spans(tx, by)
+        return by
+
+    def save(self, tx: Transaction) -> None:
+        """Store the distance, if it is not there already, in a transaction to be committed."""
+        ahead = self._reading.ahead
+        if ahead is not None and self._differs(ahead):
+            tx.connection.run("clock_save", boot=self._clock.boot, ahead=ahead)
+
+    def remember(self, *, saved: bool) -> None:
+        """The transaction has ended well. Small differences are slewing and add up to no step."""
+        ahead = self._reading.ahead
+        if ahead is not None:
+            self._ahead = ahead
+            if saved and self._differs(ahead):
+                self._stored = ahead
+
+    def _differs(self, ahead: int) -> bool:
+        return self._stored is None or abs(ahead - self._stored) >= DRIFT_MS
+
+
+def _step(before: int | None, after: int | None) -> int:
+    if before is None or after is None or abs(after - before) < STEP_MS:
+        return 0
+    return after - before
+
+
+def move_spans(tx: Transaction, by: int) -> None:
+    """Move the ends of all spans in progress: leases, waits, windows, deadlines, ages."""
+    run = tx.connection.run
+    run("step_leases", by=by)
+    run("step_tasks", by=by)
+    for name, lane in tx.policy.lanes.items():
+        if lane.aging_ms is not None:
+            run("step_ranks", by=by, lane=name, critical=CRITICAL)
+    run("step_deliveries", by=by)
+    run("step_endpoints", by=by, before=tx.now - by)
+    run("step_nodes", by=by)
+    if by < 0:  # a stop must not refuse what is said after it
+        run("step_sessions", by=by, now=tx.now)
+    tx.changed = tx.owes = True
