@@ -63,6 +63,7 @@ class Step(msgspec.Struct):
     neighbour: bool = False  # done by another process beside the server
     due_at: int | None = None  # when the engine wants to be called again
     committed: bool = False  # what was done is durable, whoever knows it
+    stepped_ms: int = 0  # by how much the clock had been set before
     fault: str = ""
 
 

@@ -145,7 +145,9 @@ class CronWorld:
         if chance < 0.02:
             self.happened["clock jumps"] += 1
             by = rng.randrange(-10 * MINUTE, 10 * MINUTE)
-        elif chance < 0.03:
+            self.clock.step(by)
+            return by
+        if chance < 0.03:
             self.happened["outages of all"] += 1
             by = rng.randrange(HOUR, 4 * DAY)
         elif chance < 0.15 or due_at is None:

@@ -29,6 +29,9 @@ AFTER_COMMIT: Final = "after commit"
 STATEMENTS_MAX: Final = 24
 SECOND: Final = 1000
 HOUR: Final = 3600 * SECOND
+# How often the clock is moved by up to a minute; by an hour forward, and as often back.
+JUMPS: Final = 0.016
+HOURS: Final = 0.002
 
 
 class Killed(BaseException):
@@ -187,9 +190,9 @@ def _some(rng: Random, fault: Fault) -> list[Fault]:
 
 
 class ClockFaults:
-    """Moves the clock. An hour back is made good after a while, as an operator would.
-
-    An hour forward stays, as after a suspend: leases that were given then would last for ever.
+    """Lets time pass, and sets the wall clock. An hour back is made good after a while, as an
+    operator would: what was named by the clock waits as long. An hour forward stays, as after a
+    suspend. Now and then nobody looks for up to a minute, which is no step.
     """
 
     def __init__(self, rng: Random, clock: ManualClock) -> None:
@@ -199,15 +202,16 @@ class ClockFaults:
         self._steps_left = 0
 
     def move(self, *, faulty: bool) -> int:
+        """By how much the wall clock has moved; all of it was a step, or none."""
         by = self._next(faulty=faulty)
-        self._clock.advance(by)
+        stepped = by < 0 or by >= HOUR or (by >= 2 * SECOND and by % 2)
+        (self._clock.step if stepped else self._clock.advance)(by)
         return by
 
-    def end(self) -> int:
+    def end(self) -> None:
         """Take back what is still owed."""
         by, self._owed = self._owed, 0
-        self._clock.advance(by)
-        return by
+        self._clock.step(by)
 
     def _next(self, *, faulty: bool) -> int:
         rng = self._rng
@@ -217,11 +221,11 @@ class ClockFaults:
                 by, self._owed = self._owed, 0
                 return by
         chance = rng.random()
-        if faulty and chance < 0.01:
+        if faulty and chance < JUMPS:
             return rng.choice((-1, 1)) * rng.randrange(SECOND, 60 * SECOND)
-        if faulty and chance < 0.011:
+        if faulty and chance < JUMPS + HOURS:
             return HOUR
-        if faulty and chance < 0.012 and not self._owed:
+        if faulty and chance < JUMPS + 2 * HOURS and not self._owed:
             self._owed, self._steps_left = HOUR, rng.randrange(5, 40)
             return -HOUR
         if chance < 0.25:

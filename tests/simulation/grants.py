@@ -103,8 +103,15 @@ class Grants:
             demand("fairness", task.agent == first, f"{name} went before {first}")
             rivals = [rival for rival in rivals if rival.agent == task.agent]
         aging_ms = ground.policy.lanes[lane].aging_ms
-        head = min(rivals, key=lambda rival: _place(rival, aging_ms))
+        head = min(rivals, key=lambda rival: self._place(rival, aging_ms))
         demand("order", head.seq == task.seq, f"{name} went before task {head.seq}")
+
+    def _place(self, task: Task, aging_ms: int | None) -> tuple[int, ...]:
+        """Critical work first; then by priority, where waiting counts for something if it ages."""
+        if aging_ms is None or task.priority <= CRITICAL:
+            return (task.priority > CRITICAL, task.priority, task.seq)
+        since = task.created_at + self._ground.histories.lives[task.seq].aged_ms
+        return (True, since + task.priority * aging_ms, task.seq)
 
     def _turn(self, lane: str, agent: str, rivals: Iterable[Task]) -> tuple[Any, ...]:
         """The place of an agent in the order; those at their ceiling come last."""
@@ -226,10 +233,3 @@ def _as_ready(task: Task) -> Task:
 def any_late(tasks: Iterable[Task], now: int) -> bool:
     """One of them came in with a deadline that was just over: it ends in the next batch."""
     return any(t.deadline_at is not None and t.deadline_at <= now and t.ready for t in tasks)
-
-
-def _place(task: Task, aging_ms: int | None) -> tuple[int, ...]:
-    """Critical work first; then by priority, where waiting counts for something if it ages."""
-    if aging_ms is None or task.priority <= CRITICAL:
-        return (task.priority > CRITICAL, task.priority, task.seq)
-    return (True, task.created_at + task.priority * aging_ms, task.seq)

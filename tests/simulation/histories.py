@@ -39,6 +39,7 @@ ENDINGS: Final = {
     REJECTED: "rejected",
 }
 
+_WAITS: Final = ("delay", "dependency")
 _RUNS: Final = ("assigned", "running")
 # From where an event may come, and where it leads. Two of them name the other place in `detail`.
 _MOVES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -66,9 +67,19 @@ class Life(msgspec.Struct):
     own: dict[str, Any]  # what it says of its retries
     orphaned: bool = False  # its last end was that of a parent
     again: bool = False  # it has begun again: then it starts as soon as it can
+    named: bool = False  # its deadline is a moment that its caller named
+    moved_ms: int = 0  # by how much the clock was set since `base_at`
+    aged_ms: int = 0  # the same, as far as it counts for its age
 
     def starts_at(self) -> int | None:
-        return None if self.again else _starts_at(self.submission, self.base_at)
+        at = None if self.again else _starts_at(self.submission, self.base_at)
+        is_span = self.submission.delay_ms is not None
+        return at + self.moved_ms if at is not None and is_span else at
+
+    def deadline_at(self) -> int | None:
+        if self.span_ms is None:
+            return None
+        return self.base_at + self.span_ms + (0 if self.named else self.moved_ms)
 
 
 class Histories:
@@ -116,6 +127,7 @@ class Histories:
         if deadline is None and not submission.depends_on:
             deadline = _deadline(policy.kinds[after.kind], at or causes.now)
         life.span_ms = None if deadline is None else deadline - causes.now
+        life.named = submission.deadline_at is not None
         attempts = submission.max_attempts or policy.kinds[after.kind].max_attempts
         demand("budget", after.max_attempts == attempts, f"{after} instead of {attempts}")
 
@@ -169,16 +181,12 @@ class Histories:
         began = began or bool(causes.of(before, Start)) or not _tells_of_its_start(before)
         lost = causes.lost(before) and began
         final = any(not r.retryable for r in failed) or (spent and (failed or lost))
-        deadline = self._deadline_at(after)
+        deadline = self.lives[after.seq].deadline_at()
         late = type_ == FAILED and deadline is not None and deadline <= causes.now
         again = type_ == RETRYING and not spent and (any(r.retryable for r in failed) or lost)
         holds = again if type_ == RETRYING else late or (final and (spent or type_ == FAILED))
         demand("end", holds, f"task {after.seq}: {event} before its time")
         demand("result", event.detail, f"task {after.seq}: {event} gives no reason")
-
-    def _deadline_at(self, task: Task) -> int | None:
-        life = self.lives[task.seq]
-        return None if life.span_ms is None else life.base_at + life.span_ms
 
     # ------------------------------------------------------------ moments
 
@@ -186,20 +194,24 @@ class Histories:
         """Deadlines: born with the task or when it could first start, moved on when revived."""
         life = self.lives[task.seq]
         if event.type == REQUEUED:
-            life.base_at, life.again = now, True
+            life.base_at, life.again, life.named, life.moved_ms = now, True, False, 0
             if life.span_ms is not None and life.span_ms < 0:  # the clock had been set back
                 life.span_ms = None
         if event.type in (CREATED, UNBLOCKED, REQUEUED) and to == "queued":
             at = life.starts_at()
             if life.span_ms is None:
                 deadline = _deadline(policy.kinds[task.kind], max(now, at or now))
-                life.span_ms = None if deadline is None else deadline - life.base_at
+                since = life.base_at + life.moved_ms
+                life.span_ms = None if deadline is None else deadline - since
 
     def _judge_start(self, seen: Seen, now: int) -> None:
         """Nobody passes the gate before its moment."""
         before, after = seen.before, seen.after
         if after.state in ENDS or seen.has(REQUEUED):
             return
+        if before is not None and not seen.word and before.gate == after.gate in _WAITS:
+            waits = f"task {after.seq} waits until {after.eligible_at}, not {before.eligible_at}"
+            demand("wait", before.eligible_at == after.eligible_at, waits)
         at = None
         if seen.has(CREATED, UNBLOCKED) and after.state != "waiting_dependency":
             at = self.lives[after.seq].starts_at()
@@ -211,7 +223,7 @@ class Histories:
 
     def judge_deadline(self, task: Task) -> None:
         if task.state != "rejected":
-            right = self._deadline_at(task)
+            right = self.lives[task.seq].deadline_at()
             name = f"task {task.seq} ({task.state})"
             demand("deadline", task.deadline_at == right, f"{name} is {task.deadline_at}: {right}")
 

@@ -19,7 +19,7 @@ import msgspec
 from fairlane.core import leases
 from fairlane.core.policy import from_document
 from fairlane.engine.requests import Complete, Renew, Start
-from tests.simulation import ledger
+from tests.simulation import ledger, steps
 from tests.simulation.accounts import Accounts
 from tests.simulation.answers import Answers
 from tests.simulation.causes import CLOSERS, Causes, Step, Violation, demand
@@ -91,6 +91,8 @@ class Invariants:
         news = ground.reader.news()
         gone: list[Task] = []
         ground.changed = []
+        if step.stepped_ms:
+            steps.take_in(ground, step.stepped_ms, step.now)
         if news:
             ground.changed, gone = ground.reader.differences()
         scheduler = self._read_scheduler()
@@ -193,6 +195,10 @@ class Invariants:
             raise Violation("fixed", f"{before} became {after}")
         if before and before.lease_expires_at != after.lease_expires_at:
             self._judge_renewal(seen, causes)
+        if before and before.rank != after.rank:  # put into another line, by when it was made
+            placed = self._new_policy or seen.has(REQUEUED)
+            demand("order", placed, f"task {after.seq} has gone from {before.rank} to {after.rank}")
+            ground.histories.lives[after.seq].aged_ms = 0
         walk = ground.histories.judge(seen, causes, ground.policy)
         ground.histories.judge_deadline(after)
         ground.books.move(before, after)

@@ -56,9 +56,12 @@ COUNTERS: Final = (
     WAITED_MS,
 ) = range(len(COUNTERS))
 # What may change about a task is read after every step, the whole row only when it has.
-_MOVING_SQL: Final = """SELECT seq, line, rank, state, gate, attempts, deadline_at, eligible_at,
-  queued_at, started_at, completed_at, token, worker, lease_expires_at, unmet, preempt
-  FROM task ORDER BY seq"""
+_MOVING: Final = (
+    *("seq", "line", "rank", "state", "gate", "attempts", "deadline_at", "eligible_at"),
+    *("queued_at", "started_at", "completed_at", "token", "worker", "lease_expires_at"),
+    *("unmet", "preempt", "deadline_ms"),
+)
+_MOVING_SQL: Final = f"SELECT {', '.join(_MOVING)} FROM task ORDER BY seq"
 _TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task"
 _LINE_SQL: Final = f"SELECT lane, agent, route, share, served, {', '.join(COUNTERS)} FROM line"
 _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
@@ -82,6 +85,7 @@ FIXED: Final = (
     "position",
     "created_at",
     "callback_url",
+    "delay_ms",
 )
 
 Row = tuple[Any, ...]
@@ -173,6 +177,11 @@ class Reader:
         gone = [self.tasks.pop(seq) for seq in self._rows if seq not in rows]
         self._rows = rows
         return changed, gone
+
+    def replace(self, task: Task) -> None:
+        """Take `task` for what was read last."""
+        self.tasks[task.seq] = task
+        self._rows[task.seq] = tuple(getattr(task, name) for name in _MOVING)
 
     def task_rows(self) -> list[Row]:
         return self.sql(_TASK_SQL)

@@ -65,8 +65,8 @@ class Rule(msgspec.Struct, frozen=True):
         """How many may wait; where old ones go the newest always may."""
         return self.cap if self.drop == "new" else max(1, self.cap)
 
-    def window_ends(self, created_at: int, now: int) -> int:
-        return min(now + self.debounce_ms, created_at + self.debounce_max_ms)
+    def window_ends(self, since: int, now: int) -> int:
+        return min(now + self.debounce_ms, since + self.debounce_max_ms)
 
     @property
     def opens_a_window(self) -> bool:

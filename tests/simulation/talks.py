@@ -243,7 +243,8 @@ class Talks:
             ends = before.eligible_at if before is not None and grew else None
             opened = grew or (bool(fresh) and self._rule(fresh[0]).opens_a_window)
             if fresh and opened:
-                ends = self._rule(fresh[-1]).window_ends(after.created_at, step.now)
+                since = after.created_at + self._ground.histories.lives[after.seq].moved_ms
+                ends = self._rule(fresh[-1]).window_ends(since, step.now)
                 self.windowed.add(after.seq)
             name = f"task {after.seq} may grow until {after.eligible_at}, not {ends}"
             if after.gate == "debounce":

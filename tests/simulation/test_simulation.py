@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation import plants, plants_talks, plants_work
+from tests.simulation import plants, plants_clock, plants_talks, plants_work
 from tests.simulation.causes import Violation
 from tests.simulation.world import run
 
@@ -28,6 +28,7 @@ STEPS = 5000
 LEAST = {
     "restarts": 9,
     "clock jumps": 6,
+    "clock steps": 4,
     "lost connections": 21,
     "neighbours": 4,
     "task.retrying": 10,
@@ -37,12 +38,14 @@ LEAST = {
     "mended": 2,
     "batches completed": 10,
     "joined": 3,
+    "dropped": 3,
     "interruptions": 3,
     "stopalls": 1,
     "stops of sessions": 1,
     "SessionQueueFull": 10,
     "dropped": 3,
 }
+BEDS = (plants.BED, plants_work.BED, plants_talks.BED, plants_clock.BED)
 HUNT_SEEDS = range(1, 13)
 HUNT_STEPS = 2000
 
@@ -86,9 +89,7 @@ def test_a_seed_is_a_whole_history() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bug", "rules", "seed"), [*plants.BED.bugs, *plants_work.BED.bugs, *plants_talks.BED.bugs]
-)
+@pytest.mark.parametrize(("bug", "rules", "seed"), [bug for bed in BEDS for bug in bed.bugs])
 def test_a_planted_bug_is_caught(
     bug: Bug, rules: tuple[str, ...], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

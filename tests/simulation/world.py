@@ -45,6 +45,7 @@ from tests.simulation.causes import Step, Violation
 from tests.simulation.faults import ClockFaults, Fault, FaultyStore, Killed, plan_faults
 from tests.simulation.invariants import Invariants
 from tests.simulation.people import ROUTES, Callers, Held, Names, Reporters, Watchers, Worker
+from tests.simulation.steps import ClockWatch
 from tests.simulation.talkers import Talkers
 from tests.simulation.tuning import BEGINNING, EVERYTHING_OPEN, LANES, Operator
 
@@ -73,6 +74,7 @@ class World:
         self.batches = 0
         self._hash = hashlib.sha256()
         self._clock_faults = ClockFaults(self.rng, self.clock)
+        self._clock_watch = ClockWatch(self.clock)
         self._boots = 0
         self._names = Names()
         agents = [f"a{n}" for n in range(self.rng.choice((2, 3, 4, 11)))]
@@ -163,6 +165,8 @@ class World:
             raise Violation("error", f"the engine raised {error!r}") from error
         step.now, step.due_at = self.store.moment, self.engine.due_at
         step.committed = self.store.committed
+        step.stepped_ms = self._clock_watch.committed() if step.committed else 0
+        self.happened["clock steps"] += step.stepped_ms != 0
         self.happened["lost connections"] += self.store.struck - struck
         self._check(step)
         if step.outcome is not None:
