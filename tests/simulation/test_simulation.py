@@ -43,7 +43,6 @@ LEAST = {
     "stopalls": 1,
     "stops of sessions": 1,
     "SessionQueueFull": 10,
-    "dropped": 3,
 }
 BEDS = (plants.BED, plants_work.BED, plants_talks.BED, plants_clock.BED)
 HUNT_SEEDS = range(1, 13)
