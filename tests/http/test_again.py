@@ -90,6 +90,22 @@ async def test_a_deadline_moves_on_by_the_span_it_had(work: Work) -> None:
     assert ms_between(requeued["timestamp"], after["deadline"]) == 60_000
 
 
+async def test_each_parking_is_told_by_webhook_and_the_end_too(work: Work) -> None:
+    hook = work.hooks.new()
+    task_id = await work.park(callbackUrl=hook.url)
+    told = await hook.one()
+    assert (told.event, told.headers["x-pinchtab-task-id"]) == ("task.parked", task_id)
+    assert (told.task["state"], told.task["taskId"]) == ("parked", task_id)
+    assert told.task["parkedReason"]
+    await work.reset(task_id)
+    await hook.until(2)
+    await work.api.until(task_id, "parked")
+    await work.api.cancel(task_id)
+    told_all = await hook.until(3)
+    assert [one.event for one in told_all] == ["task.parked", "task.parked", "task.cancelled"]
+    assert len({one.headers["webhook-id"] for one in told_all}) == 3
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "done", "parked", "waiting_dependency"])
 async def test_only_failed_and_cancelled_tasks_can_be_retried(work: Work, state: str) -> None:
     if state == "parked":

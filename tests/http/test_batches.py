@@ -336,6 +336,7 @@ async def test_the_end_of_a_batch_is_told_once_as_event_and_as_webhook(work: Wor
     assert told == ["batch.completed", "task.completed", "task.completed"]
     (of_batch,) = [one for one in deliveries if one.event == "batch.completed"]
     assert of_batch.verified() == await shown(work, batch_id)
+    assert of_batch.headers["x-pinchtab-task-id"] == batch_id
     assert [one.task["taskId"] for one in own.deliveries] == [answer.ids[1]]
 
 

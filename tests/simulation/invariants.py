@@ -25,7 +25,7 @@ from tests.simulation.answers import Answers
 from tests.simulation.causes import CLOSERS, Causes, Step, Violation, demand
 from tests.simulation.grants import Grants
 from tests.simulation.ground import Ground
-from tests.simulation.histories import COMPLETED, ENDINGS, FAILED, REQUEUED
+from tests.simulation.histories import COMPLETED, ENDINGS, FAILED, PARKED, REQUEUED
 from tests.simulation.ledger import ENDS, FIXED, LIVE, Event, Row, Seen
 
 if TYPE_CHECKING:
@@ -244,9 +244,9 @@ class Invariants:
             if event.type == FAILED and event.detail == leases.RAN_TOO_LONG:
                 ran = seen.before is not None and seen.before.state == "running"
                 demand("deadline", ran, f"task {task.seq} had not begun when its deadline passed")
-            if task.callback_url:
-                ground.owed[f"msg_{task.id}_{event.id}"] = (task.seq, event.type)
-        elif event.type == REQUEUED and state in END_COUNTERS:
+        if task.callback_url and event.type in (*ENDINGS, PARKED):
+            ground.owed[f"msg_{task.id}_{event.id}"] = (task.seq, event.type)
+        if event.type == REQUEUED and state in END_COUNTERS:
             self.ended[state] -= 1
             ground.books.count(task, END_COUNTERS[state], -1)
             if task.batch:

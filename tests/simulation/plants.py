@@ -249,6 +249,19 @@ def a_webhook_of_a_cancelled_task_is_not_owed(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Transaction, "_conclude", conclude)
 
 
+@plant("delivery")
+def a_webhook_of_a_parked_task_is_not_owed(patch: pytest.MonkeyPatch) -> None:
+    real = Transaction._conclude
+
+    def conclude(tx: Transaction, change: Change) -> None:
+        owed = len(tx._owed)
+        real(tx, change)
+        if change.verb == lifecycle.PARK:
+            del tx._owed[owed:]
+
+    patch.setattr(Transaction, "_conclude", conclude)
+
+
 @plant("told")
 def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_stopped_here", always([]))

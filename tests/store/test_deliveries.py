@@ -69,20 +69,49 @@ def test_one_webhook_is_owed_when_a_task_ends(
     assert deliveries(scheduler, "first") == [(event, "delivered", 0)]
 
 
-def test_nothing_is_owed_for_a_retry_a_parked_task_or_without_an_address(
-    scheduler: Scheduler,
-) -> None:
-    scheduler.submit("quiet")
-    scheduler.cancel("quiet")
-    scheduler.submit("parked", callback_url=URL)
+def test_nothing_is_owed_for_a_retry_or_without_an_address(scheduler: Scheduler) -> None:
+    scheduler.submit("quiet", "parks", max_attempts=1)
+    scheduler.fail(scheduler.lease_one())
+    scheduler.cancel("parks")
+    scheduler.submit("tried", callback_url=URL)
     for _ in range(3):
         scheduler.clock.advance(60_000)
         assert scheduler.ask(ClaimDeliveries(10)) == []
         scheduler.fail(scheduler.lease_one())
-    assert scheduler.states("parked") == ["parked"]
-    assert scheduler.ask(ClaimDeliveries(10)) == []
-    scheduler.cancel("parked")
-    assert deliveries(scheduler, "parked") == [("task.cancelled", "due", 0)]
+    assert deliveries(scheduler, "tried") == [("task.parked", "due", 0)]
+
+
+def test_each_parking_owes_one_webhook_and_the_end_another(scheduler: Scheduler) -> None:
+    scheduler.submit("parks", callback_url=URL, max_attempts=1)
+    scheduler.fail(scheduler.lease_one())
+    scheduler.apply()
+    assert deliveries(scheduler, "parks") == [("task.parked", "due", 0)]
+    scheduler.reset("parks")
+    scheduler.fail(scheduler.lease_one())
+    scheduler.reset("parks")
+    scheduler.complete(scheduler.lease_one())
+    sent = [owed.event for owed in scheduler.ask(ClaimDeliveries(10))]
+    assert sorted(sent) == ["task.completed", "task.parked", "task.parked"]
+    assert len({row[0] for row in scheduler.reader.run("delivery_due", now=2**60, limit=9)}) == 3
+
+
+@pytest.mark.parametrize("how", ["lease over", "released"])
+def test_a_task_that_a_worker_gave_up_owes_one_when_it_is_parked(
+    scheduler: Scheduler, how: str
+) -> None:
+    scheduler.set_lane(maxReleases=1)
+    scheduler.submit("parks", callback_url=URL, max_attempts=1)
+    task = scheduler.start(scheduler.lease_one(worker="outside"))
+    if how == "lease over":
+        scheduler.pass_time(TTL_MS)
+    else:
+        scheduler.release(task)
+        scheduler.release(scheduler.lease_one(worker="outside"))
+    assert scheduler.states("parks") == ["parked"]
+    assert deliveries(scheduler, "parks") == [("task.parked", "due", 0)]
+    scheduler.cancel("parks")
+    events = [event for event, _, _ in deliveries(scheduler, "parks")]
+    assert sorted(events) == ["task.cancelled", "task.parked"]
 
 
 def test_a_refused_submission_owes_nothing(scheduler: Scheduler) -> None:

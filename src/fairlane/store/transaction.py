@@ -378,6 +378,7 @@ class Transaction(Counters):
             self._results[after.seq] = (after.seq, None, None)
         if after.state == lifecycle.PARKED:
             self.ended.append(after)
+            self._owe(after)
         if after.terminal and not (change.before and change.before.terminal):
             self._end(change)
         elif change.verb == lifecycle.REVIVE:
@@ -390,9 +391,7 @@ class Transaction(Counters):
         after = change.after
         self.ended.append(after)
         self._note_run(change)
-        if after.callback_url:
-            self.owes = True
-            self._owed.append(self._delivery_row(after))
+        self._owe(after)
         if after.leased:
             self.stopped.append(after)
         if self.open_edges:
@@ -403,10 +402,13 @@ class Transaction(Counters):
         if is_run(change.after.id):
             self.run_changes[change.after.id] = change
 
-    def _delivery_row(self, task: Task) -> Row:
-        event = EVENTS[task.state]
-        id_ = f"msg_{task.id}_{self.last_event}"
-        return (id_, task.seq, task.callback_url, event, "due", self.now, 0, self.now, task.agent)
+    def _owe(self, task: Task) -> None:
+        """Keep the webhook about what was recorded last, if the task has somewhere to send it."""
+        if task.callback_url:
+            self.owes = True
+            id_, event = f"msg_{task.id}_{self.last_event}", EVENTS[task.state]
+            what = (id_, task.seq, task.callback_url, event)
+            self._owed.append((*what, "due", self.now, 0, self.now, task.agent))
 
     def close_batches(self) -> None:
         """Tell of the batches that have ended: asked when everything has been counted."""
@@ -470,11 +472,12 @@ _QUIET = frozenset(
 )
 _CLEARS_RESULT = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
 
-# What a webhook says has happened, by the state that a task ended in.
+# What a webhook says has happened, by the state that a task ended or parked in.
 EVENTS = {
-    lifecycle.DONE: "task.completed",
-    lifecycle.FAILED: "task.failed",
-    lifecycle.CANCELLED: "task.cancelled",
+    lifecycle.DONE: events.COMPLETED,
+    lifecycle.FAILED: events.FAILED,
+    lifecycle.CANCELLED: events.CANCELLED,
+    lifecycle.PARKED: events.PARKED,
 }
 
 
