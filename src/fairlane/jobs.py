@@ -14,7 +14,7 @@ import msgspec
 
 from fairlane import bodies
 from fairlane.bodies import DEFAULT_AGENT, URL_CHARACTERS_MAX
-from fairlane.core import cron
+from fairlane.core import cron, moments
 from fairlane.core.cron import Definition, Schedule
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Submission
@@ -348,7 +348,7 @@ def _at(given: ScheduleBody) -> Schedule:
     at = given.at_ms if at is None else at
     if at is None:
         raise InvalidRequest("missing required field 'schedule.at' (or 'schedule.atMs')")
-    within("schedule.atMs", at, 0, _MOMENT_MAX)
+    within("schedule.atMs", at, 0, moments.MAX)
     return Schedule(kind=cron.AT, at=at)
 
 
@@ -520,9 +520,6 @@ def _object(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise InvalidRequest("invalid job: it must be a JSON object")
     return document
-
-
-_MOMENT_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
 
 def _moment(text: str | None, field: str) -> int | None:

@@ -6,13 +6,11 @@ Keys are camelCase, moments RFC 3339 UTC with milliseconds, a field without a va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core import lifecycle, model, sessions
+from fairlane.core import lifecycle, model, moments, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
@@ -37,6 +35,7 @@ OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # what is kept of the text that one at
 encode = msgspec.json.encode
 decode = msgspec.json.decode
 DecodeError = msgspec.DecodeError
+moment = moments.text
 
 
 _NESTED: Final = (dict, list)
@@ -61,18 +60,6 @@ def sse(event_type: str, data: Any, number: int | None = None) -> bytes:
     """One server-sent event. JSON has no line breaks, so its data is one line."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %s\ndata: %s\n\n" % (event_type.encode(), encode(data))
-
-
-def moment(at: int) -> str:
-    """RFC 3339 UTC with milliseconds."""
-    seconds, millis = divmod(at, 1000)
-    return f"{_second(seconds)}.{millis:03d}Z"
-
-
-@lru_cache(maxsize=256)
-def _second(seconds: int) -> str:
-    """Answers of one second share all but the milliseconds, and formatting is slow."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")[:19]
 
 
 def accepted(task: Task) -> dict[str, Any]:

@@ -7,7 +7,7 @@ without a rule in the zone of this machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,6 +21,7 @@ from fairlane.cli import drawing
 from fairlane.cli.human import HumanOutput
 from fairlane.cli.output import Shape
 from fairlane.cli.text import shortened, shown
+from fairlane.core import moments
 
 STYLES: Final[Mapping[str, str]] = {
     "queued": "cyan",
@@ -242,11 +243,10 @@ def ahead(at: int, now: int) -> str:
 
 def local(at: int, zone: str | None) -> str:
     """`Mon 2026-11-16 09:00 CET`; in the zone of this machine when there is none."""
-    moment = datetime.fromtimestamp(at / 1000, UTC)
     try:
-        there = moment.astimezone(None if zone is None else ZoneInfo(zone))
+        there = moments.local(at, None if zone is None else ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError):  # a zone that only the server knows
-        there = moment
+        there = moments.local(at, UTC)
     seconds = ":%S" if there.second else ""
     return there.strftime(f"%a %Y-%m-%d %H:%M{seconds} %Z")
 

@@ -6,7 +6,7 @@ that a caller can still ask what happened to it.
 
 from __future__ import annotations
 
-from fairlane.core import lifecycle
+from fairlane.core import lifecycle, moments
 from fairlane.core.errors import InvalidRequest, QueueFull
 from fairlane.core.model import CRITICAL, Change, Submission, Task, is_run
 from fairlane.core.policy import BY_PRIORITY, LanePolicy, Policy
@@ -77,12 +77,12 @@ def _task(
 ) -> Task:
     eligible_at = submission.run_at
     if submission.delay_ms is not None:
-        eligible_at = now + submission.delay_ms
+        eligible_at = moments.later(now, submission.delay_ms)
     if eligible_at is not None and eligible_at <= now:
         eligible_at = None
     deadline_at, deadline_ms = submission.deadline_at, submission.deadline_ms
     if deadline_ms is not None:
-        deadline_at = now + deadline_ms
+        deadline_at = moments.later(now, deadline_ms)
     elif deadline_at is None and not submission.depends_on and not is_run(submission.id):
         deadline_at = deadline(policy, submission.kind, eligible_at or now)
         deadline_ms = None if deadline_at is None else deadline_at - now
@@ -120,7 +120,7 @@ def _task(
 def deadline(policy: Policy, kind: str, since: int) -> int | None:
     """The deadline that a task has by its kind: it runs from when the task could first start."""
     seconds = policy.kinds[kind].deadline_sec
-    return None if seconds is None else since + seconds * 1000
+    return None if seconds is None else moments.later(since, seconds * 1000)
 
 
 def rank(lane: LanePolicy, priority: int, since: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.core import moments
 from fairlane.core.retries import Backoff
 from fairlane.core.sessions import OF_CRON
 from fairlane.core.slots import (
@@ -24,7 +25,6 @@ from fairlane.core.slots import (
     Schedule,
     Slot,
     checked,
-    moment_text,
     moments_of,
     next_slot,
     slot_at,
@@ -40,7 +40,6 @@ __all__ = [  # what is known of schedules here besides
     "Schedule",
     "Slot",
     "checked",
-    "moment_text",
     "next_slot",
 ]
 
@@ -242,7 +241,8 @@ def decide(job: Job, now: int, active: int) -> Decision:
     skipped: list[Slot] = []
     for number, slot in enumerate(chosen):
         if definition.misfire == ALL or not _overlaps(definition, active + len(fires)):
-            run_at = now + number * definition.misfire_spread_ms // len(chosen)
+            spread_ms = number * definition.misfire_spread_ms // len(chosen)
+            run_at = moments.later(now, spread_ms)
             fires.append(Firing(slot, MISFIRED, run_at))
         else:
             skipped.append(slot)
@@ -252,7 +252,8 @@ def decide(job: Job, now: int, active: int) -> Decision:
         if _overlaps(definition, active + len(fires)):
             skipped.append(slot)
         else:
-            fires.append(Firing(slot, SCHEDULED, slot.at + jitter_ms(job, slot)))
+            run_at = moments.later(slot.at, jitter_ms(job, slot))
+            fires.append(Firing(slot, SCHEDULED, run_at))
     missed = COUNTED_MAX if due.uncounted else due.late - len(chosen)
     spent = left is not None and len(fires) >= left
     return Decision(
@@ -388,7 +389,7 @@ def missed_text(decision: Decision) -> str:
     assert decision.first_missed is not None
     assert decision.last_missed is not None
     number = f"more than {decision.missed}" if decision.uncounted else str(decision.missed)
-    first, last = moment_text(decision.first_missed.at), moment_text(decision.last_missed.at)
+    first, last = (moments.text(one.at) for one in (decision.first_missed, decision.last_missed))
     return f"{number} missed, from {first} to {last}"
 
 

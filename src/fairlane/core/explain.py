@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from fairlane.core import lifecycle
+from fairlane.core import lifecycle, moments
 from fairlane.core.batches import Batch
 from fairlane.core.model import (
     BATCH_GATE,
@@ -25,7 +25,6 @@ from fairlane.core.model import (
 )
 from fairlane.core.policy import FAIR, Policy
 from fairlane.core.sessions import Session
-from fairlane.core.slots import moment_text
 
 PAUSED: Final = "paused"
 GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, BATCH_GATE, SESSION_GATE, PAUSED)
@@ -117,7 +116,7 @@ def why(facts: Facts) -> Why:
     if task.gate == DELAY_GATE:
         return _delayed(facts)
     if task.gate == DEBOUNCE_GATE:
-        until = moment_text(task.eligible_at or 0)
+        until = moments.text(task.eligible_at or 0)
         text = f"more of it may come until {until}, which then becomes part of it"
         return Why(text, gate=DEBOUNCE_GATE, waiting_for=[until])
     if task.gate == SESSION_GATE:
@@ -159,7 +158,7 @@ def _depends(facts: Facts) -> Why:
 
 def _delayed(facts: Facts) -> Why:
     task = facts.task
-    until = moment_text(task.eligible_at or 0)
+    until = moments.text(task.eligible_at or 0)
     text = f"it is not to start before {until}"
     if task.attempts:
         because = f": {facts.error}" if facts.error else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlane.core import lifecycle, retries
+from fairlane.core import lifecycle, moments, retries
 from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
 from fairlane.core.model import DELAY_GATE, Change, Task, copied, is_node, is_run
 from fairlane.core.policy import Policy
@@ -56,7 +56,7 @@ def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, no
     after.attempts += 1
     after.token = token
     after.worker = worker
-    after.lease_expires_at = now + ttl_ms
+    after.lease_expires_at = moments.later(now, ttl_ms)
     if started:
         _begin(after, now)
     return Change(task, after, lifecycle.LEASE, waited_ms=max(0, now - task.queued_at))
@@ -95,7 +95,7 @@ def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:
     if task is None or _stale(task, token):
         return Decision(None, _lost(task))
     after = copied(task)
-    after.lease_expires_at = now + ttl_ms
+    after.lease_expires_at = moments.later(now, ttl_ms)
     return Decision(Change(task, after, lifecycle.RENEW), after)
 
 
@@ -259,7 +259,7 @@ def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
         span_ms = task.deadline_at - (task.created_at if since is None else since)
     # Negative when the caller named a moment and the clock was set since: then it gets a new one.
     after.deadline_ms = span_ms if span_ms is not None and span_ms >= 0 else None
-    after.deadline_at = None if after.deadline_ms is None else now + after.deadline_ms
+    after.deadline_at = None if after.deadline_ms is None else moments.later(now, after.deadline_ms)
     return after
 
 
@@ -297,7 +297,7 @@ def _failure(
     after = _requeued(task, lifecycle.RETRY, now)
     wait = retries.backoff_ms(task.attempts, settings, token=task.token)
     after.gate = DELAY_GATE
-    after.eligible_at = now + max(wait, retry_after_ms or 0)
+    after.eligible_at = moments.later(now, max(wait, retry_after_ms or 0))
     return Change(task, after, lifecycle.RETRY, error=error)
 
 

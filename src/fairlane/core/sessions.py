@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.core import moments
 from fairlane.core.policy import SessionPolicy
 
 QUEUE: Final = "queue"
@@ -148,4 +149,5 @@ def excess(settings: SessionPolicy, session: Session) -> int:
 
 def window_ends(settings: SessionPolicy, first_at: int, now: int) -> int:
     """When a message that may still grow goes on: each one restarts the wait, up to a limit."""
-    return min(now + settings.debounce_ms, first_at + settings.debounce_max_ms)
+    ends_at = min(now + settings.debounce_ms, first_at + settings.debounce_max_ms)
+    return moments.clamped(ends_at)

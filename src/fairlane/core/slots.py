@@ -10,16 +10,19 @@ name. The trap: `cronsim` gets wall time only; what that means in a zone is deci
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from fairlane.core import moments
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.moments import EPOCH, MS
 from fairlane.core.policy import nearest
 
 AT: Final = "at"
@@ -50,10 +53,7 @@ _NAMES: Final = {
     )
     for number, name in enumerate(names.split(), first)
 }
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WALL_EPOCH: Final = _EPOCH.replace(tzinfo=None)
-_MS: Final = timedelta(milliseconds=1)
-_CALENDAR_END: Final = 253_402_300_800_000  # the year 10000, which has no name any more
+_WALL_EPOCH: Final = EPOCH.replace(tzinfo=None)
 
 
 class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -86,11 +86,16 @@ def next_slot(schedule: Schedule, after: int) -> Slot | None:
 def slot_at(schedule: Schedule, at: int) -> Slot:
     """The slot of a schedule whose moment is known."""
     by_wall = schedule.kind == CRON
-    return Slot(at, _wall_text(at, _zone(schedule.tz)) if by_wall else moment_text(at))
+    return Slot(at, _wall_text(at, _zone(schedule.tz)) if by_wall else moments.text(at))
 
 
 def moments_of(schedule: Schedule, after: int) -> Iterator[int]:
-    """The moments of all slots later than `after`, in order."""
+    """The moments of all slots later than `after`, in order, up to the last there can be."""
+    return itertools.takewhile(lambda at: at <= moments.MAX, _unbounded(schedule, after))
+
+
+def _unbounded(schedule: Schedule, after: int) -> Iterator[int]:
+    """The same without that end: 9999 in a zone behind UTC ends in the year 10000."""
     if schedule.kind == CRON:
         yield from _cron_moments(schedule, _zone(schedule.tz), after)
     elif schedule.kind == EVERY:
@@ -98,7 +103,7 @@ def moments_of(schedule: Schedule, after: int) -> Iterator[int]:
         anchor_at = schedule.anchor_at or 0
         number = max(1, (after - anchor_at) // schedule.every_ms + 1)
         first_at = anchor_at + number * schedule.every_ms
-        yield from range(first_at, _CALENDAR_END, schedule.every_ms)
+        yield from itertools.count(first_at, schedule.every_ms)
     else:
         assert schedule.at is not None
         if schedule.at > after:
@@ -129,9 +134,9 @@ def _cron_moments(schedule: Schedule, zone: tzinfo, after: int) -> Iterator[int]
 
 def _start(zone: tzinfo, after: int) -> datetime:
     """The wall time to look from: in an hour that comes twice, all of it may still be to come."""
-    wall = _in(zone, after).replace(tzinfo=None, fold=0)
+    wall = moments.local(after, zone).replace(tzinfo=None, fold=0)
     first, second = _moments(wall, zone)
-    return wall - max(0, second - first) * _MS
+    return wall - max(0, second - first) * MS
 
 
 def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
@@ -158,29 +163,25 @@ def _moments(wall: datetime, zone: tzinfo) -> tuple[int, int]:
     They are the same for most; the second is later where the clock is set back, and earlier inside
     a gap, which lies between them.
     """
-    ms = (wall - _WALL_EPOCH) // _MS
+    ms = (wall - _WALL_EPOCH) // MS
     if zone is UTC:
         return ms, ms
     first, second = (wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     assert first is not None
     assert second is not None
-    return ms - first // _MS, ms - second // _MS
+    return ms - first // MS, ms - second // MS
 
 
 def _gap_end(zone: tzinfo, before: int, after: int) -> int:
     """The moment when the clock is set forward; it is later than `before` and not after `after`."""
-    offset = _in(zone, before).utcoffset()
+    offset = moments.local(before, zone).utcoffset()
     while after - before > 1:
         middle = (before + after) // 2
-        if _in(zone, middle).utcoffset() == offset:
+        if moments.local(middle, zone).utcoffset() == offset:
             before = middle
         else:
             after = middle
     return after
-
-
-def _in(zone: tzinfo, at: int) -> datetime:
-    return (_EPOCH + at * _MS).astimezone(zone)
 
 
 def _zone(name: str) -> tzinfo:
@@ -188,14 +189,9 @@ def _zone(name: str) -> tzinfo:
 
 
 def _wall_text(at: int, zone: tzinfo) -> str:
-    wall = _in(zone, at)
+    wall = moments.local(at, zone)
     shown = wall if wall.fold else wall.replace(tzinfo=None)
     return shown.isoformat(timespec="minutes")
-
-
-def moment_text(at: int) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    return (_WALL_EPOCH + at * _MS).isoformat(timespec="milliseconds") + "Z"
 
 
 # -------------------------------------------------------------------- is the schedule in order?

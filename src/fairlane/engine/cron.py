@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfoNotFoundError
 import msgspec
 
 from fairlane import jobs
-from fairlane.core import cron, leases, lifecycle
+from fairlane.core import cron, leases, lifecycle, moments
 from fairlane.core.cron import Decision, Definition, Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
@@ -209,7 +209,7 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
 
     def new_run(job: Job, slot: cron.Slot, trigger: str) -> Run:
         """A job that has moved to another zone may come to the same wall time once more."""
-        key = cron.moment_text(slot.at) if (job.id, slot.key) in taken else slot.key
+        key = moments.text(slot.at) if (job.id, slot.key) in taken else slot.key
         return _new_run(tx, job, cron.Slot(slot.at, key), trigger)
 
     runs: list[Run] = []
@@ -297,7 +297,7 @@ def _end_without_task(job: Job, run: Run, status: str, error: str, now: int) -> 
 
 def _end_at_once(job: Job, run: Run, status: str, error: str, now: int) -> None:
     run.status, run.error, run.finished_at = status, error, now
-    run.forget_at = now + job.definition.keep_days * _DAY_MS
+    run.forget_at = moments.later(now, job.definition.keep_days * _DAY_MS)
 
 
 def _submit(
@@ -389,7 +389,7 @@ def _end(tx: Transaction, run: Run, job: Job | None, change: Change, now: int) -
     run.started_at, run.finished_at, run.attempts = task.started_at, now, task.attempts
     run.error = None if change.error is None else cron.cut(change.error)
     run.summary = _summary(change.result)
-    run.forget_at = now + keep_days * _DAY_MS
+    run.forget_at = moments.later(now, keep_days * _DAY_MS)
     if job is not None:
         _count(tx, job, run)
 

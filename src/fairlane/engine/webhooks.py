@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import webhooks
+from fairlane.core import moments, webhooks
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, StoreMismatch
 from fairlane.core.webhooks import DELIVERED, DUE, EVERYBODY, GIVEN_UP, Delivery, Endpoint, Try
 from fairlane.engine.requests import (
@@ -66,7 +66,7 @@ def claim_deliveries(
                 attempt = row[4] + 1
                 held.append(OwedDelivery(row[0], row[1], row[2], row[3], attempt, row[5], secret))
         _give_up(tx, refused, now)
-        claims = [(one.id, now + request.hold_ms) for one in held]
+        claims = [(one.id, moments.later(now, request.hold_ms)) for one in held]
         tx.connection.change_rows("delivery_claim", claims)
         yield held
 
@@ -83,7 +83,7 @@ def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[Row]:
     targets = [webhooks.target(row[2], row[5]) for row in rows]
     ready, crowded = webhooks.choose(targets, request.limit, request.rooms, request.room)
     if len(rows) == LOOK_MAX and len(ready) < request.limit:
-        later = [(rows[number][0], now + DEFER_MS) for number in crowded]
+        later = [(rows[number][0], moments.later(now, DEFER_MS)) for number in crowded]
         tx.connection.change_rows("delivery_defer", later)
     return [rows[number] for number in ready]
 
@@ -118,7 +118,7 @@ def _settled(request: SettleDelivery, now: int) -> Row:
     wait_ms = request.retry_after_ms
     ending: Row = (DELIVERED if request.delivered else GIVEN_UP, now, error, now)
     if not request.delivered and wait_ms is not None:
-        ending = (DUE, now + wait_ms, error, None)
+        ending = (DUE, moments.later(now, wait_ms), error, None)
     return (request.id, *ending, request.status, webhooks.line(told))
 
 
@@ -173,7 +173,7 @@ def rotate_endpoint(tx: Transaction, requests: Sequence[RotateEndpoint], now: in
         if isinstance(found, FairlaneError):
             yield found
             continue
-        until = now + request.overlap_ms if request.overlap_ms else None
+        until = moments.later(now, request.overlap_ms) if request.overlap_ms else None
         before = found.secret if request.overlap_ms else None
         row = (request.id, now, until, tx.vault.seal(request.secret), before)
         tx.connection.change_rows("endpoint_rotate", [row])

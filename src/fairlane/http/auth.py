@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane import fields
+from fairlane.core import moments
 from fairlane.core.access import CALLER, NOT_LET_IN, TRUSTED, Caller, Token
 from fairlane.core.errors import Forbidden, Unauthenticated
 from fairlane.engine.node import Node
@@ -104,7 +105,7 @@ class Gate:
             raise Unauthenticated("this token is not valid")
         self._tokens.spend(caller)
         now = self._node.clock.now()
-        seed = Token(0, "", caller.name, "", "", now, expires_at=now + LOGIN_MS)
+        seed = Token(0, "", caller.name, "", "", now, expires_at=moments.later(now, LOGIN_MS))
         kept, text = new_token(msgspec.structs.replace(seed, parent=caller.token))
         await self._node.writer.ask(CreateToken(kept))
         cookie = f"{COOKIE}={text}; Max-Age={LOGIN_MS // 1000}; {_ATTRIBUTES}"

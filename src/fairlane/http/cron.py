@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from fairlane import fields, jobs, wire
-from fairlane.core import cron
+from fairlane.core import cron, moments
 from fairlane.core.access import Scope
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidRequest, NotFound
@@ -250,8 +249,7 @@ def _schedule(query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _local(at: int, zone: str) -> str:
-    local = datetime.fromtimestamp(at / 1000, UTC).astimezone(ZoneInfo(zone))
-    return local.isoformat(timespec="seconds")
+    return moments.local(at, ZoneInfo(zone)).isoformat(timespec="seconds")
 
 
 def _job(job: Job) -> dict[str, Any]:
