@@ -190,7 +190,7 @@ class HttpApp:
     def _find(self, scope: Scope, request: Request) -> dict[str, Route]:
         """What answers there, by method; nothing for a path that nobody knows."""
         path = scope["path"]
-        exact = self.routes.get(path)
+        exact = None if "{" in path else self.routes.get(path)  # or a caller could name a pattern
         # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
         if exact is not None and ("GET" in exact or scope["method"] not in _READS):
             return exact
