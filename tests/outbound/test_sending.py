@@ -345,6 +345,8 @@ async def test_a_header_that_could_forge_a_message_is_not_sent(name: str, value:
         ("1.5", None),
         ("\u0661", None),
         ("Fri, 99 Jan 2027 09:00:00 GMT", None),
+        (f"Fri, 15 Jan {'9' * 20} 09:00:00 GMT", None),
+        ("Fri, 31 Dec 9999 23:59:59 -1400", 24 * HOUR_MS),
     ],
 )
 def test_the_wait_that_is_asked_for_is_understood_and_bounded(

@@ -387,6 +387,7 @@ async def test_a_tab_that_is_busy_with_somebody_else_may_be_tried_again(
         ({"Retry-After": "999999999"}, 86_400_000),
         ({"Retry-After": "-1"}, None),
         ({"Retry-After": "soon"}, None),
+        ({"Retry-After": f"Sun, 08 Mar {'9' * 20} 12:00:00 GMT"}, None),
         ({}, None),
         (
             {

@@ -331,7 +331,7 @@ def asked_wait_ms(headers: Mapping[str, str], *, now: int) -> int | None:
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # the second for a year of very many digits
             return None
         wait_ms = _epoch_ms(moment) - now
     return min(max(wait_ms, 0), RETRY_AFTER_MS_MAX)

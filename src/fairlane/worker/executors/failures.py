@@ -83,7 +83,7 @@ def _until(value: str, headers: Mapping[str, str]) -> float | None:
 def _date(value: str | None) -> datetime | None:
     try:
         moment = parsedate_to_datetime(value or "")
-    except ValueError:
+    except (ValueError, OverflowError):  # the second for a year of very many digits
         return None
     # "-0000" gives a moment without a zone, which cannot be compared with one that has it.
     return moment if moment.tzinfo else None
