@@ -14,8 +14,9 @@ import pytest
 
 from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
+from fairlane.wire import DEPTH_MAX
 from tests.hostile import extremes
-from tests.hostile.extremes import MOMENTS, Attempt, Reader, Schema, attempts
+from tests.hostile.extremes import MOMENTS, OBJECTS, TEXTS, Attempt, Reader, Schema, attempts
 from tests.hostile.inside import Answer, Inside
 
 pytestmark = pytest.mark.slow
@@ -148,6 +149,7 @@ async def test_what_is_accepted_can_be_read_by_everybody(
     tasks: list[bytes] = []
     for name, bases in BASES.items():
         good = await accepted(inside, attempts(name, bases, *body_of(spec, name)))
+        assert len(good) >= len(bases), name
         if name == "POST /tasks":
             tasks = [one.body for one, _ in good]
         if name in READ_AFTER:
@@ -248,6 +250,37 @@ def _dealt(items: Sequence[str], hands: int) -> list[Sequence[str]]:
     return [items[number::hands] for number in range(hands)]
 
 
+async def test_what_handlers_return_can_be_read_or_fails_alone(inside: Inside) -> None:
+    """Handlers in this process are not held to the bounds of a request, but to what is readable."""
+    deep: list[Any] = []
+    for _ in range(DEPTH_MAX + 1):
+        deep = [deep]
+    usual = [one for one in (*OBJECTS, *TEXTS) if not isinstance(one, msgspec.Raw)]
+    results = [
+        *usual,
+        deep,
+        extremes.raw("nul"),
+        2**64,
+        10**4400,
+        float("nan"),
+        float("-inf"),
+        "\ud800",
+    ]
+    left = iter(results)
+    inside.app.handler("odd")(lambda _: next(left))
+    schedule = {"kind": "every", "everyMs": 1000}
+    job = {"name": "odd", "schedule": schedule, "task": {"handler": "odd"}, "overlap": "allow"}
+    made = await inside.ask("POST", "/cron/jobs", job)
+    ended = []
+    for _ in results:
+        run = (await inside.ask("POST", f"/cron/jobs/{made.json['id']}/run", {})).json
+        ended.append((await inside.ask("GET", f"/tasks/{run['taskId']}/wait?timeoutMs=20000")).json)
+    assert {task["state"] for task in ended} <= {"done", "failed"}
+    assert "nested deeper than 64 levels" in ended[len(usual)]["error"]
+    assert ended[-1]["error"].startswith("the handler's result is not JSON")
+    await Reader(inside).everything()
+
+
 # --- what is changed --------------------------------------------------------------------------
 
 
@@ -279,6 +312,7 @@ async def test_what_is_changed_to_an_extreme_can_be_read(
     ]
     await all_tried(inside, several(rotated, {}, body_of(spec, rotated[0])[0], spec))
     await reader.everything()
+    assert len(await ids_of(inside, "/templates", "templates")) == len(uses)
 
 
 def _named(name: str, base: Mapping[str, Any]) -> Attempt:
@@ -342,6 +376,7 @@ async def test_extremes_in_a_query_are_refused_or_answered(
         for one in methods.get("get", {}).get("parameters", ()):
             if one["in"] == "query" and "{" not in path and one["name"] != "follow":
                 await _all_asked(inside, path, one["name"], one["schema"])
+    assert (await inside.ask("GET", "/tasks?limit=1000")).json["count"] > len(MOMENTS)
 
 
 async def _all_asked(inside: Inside, path: str, name: str, schema: Schema) -> None:

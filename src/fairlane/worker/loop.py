@@ -21,7 +21,7 @@ import msgspec
 from fairlane import tracing
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
 from fairlane.tracing import Tracer
-from fairlane.wire import OUTPUT_CHARACTERS_MAX
+from fairlane.wire import DEPTH_MAX, OUTPUT_CHARACTERS_MAX, too_deep
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work
 from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
@@ -348,6 +348,7 @@ class Loop:
     async def _attempt(self, run: _Run, executor: Executor) -> None:
         try:
             result = await self._bounded(run, executor)
+            _refuse_too_deep(result)
         except asyncio.CancelledError:
             await self._give_back(run)
         except LeaseLost:
@@ -418,6 +419,13 @@ class Loop:
                 continue
             if over:
                 self.stop_runs((a.seq, a.token) for a in over)
+
+
+def _refuse_too_deep(result: Any) -> None:
+    """Raise `ExecutionFailed` for a result that some caller could not read."""
+    if too_deep(result):
+        problem = f"the result must not be nested deeper than {DEPTH_MAX} levels"
+        raise ExecutionFailed(problem, retryable=False)
 
 
 async def _repeated(

@@ -47,6 +47,9 @@ async def sleep(work: Work) -> Any:
 BUILTIN: Final[Mapping[str, Handler]] = {"echo": echo, "sleep": sleep}
 
 
+_decoder = msgspec.json.Decoder()
+
+
 class HandlerExecutor:
     """Runs handlers. The mapping is read at each run, so one registered later is found too."""
 
@@ -133,11 +136,12 @@ def _cancelled_from_outside() -> bool:
 
 
 def _json_able(result: Any) -> Any:
+    """Return the result if its JSON can be read again. Raise `ExecutionFailed` if not."""
     if result is None:
         return None
     try:
-        msgspec.json.encode(result)
-    except (TypeError, ValueError, RecursionError) as error:
+        _decoder.decode(msgspec.json.encode(result))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ExecutionFailed(
             failures.one_line(f"the handler's result is not JSON: {error}"), retryable=False
         ) from error
