@@ -21,6 +21,7 @@ from fairlane.core.retries import Backoff
 QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease ran out"
+UNREADABLE = "its stored request cannot be read: submit the task again"
 RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
 
 TOKENS_PER_SECOND = 1 << 20  # a token stays below 2**53, which every JSON parser reads exactly

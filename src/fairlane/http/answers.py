@@ -159,9 +159,12 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
+    """A response. `undo` takes back what was done for it when it cannot be written or sent."""
+
     status: int
     shape: Any
     headers: Mapping[str, str] | None = None
+    undo: Callable[[], None] | None = None
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -198,6 +201,19 @@ def refusal(problem: FairlaneError) -> Answer:
     if problem.code == "unauthenticated":
         headers = {"WWW-Authenticate": "Bearer"}
     return Answer(STATUS.get(problem.code, 500), wire.error(problem), headers)
+
+
+def encoded(answer: Answer) -> Answer:
+    """Return the response with its body as bytes. Raise what the encoder raises, after `undo`."""
+    if isinstance(answer.shape, Raw):
+        return answer
+    try:
+        body = Raw(wire.encode(answer.shape), "application/json")
+    except BaseException:
+        if answer.undo is not None:
+            answer.undo()
+        raise
+    return Answer(answer.status, body, answer.headers, answer.undo)
 
 
 async def send_answer(send: Send, answer: Answer) -> None:

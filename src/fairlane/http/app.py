@@ -23,6 +23,7 @@ from fairlane.http.answers import (
     Scope,
     Send,
     Stream,
+    encoded,
     refusal,
     send_answer,
     send_stream,
@@ -127,7 +128,7 @@ class HttpApp:
             with tracer.within(request.header(b"traceparent")):
                 answer = await self._answer(scope, request)
         if isinstance(answer, Answer):
-            await send_answer(send, answer)
+            await _send(send, answer)
             return
         try:
             with self._streams.place(scope, request.caller):
@@ -157,10 +158,14 @@ class HttpApp:
                 return _not_allowed(scope, methods)
             if not route.open:
                 await self.gate.admit(scope, request, route)
-            if not route.waits:
-                return await route.handler(request)
-            with self._waits.place(scope, request.caller):
-                return await route.handler(request)
+            waits = (
+                self._waits.place(scope, request.caller)
+                if route.waits
+                else contextlib.nullcontext()
+            )
+            with waits:
+                answer = await route.handler(request)
+            return encoded(answer) if isinstance(answer, Answer) else answer
         except FairlaneError as error:
             note_denied(self._node.audit, scope, request, error)
             return refusal(error)
@@ -225,6 +230,15 @@ class HttpApp:
         if self._described is None:
             self._described = Raw(wire.encode(openapi.document(self.routes)), openapi.JSON)
         return Answer(200, self._described)
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    try:
+        await send_answer(send, answer)
+    except BaseException:
+        if answer.undo is not None:
+            answer.undo()
+        raise
 
 
 def _not_allowed(scope: Scope, methods: dict[str, Route]) -> Answer:

@@ -1,13 +1,16 @@
 """Routes of leases: external workers take tasks, say how far they are, and report.
 
 A lease's id holds its fencing token, so a report under an old one is answered `lease_lost` and
-changes nothing. The trap: whoever waits here may be gone before there is anything to give. Then
-what was granted goes back at once, so that nobody holds a lease that nobody has received.
+changes nothing. The trap: a caller may be gone before there is anything to give, and a response
+may be impossible to write. Then what was granted goes back at once and costs no attempt, so that
+nobody holds a lease that nobody has received.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,11 +20,14 @@ from fairlane import fields, wire
 from fairlane.bodies import KINDS
 from fairlane.core.access import Scope
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
+from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.requests import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
 from fairlane.http.answers import Answer, Request, Route, Routes
+
+log = logging.getLogger("fairlane.http")
 
 LIMIT_MAX: Final = 1000
 WAIT_MS_MAX: Final = 60_000
@@ -113,13 +119,26 @@ class Leases:
                 "the server is stopping; lease from another one or try again later",
                 retry_after_ms=1000,
             )
-        grants = await self._granted(request, wanted)
-        if body.wait_ms:
-            await self._check_again(request, grants)
-        shapes = [self._shape(grant) for grant in grants]
+        gone = asyncio.ensure_future(request.closed())
+        try:
+            grants = await self._granted(gone, wanted)
+            undo = functools.partial(self._node.writer.give_back, grants)
+            try:
+                if body.wait_ms:  # the token may have been revoked during the wait
+                    await self._node.tokens.require(request.caller)
+                shapes = self._shapes(grants)
+            except BaseException:
+                undo()
+                raise
+            if gone.done():
+                undo()
+                shapes = []
+        finally:
+            gone.cancel()
         now = grants[0].at if grants else self._node.engine.moment()
         told = {"now": wire.moment(now), "granted": len(shapes)}
-        return Answer(200, {**_VERSION, **told, "leases": shapes, "count": len(shapes)})
+        shape = {**_VERSION, **told, "leases": shapes, "count": len(shapes)}
+        return Answer(200, shape, undo=undo)
 
     async def withdraw(self, request: Request) -> Answer:
         body: WithdrawBody = await _decoded(request, _withdraw_decoder)
@@ -185,10 +204,9 @@ class Leases:
                 hint = nearest(name, lanes)
                 raise InvalidRequest(f"field 'lanes': '{name[:64]}' is no lane of the policy{hint}")
 
-    async def _granted(self, request: Request, wanted: Lease) -> Sequence[Grant]:
+    async def _granted(self, gone: asyncio.Future[None], wanted: Lease) -> Sequence[Grant]:
         """What the writer grants; nothing, and nothing kept, when the caller goes before that."""
         asking = asyncio.ensure_future(self._node.writer.ask(wanted))
-        gone = asyncio.ensure_future(request.closed())
         taken: Sequence[Grant] = ()
         self._node.lease_waits += 1
         try:
@@ -198,18 +216,9 @@ class Leases:
             return taken
         finally:
             self._node.lease_waits -= 1
-            gone.cancel()
             # One that is not over yet gives back itself what it may still be granted.
             if not asking.cancel() and not taken and not asking.exception():
                 self._node.writer.give_back(asking.result())
-
-    async def _check_again(self, request: Request, grants: Sequence[Grant]) -> None:
-        """Nothing is given to who was let in before the wait and would not be now."""
-        try:
-            await self._node.tokens.require(request.caller)
-        except BaseException:
-            self._node.writer.give_back(grants)
-            raise
 
     async def _report(
         self, request: Request, decoder: msgspec.json.Decoder[Any]
@@ -229,6 +238,18 @@ class Leases:
             return key
         agent = await self._node.views.read(self._node.views.agent_of, key[0])
         return key if request.caller.owns(agent) else (_NO_TASK, key[1])
+
+    def _shapes(self, grants: Sequence[Grant]) -> list[dict[str, Any]]:
+        """Return the leases that can be shown. A task whose request is damaged fails, alone."""
+        shapes = []
+        for grant in grants:
+            try:
+                shapes.append(self._shape(grant))
+            except Exception:
+                log.exception("task %s cannot be leased", grant.task.id)
+                key = grant.task.seq, grant.task.token
+                self._node.writer.tell(Fail(*key, UNREADABLE, retryable=False, begun=True))
+        return shapes
 
     def _shape(self, grant: Grant) -> dict[str, Any]:
         timeout_ms = self._node.policy.kinds[grant.task.kind].timeout_ms

@@ -9,6 +9,8 @@ lease is over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -25,6 +27,8 @@ from fairlane.core.errors import (
 from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
 from fairlane.worker.executors.base import Work
 from fairlane.worker.source import Assignment
+
+log = logging.getLogger("fairlane.worker")
 
 WAIT_MS: Final = 30_000
 WITHDRAW_SECONDS: Final = 2.0
@@ -78,7 +82,19 @@ class RemoteSource:
         if poll.cancelled():
             return []
         answer = await _told(poll)
-        return [_assignment(shape) for shape in answer["leases"]]
+        return await self._assignments(answer["leases"])
+
+    async def _assignments(self, leases: Sequence[Shape]) -> list[Assignment]:
+        """Return what this worker understands; a lease that it does not goes back, alone."""
+        found = []
+        for shape in leases:
+            try:
+                found.append(_assignment(shape))
+            except Exception:
+                log.exception("lease %s cannot be understood", shape.get("leaseId"))
+                with contextlib.suppress(FairlaneError):
+                    await self._client.release_lease(str(shape.get("leaseId")))
+        return found
 
     def withdraw(self) -> None:
         if self._polls and (self._withdrawing is None or self._withdrawing.done()):

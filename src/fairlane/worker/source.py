@@ -6,6 +6,7 @@ are the same code.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
@@ -13,6 +14,7 @@ import msgspec
 
 from fairlane import wire
 from fairlane.core.errors import LeaseLost
+from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine.requests import (
@@ -27,6 +29,8 @@ from fairlane.engine.requests import (
 )
 from fairlane.engine.writer import Writer
 from fairlane.worker.executors.base import Work
+
+log = logging.getLogger("fairlane.worker")
 
 LEASE_MS: Final = 15_000
 RENEW_SECONDS: Final = 5.0
@@ -94,8 +98,25 @@ class EngineSource:
             started=started,
         )
         grants: list[Grant] = await self._writer.ask(request)
+        try:
+            return self._assignments(grants)
+        except BaseException:
+            self._writer.give_back(grants)
+            raise
+
+    def _assignments(self, grants: Sequence[Grant]) -> list[Assignment]:
+        """Return what can be run. A task whose request is damaged fails, alone."""
         kinds = self._policy().kinds
-        return [_assignment(grant, kinds[grant.task.kind].timeout_ms) for grant in grants]
+        found = []
+        for grant in grants:
+            try:
+                found.append(_assignment(grant, kinds[grant.task.kind].timeout_ms))
+            except Exception:
+                log.exception("task %s cannot be run", grant.task.id)
+                self._writer.tell(
+                    Fail(grant.task.seq, grant.task.token, UNREADABLE, retryable=False)
+                )
+        return found
 
     def withdraw(self) -> None:
         self._writer.withdraw(self.worker)
@@ -132,7 +153,7 @@ class EngineSource:
 def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
     """What the worker is told. A timeout of the task's own goes before that of its kind."""
     task = grant.task
-    request: dict[str, Any] = msgspec.json.decode(grant.body)
+    request = msgspec.json.decode(grant.body, type=dict[str, Any])
     work = Work(
         task_id=task.id,
         agent=task.agent,
