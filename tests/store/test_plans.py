@@ -64,7 +64,7 @@ LISTS = {
 
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
-POSTGRES_ONLY = {"moment"}
+POSTGRES_ONLY = {"moment", "moment_limited", "writer_begin", "holder_end"}
 
 
 def spellings(connection: Any, statement: Statement) -> Iterator[str]:
@@ -213,7 +213,7 @@ INTEGERS = {
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
-    *("pid", "started_at", "draining"),
+    *("pid", "started_at", "draining", "silent_ms", "old_ms"),
 }
 
 TEXTS = {"session_list": {"after"}, "node_save": {"version"}}  # where such a name stands for a text

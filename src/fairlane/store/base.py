@@ -123,7 +123,9 @@ class Store(Protocol):
 
     def writer(self) -> Connection: ...
 
-    def reader(self) -> Connection: ...
+    def reader(self, *, seconds: float = ...) -> Connection:
+        """Open a connection for reads; one answer that takes longer than `seconds` is a loss."""
+        ...
 
     def version(self) -> int:
         """The schema's number, 0 where there is none yet."""
@@ -143,4 +145,7 @@ class GuardFailed(Exception):
 
 
 class ConnectionLost(Exception):
-    """The database went away. The outcome of a commit under way is unknown."""
+    """The database cannot do its work now: it is away, hung, read-only, full, locked.
+
+    The outcome of a commit under way is unknown.
+    """

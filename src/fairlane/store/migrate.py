@@ -6,6 +6,7 @@ kill at any statement leaves the old schema. A schema newer than this program is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib import resources
 from typing import Final, Protocol
@@ -65,22 +66,26 @@ def files() -> list[tuple[int, str]]:
     return sorted(found)
 
 
+@functools.cache
+def newest() -> int:
+    """The number of the schema that this program was made for."""
+    return files()[-1][0]
+
+
 def migrate(schema: Schema) -> None:
-    known = files()
-    newest = known[-1][0]
     schema.begin()
     try:
         version = schema.version()
-        if version > newest:
+        if version > newest():
             raise StoreMismatch(
                 f"the store was made by a newer fairlane (schema {version}, this one knows "
-                f"{newest}); upgrade fairlane"
+                f"{newest()}); upgrade fairlane"
             )
-        for number, text in known:
+        for number, text in files():
             if number > version:
                 for statement in statements(text, schema.dialect):
                     schema.run(statement)
-        schema.commit(newest)
+        schema.commit(newest())
     except BaseException:
         schema.rollback()
         raise

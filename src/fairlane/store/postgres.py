@@ -3,12 +3,19 @@
 There is one writer at a time here too: each write transaction begins by locking the scheduler's
 row, and reads the database's own clock in the same round trip, so that nodes with different clocks
 agree about leases and deadlines. Statements are sent without waiting for their answers wherever
-the next one does not need them. Time-outs make a frozen holder of the lock lose it.
+the next one does not need them.
+
+A node that goes silent while it holds the lock must not stop the others. Three things see to that,
+in this order: the holder's own session ends when it idles (`_IDLE_MS`); whoever waits for the lock
+ends sessions that hold it and have been silent for longer (`_SILENT_MS`), which also reaches a
+session that hangs in the middle of a message; and a transaction that does go on but takes too long
+ends by its own limits before a waiter ends it (`_OLD_MS`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, LiteralString
@@ -30,20 +37,43 @@ from fairlane.store.base import (
     page_of,
     row_bytes,
 )
+from fairlane.store.losses import first_line, raise_lost
+from fairlane.store.patience import PatientConnection
 from fairlane.store.vault import Vault
 
+log = logging.getLogger("fairlane.store")
+
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
+# The holder's limits come before the waiters': see above.
+_LOCK_MS: Final = 1000  # a waiter looks at who holds the lock, and queues again
+_IDLE_MS: Final = 2500
+_SILENT_MS: Final = 3000
+_STATEMENT_MS: Final = 10_000
+_TRANSACTION_MS: Final = 15_000  # counts from the moment when the lock is held
+_OLD_MS: Final = 18_000  # counts from BEGIN, which is at most _LOCK_MS before that
+TRANSACTION_TIMEOUT_FROM = 170_000  # the first release that has one
+_CHECK_FROM: Final = 140_000  # the first release that looks whether its client is still there
+_CHECK_MS: Final = 1000
+_READ_MS: Final = 30_000
+
+# How long one answer may take before the database counts as hung.
+_BEGIN_SECONDS: Final = 3.0  # more than `_LOCK_MS`, and nothing else in it takes time
+_STATEMENT_SECONDS: Final = 12.0
+READ_SECONDS: Final = 8.0
+_BELL_SECONDS: Final = 5.0
+_MIGRATION_SECONDS: Final = 600.0
+
+# A link that is dead is noticed by the server too.
+_LINK: Final = (
+    "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 "
+    "-c tcp_user_timeout=5000"
+)
 _WRITER: Final = (
-    "-c statement_timeout=15000 -c lock_timeout=15000 "
-    "-c idle_in_transaction_session_timeout=5000 -c synchronous_commit=on"
+    f"-c statement_timeout={_STATEMENT_MS} -c lock_timeout={_LOCK_MS} "
+    f"-c idle_in_transaction_session_timeout={_IDLE_MS} -c synchronous_commit=on {_LINK}"
 )
-_READER: Final = "-c statement_timeout=30000 -c default_transaction_read_only=on"
-_TRANSACTION_MS: Final = 15_000  # PostgreSQL 17 and newer: a bound for whole transactions too
-_LOSSES: Final = (
-    psycopg.OperationalError,
-    psycopg.errors.IdleInTransactionSessionTimeout,
-    psycopg.errors.TransactionTimeout,
-)
+_READER: Final = f"-c statement_timeout={_READ_MS} -c default_transaction_read_only=on {_LINK}"
+_MIGRATOR: Final = f"-c idle_in_transaction_session_timeout=60000 {_LINK}"
 _PAGE_CURSOR: Final = "fairlane_page"
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
@@ -59,8 +89,11 @@ _DEFAULTS: Final = {
 
 
 class PostgresConnection:
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    def __init__(self, connection: PatientConnection) -> None:
         self._connection = connection
+        self._moment: tuple[str, dict[str, Any]] = ("moment", {})
+        if connection.info.server_version >= TRANSACTION_TIMEOUT_FROM:
+            self._moment = ("moment_limited", {"limit": str(_TRANSACTION_MS)})
         self._statements = queries.load(queries.POSTGRES)
         self._spelled: dict[tuple[Any, ...], str] = {}
         self._pipeline: contextlib.ExitStack | None = None
@@ -77,8 +110,8 @@ class PostgresConnection:
             with self._connection.cursor(_PAGE_CURSOR) as cursor:
                 cursor.execute(text, bindings)
                 return page_of(_in_parts(cursor, bytes_max), limit, bytes_max)
-        except _LOSSES as error:
-            raise ConnectionLost(_first_line(error)) from error
+        except psycopg.Error as error:
+            raise_lost(error)
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
         if not rows:
@@ -92,22 +125,49 @@ class PostgresConnection:
             self._guarded.append((name, cursor, len(rows)))
 
     def begin(self) -> Row:
+        self._connection.patience = _BEGIN_SECONDS
+        try:
+            row = self._begin()
+        except psycopg.errors.LockNotAvailable as error:
+            self.rollback()
+            self._end_silent_holders()
+            raise ConnectionLost("another node holds the lock and does not let go") from error
+        except psycopg.Error as error:
+            raise_lost(error)
+        self._connection.patience = _STATEMENT_SECONDS
+        return row
+
+    def _begin(self) -> Row:
         self._guarded = []
         self._pipeline = contextlib.ExitStack()
+        self._pipe = self._pipeline.enter_context(self._connection.pipeline())
+        self._connection.execute("BEGIN")
+        lock = self._connection.execute(self._scalar_text("scheduler_lock", {}, {}))
+        name, values = self._moment
+        moment = self._connection.execute(self._scalar_text(name, values, {}), values)
+        self._pipe.sync()
+        return (*lock.fetchall()[0], *moment.fetchall()[0][:1])
+
+    def _end_silent_holders(self) -> None:
+        """End the sessions of our own that hold the lock and do nothing with it, or for too long.
+
+        Only writers wear the badge (`writer_begin`), whatever application name the operator gave
+        them, and only one that has asked for the lock has the table locked in this mode.
+        """
+        values = {"silent_ms": _SILENT_MS, "old_ms": _OLD_MS}
+        text = self._scalar_text("holder_end", values, {})
         try:
-            self._pipe = self._pipeline.enter_context(self._connection.pipeline())
+            found = self._connection.execute(text, values, prepare=False).fetchall()
         except psycopg.Error as error:
-            raise ConnectionLost(_first_line(error)) from error
-        self._execute("BEGIN", None)
-        lock = self._execute(self._scalar_text("scheduler_lock", {}, {}), None)
-        moment = self._execute(self._scalar_text("moment", {}, {}), None)
-        return (*self._fetch(lock)[0], *self._fetch(moment)[0])
+            raise_lost(error)
+        for pid, silent_ms, _ in found:
+            log.warning("ended session %d, which held the lock, silent for %d ms", pid, silent_ms)
 
     def commit(self) -> None:
         try:
             self._pipe.sync()
-        except _LOSSES as error:
-            raise ConnectionLost(_first_line(error)) from error
+        except psycopg.Error as error:
+            raise_lost(error)
         for name, cursor, count in self._guarded:
             if cursor.rowcount != count:
                 raise GuardFailed(f"{name} missed a row: {cursor.rowcount} of {count}")
@@ -143,13 +203,13 @@ class PostgresConnection:
             try:
                 pipeline.close()
             except psycopg.Error as error:
-                raise ConnectionLost(_first_line(error)) from error
+                raise ConnectionLost(first_line(error)) from error
 
     def _execute(self, text: str, values: Any) -> psycopg.Cursor[Row]:
         try:
             return self._connection.execute(text, values)
-        except _LOSSES as error:
-            raise ConnectionLost(_first_line(error)) from error
+        except psycopg.Error as error:
+            raise_lost(error)
 
     def _fetch(self, cursor: psycopg.Cursor[Row]) -> list[Row]:
         try:
@@ -158,8 +218,8 @@ class PostgresConnection:
             if self._pipeline is not None and cursor.pgresult is None:
                 self._pipe.sync()
             return cursor.fetchall()
-        except _LOSSES as error:
-            raise ConnectionLost(_first_line(error)) from error
+        except psycopg.Error as error:
+            raise_lost(error)
 
     def _execute_rows(
         self, name: str, rows: Sequence[Row], values: dict[str, Any]
@@ -226,11 +286,14 @@ class PostgresStore:
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
+        """Look first, which takes no lock and has an answer soon; to migrate may take its time."""
         try:
-            with self.connect("", autocommit=False) as connection:
+            if self.version() == migrate.newest():
+                return
+            with self.connect(_MIGRATOR, _MIGRATION_SECONDS, autocommit=False) as connection:
                 migrate.migrate(PostgresSchema(connection))
-        except psycopg.OperationalError as error:
-            raise ConnectionLost(_first_line(error)) from None
+        except psycopg.Error as error:
+            raise_lost(error)
 
     def claim(self) -> None:
         """Any number of nodes may serve; there is nothing to claim."""
@@ -243,17 +306,29 @@ class PostgresStore:
             self._bell.ring()
 
     def writer(self) -> Connection:
-        connection = self.connect(_WRITER, autocommit=True)
-        if connection.info.server_version >= 170000:
-            try:
-                connection.execute(f"SET transaction_timeout = {_TRANSACTION_MS}")
-            except psycopg.OperationalError as error:
-                connection.close()
-                raise ConnectionLost(_first_line(error)) from None
-        return PostgresConnection(connection)
+        connection = self._checked(self.connect(_WRITER, _BEGIN_SECONDS, autocommit=True))
+        found = PostgresConnection(connection)
+        try:
+            found.run("writer_begin")
+        except ConnectionLost:
+            found.close()
+            raise
+        return found
 
-    def reader(self) -> Connection:
-        return PostgresConnection(self.connect(_READER, autocommit=True))
+    def reader(self, *, seconds: float = READ_SECONDS) -> Connection:
+        return PostgresConnection(self._checked(self.connect(_READER, seconds, autocommit=True)))
+
+    def _checked(self, connection: PatientConnection) -> PatientConnection:
+        """Let the server look whether its client is still there while a statement runs."""
+        if connection.info.server_version >= _CHECK_FROM:
+            try:
+                connection.execute(f"SET client_connection_check_interval = {_CHECK_MS}")
+            except psycopg.Error as error:
+                if isinstance(error, psycopg.errors.InvalidParameterValue):
+                    return connection  # the server's system cannot do it
+                connection.close()
+                raise_lost(error)
+        return connection
 
     def version(self) -> int:
         if self._value("SELECT to_regclass('schema_version') IS NOT NULL"):
@@ -268,8 +343,11 @@ class PostgresStore:
         return []
 
     def _value(self, query: LiteralString) -> Any:
-        with self.connect(_READER, autocommit=True) as connection:
-            row = connection.execute(query).fetchone()
+        try:
+            with self.connect(_READER, READ_SECONDS, autocommit=True) as connection:
+                row = connection.execute(query).fetchone()
+        except psycopg.Error as error:
+            raise_lost(error)
         return row[0] if row else None
 
     def close(self) -> None:
@@ -278,10 +356,13 @@ class PostgresStore:
             self._bell.close()
             self._bell = None
 
-    def connect(self, options: str, *, autocommit: bool) -> psycopg.Connection[Row]:
+    def connect(
+        self, options: str, seconds: float = READ_SECONDS, *, autocommit: bool
+    ) -> PatientConnection:
+        """Open a connection on which no answer may take longer than `seconds`."""
         ours = {name: value for name, value in _DEFAULTS.items() if name not in self._said}
         try:
-            return psycopg.connect(
+            connection = PatientConnection.connect(
                 self.url,
                 autocommit=autocommit,
                 options=f"{self._said.get('options', '')} {options}".strip(),
@@ -290,7 +371,9 @@ class PostgresStore:
         except psycopg.ProgrammingError as error:
             raise OperatorError(f"the store's address is not understood: {error}") from None
         except psycopg.OperationalError as error:
-            raise ConnectionLost(_first_line(error)) from None
+            raise ConnectionLost(first_line(error)) from None
+        connection.patience = seconds
+        return connection
 
 
 class _Bell:
@@ -316,15 +399,15 @@ class _Bell:
         self._closed.set()
         self._rung.set()
 
-    def _keep(self, task: Callable[[psycopg.Connection[Row]], None]) -> None:
+    def _keep(self, task: Callable[[PatientConnection], None]) -> None:
         while not self._closed.is_set():
             try:
-                with self._store.connect("", autocommit=True) as connection:
+                with self._store.connect(_LINK, _BELL_SECONDS, autocommit=True) as connection:
                     task(connection)
             except (ConnectionLost, psycopg.Error):
                 self._closed.wait(_BELL_PAUSE_SECONDS)
 
-    def _send(self, connection: psycopg.Connection[Row]) -> None:
+    def _send(self, connection: PatientConnection) -> None:
         self._sender_pid = connection.info.backend_pid
         while not self._closed.is_set():
             self._rung.wait()
@@ -332,12 +415,15 @@ class _Bell:
             connection.execute("NOTIFY fairlane")
             self._closed.wait(_RING_PAUSE_SECONDS)
 
-    def _hear(self, connection: psycopg.Connection[Row]) -> None:
+    def _hear(self, connection: PatientConnection) -> None:
         connection.execute("LISTEN fairlane")
         while not self._closed.is_set():
             for notice in connection.notifies(timeout=_BELL_PAUSE_SECONDS, stop_after=1):
                 if notice.pid != self._sender_pid:
                     self._heard()
+                break
+            else:
+                connection.execute("SELECT 1")  # nothing to hear, or a link that passes nothing on
 
 
 def _said(url: str) -> dict[str, str]:
@@ -345,10 +431,6 @@ def _said(url: str) -> dict[str, str]:
     defaults = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
     said = {name.decode(): value.decode() for name, value in defaults.items() if value}
     return said | {name: str(value) for name, value in conninfo_to_dict(url).items()}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class PostgresSchema:

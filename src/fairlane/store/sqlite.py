@@ -23,16 +23,22 @@ from fairlane.store.vault import Vault
 SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
 _CHUNK_MAX: Final = 256
-_BUSY_MS: Final = 10_000
+_BUSY_MS: Final = 5_000  # a caller has an answer within 10 s, whoever has locked the file
 _WRITER_CACHE_KIB: Final = 48_000
 _READER_CACHE_KIB: Final = 8_000
 _CHECKPOINT_PAGES: Final = 4000
+# What says that the store cannot do its work now; the request is not the reason.
 _TROUBLE: Final = (
     apsw.IOError,
     apsw.FullError,
     apsw.BusyError,
+    apsw.LockedError,
     apsw.CantOpenError,
     apsw.ReadOnlyError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,  # the locks of the log beside the file
+    apsw.NoMemError,
+    MemoryError,
 )
 
 
@@ -232,7 +238,7 @@ class SqliteStore:
     def writer(self) -> Connection:
         return self._connect(readonly=False)
 
-    def reader(self) -> Connection:
+    def reader(self, *, seconds: float = 0.0) -> Connection:  # noqa: ARG002 - nothing answers late
         return self._connect(readonly=True)
 
     def _connect(self, *, readonly: bool) -> Connection:

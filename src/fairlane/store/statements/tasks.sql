@@ -12,6 +12,31 @@ FROM scheduler WHERE id = 1 FOR UPDATE
 -- name: moment @postgres
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
+-- The same behind the lock, from where on the transaction's time is limited.
+-- name: moment_limited @postgres
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+  set_config('transaction_timeout', :limit::text, true)
+
+-- The badge of every session that writes: an advisory lock that all of them share.
+-- name: writer_begin @postgres
+SELECT pg_advisory_lock_shared(1717660018, 1)
+
+-- name: holder_end @postgres
+SELECT a.pid,
+  (extract(epoch FROM clock_timestamp() - greatest(a.query_start, a.state_change)) * 1000)::bigint,
+  pg_terminate_backend(a.pid)
+FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.usename = session_user AND a.pid <> pg_backend_pid()
+  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.locktype = 'advisory'
+    AND l.classid = 1717660018::oid AND l.objid = 1::oid AND l.objsubid = 2)
+  AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.locktype = 'relation'
+    AND l.relation = 'scheduler'::regclass AND l.mode IN ('RowShareLock', 'RowExclusiveLock'))
+  AND (
+    (a.wait_event_type = 'Client' AND greatest(a.query_start, a.state_change)
+      < clock_timestamp() - :silent_ms * interval '1 millisecond')
+    OR a.xact_start < clock_timestamp() - :old_ms * interval '1 millisecond'
+  )
+
 -- name: scheduler_save
 UPDATE scheduler SET last_seq = :last_seq, last_token = :last_token, last_line = :last_line,
   last_event = :last_event, open_edges = :open_edges, unsettled = :unsettled WHERE id = 1

@@ -1,0 +1,54 @@
+"""Which errors of PostgreSQL mean that the store cannot do its work now.
+
+A request cannot cause any of these: its values are parameters of fixed statements. So whatever the
+database says with one of these codes is about the database (it stops, recovers, is read-only, has
+no room, is not the one that it should be), and the same request may work later. All other errors
+are about the statement or its values; they are defects and are raised as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+import psycopg
+
+from fairlane.store.base import ConnectionLost
+
+# SQLSTATE, or the two characters of its class; Appendix A of PostgreSQL's manual has them all.
+UNAVAILABLE: Final[Mapping[str, str]] = {
+    "08": "the connection failed",
+    "25006": "the database is read-only: a standby, or the wrong side of a failover",
+    "25P02": "an earlier statement of the transaction failed",
+    "25P03": "the transaction was idle for too long",
+    "25P04": "the transaction took too long",
+    "28": "the login is refused: roles and passwords may differ after a failover",
+    "3D000": "the database does not exist",
+    "3F000": "the schema does not exist",
+    "40": "the transaction was rolled back: a deadlock or a conflict",
+    "42501": "the role lacks a privilege: grants may differ after a failover",
+    "42P01": "a table does not exist: this is another database, or it is being restored",
+    "53": "no room: disk, memory or connections",
+    "55": "something is locked or not in the state for it",
+    "57": "an operator or a time-out intervened: shutdown, recovery, cancelled statement",
+    "58": "the database's system failed: an I/O error, a lost file",
+}
+
+
+def is_loss(error: psycopg.Error) -> bool:
+    """Return whether the database is unavailable, as opposed to a statement that is wrong."""
+    state = error.sqlstate
+    if state is None:  # libpq or the driver noticed it, not the server
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state in UNAVAILABLE or state[:2] in UNAVAILABLE
+
+
+def raise_lost(error: psycopg.Error) -> NoReturn:
+    """Raise `ConnectionLost` if the database is unavailable, else the error itself."""
+    if is_loss(error):
+        raise ConnectionLost(first_line(error)) from error
+    raise error
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
