@@ -9,6 +9,7 @@ token: who does not have a valid one learns nothing about those there are.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -17,12 +18,13 @@ import msgspec
 from fairlane import fields
 from fairlane.core import moments
 from fairlane.core.access import CALLER, NOT_LET_IN, TRUSTED, Caller, Token
-from fairlane.core.errors import Forbidden, Unauthenticated
+from fairlane.core.errors import Forbidden, StoreUnavailable, Unauthenticated
 from fairlane.engine.node import Node
 from fairlane.engine.requests import CreateToken, RevokeToken
 from fairlane.engine.tokens import LOGIN_MS, new_token
 from fairlane.http.answers import Answer, Request, Route, Routes, Scope
 
+AWAY_SECONDS: Final = 1.0  # between two looks whether the store is back
 COOKIE: Final = "fairlane_login"
 STREAM_LATE_SECONDS: Final = 0.1
 _ATTRIBUTES: Final = "HttpOnly; SameSite=Strict; Path=/"
@@ -68,14 +70,23 @@ class Gate:
     ) -> AsyncIterator[bytes]:
         """What is streamed ends with the token that it was asked with.
 
-        Streams have many pieces, and each look at the store takes the event loop's time.
+        Streams have many pieces, and each look at the store takes the event loop's time. While the
+        store cannot say whether the token is still valid, only heartbeats pass.
         """
         async for piece in pieces:
             if CALLER not in scope:
-                await self._tokens.refresh(STREAM_LATE_SECONDS)
+                while not await self._asked(heartbeat=piece.startswith(b":")):  # noqa: ASYNC110 - nothing announces it
+                    await asyncio.sleep(AWAY_SECONDS)
                 if not self._holds(request.caller):
                     return
             yield piece
+
+    async def _asked(self, *, heartbeat: bool) -> bool:
+        try:
+            await self._tokens.refresh(STREAM_LATE_SECONDS)
+        except StoreUnavailable:
+            return heartbeat
+        return True
 
     def _holds(self, caller: Caller) -> bool:
         return not self.required if caller is TRUSTED else self._tokens.holds(caller)

@@ -4,27 +4,30 @@ A stream reads the log in order of its numbers and never skips one, so a client 
 with the number of the last event it saw misses nothing and sees nothing twice. Streams wait for
 the node's bell; on a shared store they also look by themselves now and then. What they read, and
 its encoding, is done by the node's feed in bounded steps, away from the event loop and from the
-connections of other reads.
+connections of other reads. While the store cannot be read a stream stays open, with heartbeats,
+and goes on where it was when the store is back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from fairlane import wire
 from fairlane.core import events, lifecycle
 from fairlane.core.access import Scope
-from fairlane.core.errors import Draining, InvalidRequest
+from fairlane.core.errors import Draining, InvalidRequest, StoreUnavailable
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.pages import PAGE_BYTES_MAX, Page
 from fairlane.engine.views import EventFilter, EventView, Piece
 from fairlane.http.answers import Answer, Request, Route, Routes, Stream, page_limit, whole_number
+
+T = TypeVar("T")
 
 HEARTBEAT_SECONDS: Final = 15.0
 # How many numbers one look covers: a filter that fits nothing must not make a look long.
@@ -32,6 +35,7 @@ WINDOW: Final = 5000
 # What one step of a stream reads and encodes at most; a single event may be larger.
 STEP: Final = 200
 STEP_BYTES: Final = 128 * 1024
+AWAY_SECONDS: Final = 1.0
 PULSE_SECONDS: Final = 1.0  # between two of them, however much happens
 _HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
@@ -85,9 +89,9 @@ class Events:
         after = _after(request, query)
         if request.wants_json():
             return await self._page(wanted, after or 0, query)
-        if after is None:
-            after = await self._feed.read(self._views.last_event)
-        return Stream(_until_stopped(self._follow(wanted, after)))
+        last = await self._feed.read(self._views.last_event)
+        begin = last if after is None else min(after, last)
+        return Stream(_until_stopped(self._follow(wanted, begin)))
 
     async def pulse(self, request: Request) -> Stream:
         """That something has happened, seldom enough to be cheap however much happens."""
@@ -153,7 +157,6 @@ class Events:
         return Step(b"".join(_sse(one) for one in found), after, last)
 
     async def _follow(self, wanted: EventFilter, after: int) -> AsyncIterator[bytes]:
-        after = min(after, await self._feed.read(self._views.last_event))
         late = True
         with self._node.follow() as waiter:
             # An id without data: who is cut off before the first event comes back to this place.
@@ -161,12 +164,15 @@ class Events:
             while True:
                 # Asked first: who reads slowly still gets what came before the end.
                 drained = self._node.drained
-                step = await self._feed.read(self._step, wanted, after, late=late)
-                after, late = step.after, step.after < step.last
-                if step.body:
-                    yield step.body
-                if late:
-                    continue
+                step = await self._read(self._step, wanted, after, late=late)
+                if step is None:
+                    yield await self._away()
+                else:
+                    after, late = step.after, step.after < step.last
+                    if step.body:
+                        yield step.body
+                    if late:
+                        continue
                 if drained:
                     return
                 async for beat in self._wait(waiter, after):
@@ -178,7 +184,10 @@ class Events:
             yield _HELLO
             while True:
                 drained = self._node.drained
-                last = await self._feed.read(self._views.last_event)
+                last = await self._read(self._views.last_event)
+                if last is None:
+                    yield _HEARTBEAT
+                    last = told
                 if last != told:
                     told = last
                     yield wire.sse("pulse", {"id": last})
@@ -194,15 +203,18 @@ class Events:
             yield _HELLO
             while True:
                 drained = self._node.drained
-                step = await self._feed.read(self._output_step, seq, token, part, late=late)
-                token, part, late = step.token, step.part, step.more
-                if step.body:
-                    yield step.body
-                if late:
-                    continue
-                if step.state is None or step.state in _AT_REST:
-                    yield wire.sse("end", {"state": step.state})
-                    return
+                step = await self._read(self._output_step, seq, token, part, late=late)
+                if step is None:
+                    yield await self._away()
+                else:
+                    token, part, late = step.token, step.part, step.more
+                    if step.body:
+                        yield step.body
+                    if late:
+                        continue
+                    if step.state is None or step.state in _AT_REST:
+                        yield wire.sse("end", {"state": step.state})
+                        return
                 if drained:
                     return
                 async for beat in self._wait(waiter):
@@ -229,6 +241,18 @@ class Events:
                 return pieces
             part = found[-1].part
 
+    async def _read(self, view: Callable[..., T], *arguments: Any, late: bool = False) -> T | None:
+        """Read for a stream. Return None while the store is away."""
+        try:
+            return await self._feed.read(view, *arguments, late=late)
+        except StoreUnavailable:
+            return None
+
+    async def _away(self) -> bytes:
+        """Pause while the store cannot be read. Return what to send meanwhile."""
+        await asyncio.sleep(0 if self._node.drained else AWAY_SECONDS)
+        return _HEARTBEAT
+
     async def _wait(self, waiter: Waiter, after: int | None = None) -> AsyncIterator[bytes]:
         """Wait until there may be something new, or an event behind `after`.
 
@@ -242,7 +266,7 @@ class Events:
                 yield _HEARTBEAT
                 return
             told = await waiter.wait(min(left, self._look_seconds or left))
-            if told or after is None or await self._feed.read(self._views.last_event) > after:
+            if told or after is None or (await self._read(self._views.last_event) or 0) > after:
                 return
 
 
