@@ -14,8 +14,8 @@ from typing import Any, Final
 from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost
+from fairlane.engine.nodes import LEASE_MS
 from fairlane.engine.requests import Prune, Renew
-from fairlane.worker.source import LEASE_MS
 
 __all__ = ["ManualClock", "MemoryFairlane"]
 

@@ -539,7 +539,7 @@ async def test_what_a_loop_asked_in_its_last_turn_is_done(desk: Desk) -> None:
 
 async def test_too_many_requests_at_once_are_refused(open_desk: Callable[..., Desk]) -> None:
     gate = Gate(COMMIT)
-    desk = open_desk(gate)
+    desk = open_desk(gate, ManualClock())  # which never comes to the end of anybody's patience
     await desk.submit("zero")
     busy = await desk.hold(gate, Submit([submission("busy")]))
     others = [Cancel("nobody")] * (INBOX_MAX - 1)

@@ -37,6 +37,7 @@ from fairlane.transport import Answer, Request, Streaming
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.1  # nobody tells this process what a server beside it has done
+RECOUNT_SECONDS: Final = 60.0  # for one statement that counts everything
 _SQLITE_FILE: Final = "sqlite:///"
 
 
@@ -252,7 +253,7 @@ def examine(url: str) -> dict[str, Any]:
 
 
 def _disagreements(store: Store) -> list[str]:
-    views = Views(store)
+    views = Views(store, seconds=RECOUNT_SECONDS)
     try:
         return views.disagreements()
     finally:

@@ -17,7 +17,7 @@ import msgspec
 
 from fairlane.clock import Clock, ClockReading, reading_of
 from fairlane.core import leases
-from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch, StoreUnavailable
+from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
 from fairlane.engine import (
@@ -37,6 +37,7 @@ from fairlane.engine import (
     verbs,
     webhooks,
 )
+from fairlane.engine.outages import WRITES, Outages, store_unavailable
 from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.counters import Kept
@@ -99,6 +100,10 @@ PRUNE_EVERY_MS: Final = 10_000
 SHARED_LOOK_MS: Final = 500
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.025
+TRY_SECONDS: Final = 5.0  # no further try after this
+# After an outage that leases may not have outlasted, workers report before leases are judged.
+OUTAGE_SECONDS: Final = 2.0
+GRACE_SECONDS: Final = 10.0
 
 
 class Outcome(msgspec.Struct):
@@ -123,9 +128,13 @@ class Outcome(msgspec.Struct):
 
 
 class Engine:
-    def __init__(self, store: Store, clock: Clock, *, name: str) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, name: str, outages: Outages | None = None
+    ) -> None:
         self.store = store
         self.clock = clock
+        self._outages = outages or Outages(clock)
+        self._judge_at = 0.0  # leases that have run out are taken back from this moment on
         self.name = name
         self.policy = Policy()
         self.due_at: int | None = 0  # the first batch looks at everything
@@ -166,7 +175,8 @@ class Engine:
                 unknown = None
                 self._look_for_unanswered(connection)
                 outcome = self._run(transaction, batch, waiting)
-                if batch or transaction.changed:
+                # Only a commit shows that an outage is over.
+                if batch or transaction.changed or self._outages.seconds(WRITES):
                     self._steps.save(transaction)
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
@@ -177,8 +187,10 @@ class Engine:
                 return outcome
             except ConnectionLost as error:
                 self.trouble = str(error)
-                log.warning("the store did not answer (try %d of %d): %s", attempt, TRIES, error)
+                self._outages.failed(WRITES, error)
                 self._disconnect()
+                if self.clock.monotonic() - began >= TRY_SECONDS:
+                    break
                 self.clock.sleep(PAUSE_SECONDS * 2**attempt)
             except BaseException:
                 self._rollback()
@@ -189,10 +201,8 @@ class Engine:
                 raise
         if unknown is not None:
             self._unanswered = (self._commit_id, unknown[1])
-            raise StoreUnavailable(
-                "the store does not answer; whether the request was carried out is not known"
-            )
-        raise StoreUnavailable("the store does not answer; the request was not carried out")
+            raise store_unavailable("whether the request was carried out is not known")
+        raise store_unavailable("the request was not carried out")
 
     def clock_was_set(self) -> bool:
         """Whether spans have to be moved because the clock that judges is not what it was."""
@@ -285,7 +295,8 @@ class Engine:
         if self.due_at is None or tx.now < self.due_at:
             tx.note_due(self.due_at)
             return
-        ticks.tick(tx, tx.now)
+        grace_ms = max(0, round((self._judge_at - self.clock.monotonic()) * 1000))
+        ticks.tick(tx, tx.now, grace_ms)
         cron.follow(tx, tx.now)  # a run that is over is in nobody's way
         cron.fire(tx, tx.now)
         if tx.now >= self._prune_at:
@@ -305,6 +316,8 @@ class Engine:
             unsettled,
             moment,
         ) = connection.begin()
+        if self._outages.seconds(WRITES) >= OUTAGE_SECONDS:
+            self._judge_at = self.clock.monotonic() + GRACE_SECONDS
         if version != self._policy_version:
             self._load_policy(connection)
         if self.others_wrote() or not self._kept.alone:
@@ -355,6 +368,7 @@ class Engine:
 
     def _concluded(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
         """What was committed, ready to be told."""
+        self._outages.worked(WRITES)
         self._remember(tx)
         if self._late:
             outcome.changes = [*self._late, *outcome.changes]

@@ -30,6 +30,7 @@ from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.explaining import Explained
 from fairlane.engine.history import History
 from fairlane.engine.metrics import Metrics
+from fairlane.engine.outages import Outages
 from fairlane.engine.requests import (
     Beat,
     Cancel,
@@ -67,9 +68,10 @@ class Node:
         self.draining = False
         self.drained = False
         self.tracer: Tracer | None = None
-        self.engine = Engine(store, clock, name=self.name)
+        self.outages = Outages(clock)
+        self.engine = Engine(store, clock, name=self.name, outages=self.outages)
         self.writer = Writer(self.engine, self._committed)
-        self.views = Views(store)
+        self.views = Views(store, self.outages)
         self.audit = Audit(self.writer, clock)
         self.tokens = Tokens(store, self.views, self.writer, clock)
         self.metrics = Metrics()

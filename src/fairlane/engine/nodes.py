@@ -12,6 +12,10 @@ from fairlane.engine.requests import Beat
 from fairlane.store.transaction import Transaction
 
 FORGET_MS: Final = 86_400_000
+# A node renews its leases and says that it is there once per HEARD_SECONDS. When it has not been
+# heard of for LEASE_MS its leases are over and it counts as silent.
+HEARD_SECONDS: Final = 4.0
+LEASE_MS: Final = 12_000
 
 
 def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:

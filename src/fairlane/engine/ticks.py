@@ -31,11 +31,21 @@ TABLES = (
 )
 
 
-def tick(tx: Transaction, now: int) -> None:
-    """Do what is due at `now`; `tx.due_at` tells when the next is."""
-    more = [_expire(tx, now), len(reclaim(tx, now)) == STEP, _promote_due(tx, now)]
+def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
+    """Do what is due at `now`; `tx.due_at` tells when the next is.
+
+    Leases that have run out are left alone for `grace_ms`.
+    """
+    more = [
+        _expire(tx, now),
+        not grace_ms and len(reclaim(tx, now)) == STEP,
+        _promote_due(tx, now),
+    ]
     tx.write()
-    for due_at in tx.connection.run("next_due", **by_hand(tx))[0]:
+    deadline_at, lease_at, eligible_at = tx.connection.run("next_due", **by_hand(tx))[0]
+    if lease_at is not None and grace_ms:
+        lease_at = max(lease_at, now + grace_ms)
+    for due_at in (deadline_at, lease_at, eligible_at):
         if due_at is not None:
             tx.note_due(due_at)
     if any(more):

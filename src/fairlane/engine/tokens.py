@@ -23,9 +23,9 @@ from fairlane.core.errors import (
     Conflict,
     NotFound,
     RateLimited,
-    StoreUnavailable,
     Unauthenticated,
 )
+from fairlane.engine.outages import store_unavailable
 from fairlane.engine.requests import CreateToken, RevokeToken, UseTokens
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.transaction import Transaction
@@ -275,7 +275,7 @@ class Tokens:
         except ConnectionLost as error:
             self.close()
             self._stale = True
-            raise StoreUnavailable("the store does not answer; try again") from error
+            raise store_unavailable("try again") from error
 
     async def _read_elsewhere(self) -> None:
         """Once, however many wait for it."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from fairlane.clock import Clock
+from fairlane.clock import Clock, SystemClock
 from fairlane.core import events
 from fairlane.core.access import Token
 from fairlane.core.audit import Written
@@ -27,6 +27,7 @@ from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.engine import planning, templates
 from fairlane.engine.feed import STOPPED, Feed, finished
+from fairlane.engine.outages import READS, Outages, store_unavailable
 from fairlane.engine.pages import PAGE_BYTES_MAX, Page
 from fairlane.engine.recount import recount
 from fairlane.engine.watch_views import WatchViews
@@ -44,6 +45,8 @@ from fairlane.store.base import (
 from fairlane.store.cron import job_from_row, run_from_row
 
 READERS: Final = 4
+ANSWER_SECONDS: Final = 9.0  # a caller has an answer by then, whatever the store does
+AGAIN_SECONDS: Final = 3.0  # a connection that is lost within this is opened once more
 AGENTS_SHOWN_MAX: Final = 1000
 _TASK_WIDTH: Final = len(Task.__struct_fields__)
 _EVENT_WIDTH: Final = len(Event.__struct_fields__)
@@ -135,8 +138,14 @@ def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
 
 
 class Views(WatchViews, WebhookViews):
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, outages: Outages | None = None, *, seconds: float | None = None
+    ) -> None:
+        """`seconds`: how long the database may take for one answer, None for the usual time."""
         self._store = store
+        self._clock = SystemClock()
+        self._outages = outages or Outages(self._clock)
+        self._options: dict[str, float] = {} if seconds is None else {"seconds": seconds}
         self._vault = store.vault
         self._local = threading.local()
         self._connections: list[Connection] = []
@@ -150,7 +159,11 @@ class Views(WatchViews, WebhookViews):
             reading = self._threads.submit(view, *arguments)
         except RuntimeError:
             raise Draining(STOPPED) from None
-        return await finished(asyncio.wrap_future(reading))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await finished(asyncio.wrap_future(reading))
+        except TimeoutError:
+            raise store_unavailable("nothing could be read in time") from None
 
     def task(self, task_id: str) -> TaskView | None:
         found = self._views(lambda connection: connection.run("task_view", id=task_id))
@@ -473,15 +486,29 @@ class Views(WatchViews, WebhookViews):
 
     def _ask(self, read: Callable[[Connection], T]) -> T:
         """A connection may have died of old age or of a restarted database: try a fresh one."""
+        began = self._clock.monotonic()
         try:
-            return read(self._connection())
+            return self._read(read)
+        except ConnectionLost as error:
+            if self._clock.monotonic() - began >= AGAIN_SECONDS:
+                raise self._unreadable(error) from error
+        try:
+            return self._read(read)
+        except ConnectionLost as error:
+            raise self._unreadable(error) from error
+
+    def _read(self, read: Callable[[Connection], T]) -> T:
+        try:
+            found = read(self._connection())
         except ConnectionLost:
             self._drop_connection()
-        try:
-            return read(self._connection())
-        except ConnectionLost as error:
-            self._drop_connection()
-            raise StoreUnavailable("the store does not answer; try again") from error
+            raise
+        self._outages.worked(READS)
+        return found
+
+    def _unreadable(self, error: ConnectionLost) -> StoreUnavailable:
+        self._outages.failed(READS, error)
+        return store_unavailable("try again")
 
     def _drop_connection(self) -> None:
         connection: Connection | None = getattr(self._local, "connection", None)
@@ -494,7 +521,7 @@ class Views(WatchViews, WebhookViews):
     def _connection(self) -> Connection:
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._store.reader()
+            connection = self._store.reader(**self._options)
             self._local.connection = connection
             with self._guard:
                 self._connections.append(connection)

@@ -8,18 +8,17 @@ from typing import Final
 
 from fairlane.core.errors import FairlaneError
 from fairlane.engine.node import Node
+from fairlane.engine.nodes import HEARD_SECONDS
 
 log = logging.getLogger("fairlane.node")
 
 LOOK_SECONDS: Final = 1.0
-BEAT_SECONDS: Final = 10.0
-SILENT_MS: Final = 35_000  # three beats that did not come
 
 
 async def watch(node: Node) -> None:
     """Until cancelled. What cannot be read now is left out of the history."""
     loop = asyncio.get_running_loop()
-    beat_at = loop.time() + BEAT_SECONDS
+    beat_at = loop.time() + HEARD_SECONDS
     while True:
         due_at = loop.time() + LOOK_SECONDS
         await asyncio.sleep(LOOK_SECONDS)
@@ -28,7 +27,7 @@ async def watch(node: Node) -> None:
             await node.look()
             # From a private store nobody else serves, so nobody asks whether this one is alive.
             if node.store.shared and loop.time() >= beat_at:
-                beat_at = loop.time() + BEAT_SECONDS
+                beat_at = loop.time() + HEARD_SECONDS
                 await node.beat()
         except FairlaneError as error:
             log.debug("nothing could be seen: %s", error.message)

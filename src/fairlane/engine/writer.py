@@ -21,11 +21,25 @@ import msgspec
 
 from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.requests import Enqueue, Grant, Lease, Release, Submit, UseTemplate
+from fairlane.engine.outages import store_unavailable
+from fairlane.engine.requests import (
+    Complete,
+    Enqueue,
+    Grant,
+    Lease,
+    Output,
+    Release,
+    Submit,
+    UseTemplate,
+)
 
 log = logging.getLogger("fairlane.writer")
 
 BATCH_MAX: Final = 1000
+# Nor much more than so many characters: a transaction of large requests would keep others waiting.
+BATCH_CHARACTERS_MAX: Final = 4 << 20
+ANSWER_SECONDS: Final = 9.0  # a caller has an answer by then, whatever the store does
+OVERDUE_LOOK_SECONDS: Final = 0.5
 INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
 DEFECT_PAUSE_SECONDS: Final = 1.0
@@ -34,11 +48,15 @@ CLOCK_JUMP_SECONDS: Final = 1.0  # how late a jump of the wall clock may be noti
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """One waiting caller. `loop` is None when it waits in a thread."""
+    """One waiting caller. `loop` is None when it waits in a thread.
+
+    `asked_at` is a moment of the monotonic clock.
+    """
 
     request: Any
     future: Any
     loop: asyncio.AbstractEventLoop | None = None
+    asked_at: float = 0.0
 
 
 def _of_thread(request: Any) -> Ticket:
@@ -62,6 +80,9 @@ class Writer:
         self.busy_since: float | None = None
         self.written_at: float | None = None
         self.trouble: str | None = None  # why the last batch could not be written
+        self._batch: list[Ticket] = []  # what is being written
+        self._worked_at = engine.clock.monotonic()  # when a batch last came to its end
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
     def start(self, *, look: bool = True) -> None:
@@ -94,7 +115,7 @@ class Writer:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._gather(Ticket(request, future, loop), loop)
+        self._gather(Ticket(request, future, loop, self.engine.clock.monotonic()), loop)
         try:
             return await future
         except asyncio.CancelledError:
@@ -197,12 +218,15 @@ class Writer:
                 del self._gathered[loop]
 
     def _run(self) -> None:
+        with contextlib.suppress(RuntimeError):  # no room for one more: callers wait longer, then
+            threading.Thread(target=self._watch, name="fairlane-overdue", daemon=True).start()
         while (batch := self._collect()) is not None:
             try:
                 self._write(batch)
             except Exception:
                 log.exception("a batch went wrong; the writer goes on")
             self._answer_late_leases()
+        self._ended.set()
         self.engine.close()
 
     def _collect(self) -> list[Ticket] | None:
@@ -215,13 +239,16 @@ class Writer:
                 _answer((ticket, []) for ticket in waiting)
                 return None
             batch: list[Ticket] = []
-            while self._inbox and len(batch) < BATCH_MAX:
+            room = BATCH_CHARACTERS_MAX
+            while self._inbox and len(batch) < BATCH_MAX and room > 0:
                 ticket = self._inbox.popleft()
                 if isinstance(ticket.request, Lease):
                     self._waiting.append(ticket)
                     self._nudged = True
                 else:
                     batch.append(ticket)
+                    room -= _characters(ticket.request)
+            self._batch = batch
             return batch
 
     def _pause_seconds(self) -> float | None:
@@ -261,8 +288,9 @@ class Writer:
             self._write_one_by_one(batch, error)
         else:
             self.trouble = None
+            self._worked_at = self.engine.clock.monotonic()
             if outcome.committed:
-                self.written_at = self.engine.clock.monotonic()
+                self.written_at = self._worked_at
             self._share(batch, waiting, outcome)
         finally:
             self.busy_since = None
@@ -324,6 +352,32 @@ class Writer:
             self._inbox.extend(_of_thread(release) for release in releases)
             self._wake.notify()
 
+    def _watch(self) -> None:
+        """Answer whoever has waited for too long while nothing gets done, until the end.
+
+        The write thread cannot do that: it hangs where the store does, be that a driver, a name
+        server or a disk. Callers in threads of this process wait for as long as it takes.
+        """
+        while not self._ended.wait(OVERDUE_LOOK_SECONDS):
+            before = self.engine.clock.monotonic() - ANSWER_SECONDS
+            if self._worked_at > before:
+                continue
+            with self._wake:
+                writing = [t for t in self._batch if _is_overdue(t, before)]
+                asked, self._inbox = self._inbox, deque()
+                refused = []
+                for ticket in asked:
+                    if isinstance(ticket.request, Lease):
+                        self._waiting.append(ticket)
+                    elif _is_overdue(ticket, before):
+                        refused.append(ticket)
+                    else:
+                        self._inbox.append(ticket)
+            unknown = store_unavailable("whether the request was carried out is not known")
+            undone = store_unavailable("the request was not carried out")
+            _answer([(t, unknown) for t in writing] + [(t, undone) for t in refused])
+            self._answer_late_leases()
+
     def _answer_late_leases(self) -> None:
         now = self.engine.clock.monotonic()
         with self._wake:
@@ -337,6 +391,23 @@ class Writer:
 
 def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
     return isinstance(ticket.request, Lease) and worker in (None, ticket.request.worker)
+
+
+def _characters(request: Any) -> int:
+    """Return how much text a request brings, for the verbs that may bring much."""
+    if isinstance(request, Submit):
+        return sum(len(one.body) for one in request.submissions)
+    if isinstance(request, Complete):
+        return len(request.result or "")
+    if isinstance(request, Output):
+        return len(request.text)
+    if isinstance(request, Enqueue):
+        return sum(len(one.submission.body) for one in request.entries)
+    return _characters(request.submit) if isinstance(request, UseTemplate) else 0
+
+
+def _is_overdue(ticket: Ticket, before: float) -> bool:
+    return ticket.loop is not None and ticket.asked_at <= before and not ticket.future.done()
 
 
 def _is_late(request: Lease, now: float) -> bool:

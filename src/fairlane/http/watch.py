@@ -12,8 +12,8 @@ from fairlane.core.measures import percentile
 from fairlane.core.policy import nearest
 from fairlane.engine.history import WINDOWS, Agent, Bucket
 from fairlane.engine.node import Node
+from fairlane.engine.nodes import LEASE_MS
 from fairlane.engine.watch_views import NodeView
-from fairlane.engine.watching import SILENT_MS
 from fairlane.http.answers import Answer, Request, Route, Routes
 
 READY: Final = "ready"
@@ -72,7 +72,7 @@ class Watch:
             "version": one.version,
             "startedAt": wire.moment(one.started_at),
             "seenAt": wire.moment(seen_at),
-            "state": SILENT if now - seen_at > SILENT_MS else state,
+            "state": SILENT if now - seen_at > LEASE_MS else state,
             "running": one.running,
             "answered": here,
         }

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from fairlane import tracing
-from fairlane.core.errors import FairlaneError, InvalidRequest, InvalidSettings
+from fairlane.core.errors import (
+    FairlaneError,
+    InvalidRequest,
+    InvalidSettings,
+    StoreUnavailable,
+)
 from fairlane.core.webhooks import AGENT_ROOMS, GONE, host_of, target
 from fairlane.engine.webhooks import SECRET_PREFIX
 from fairlane.outbound.guard import Guard
@@ -240,7 +245,9 @@ class Deliverer:
             if not deliveries:
                 await self._wait()
         except FairlaneError as error:
-            _log.warning("webhook deliveries could not be claimed: %s", error)
+            # That the store is away is logged where it is noticed, once.
+            level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
+            _log.log(level, "webhook deliveries could not be claimed: %s", error)
             await asyncio.sleep(self._pause_seconds)
         except Exception:  # noqa: BLE001 - whatever it is, deliveries are owed: go on in a while
             _log.exception("webhook deliveries could not be claimed")
@@ -289,11 +296,19 @@ class Deliverer:
             _log.info("webhook %s of task %s: %s", delivery.id, delivery.task_id, outcome.error)
         outcome = spread(outcome, random.random())  # noqa: S311 - no secret is made of it
         try:
-            await self._source.settle_delivery(delivery, outcome, took_ms)
+            await self._settle(delivery, outcome, took_ms)
         except FairlaneError as error:
             _log.warning("webhook %s could not be settled: %s", delivery.id, error)
         except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
             _log.exception("webhook %s could not be settled", delivery.id)
+
+    async def _settle(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+        """Record how a try ended; while the store is away, again and again."""
+        while True:
+            try:
+                return await self._source.settle_delivery(delivery, outcome, took_ms)
+            except StoreUnavailable:
+                await asyncio.sleep(self._pause_seconds)
 
     async def _traced_try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
         if self._tracer is None:

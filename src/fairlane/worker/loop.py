@@ -20,11 +20,12 @@ import msgspec
 
 from fairlane import tracing
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.engine.nodes import HEARD_SECONDS
 from fairlane.tracing import Tracer
 from fairlane.wire import DEPTH_MAX, OUTPUT_CHARACTERS_MAX, too_deep
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work
-from fairlane.worker.source import RENEW_SECONDS, Assignment, LeaseSource
+from fairlane.worker.source import Assignment, LeaseSource
 
 log = logging.getLogger("fairlane.worker")
 
@@ -145,7 +146,8 @@ class _Reports:
                 await _repeated(self._keep, part, reports, tries=START_TRIES)
             except FairlaneError as error:
                 task_id = self._assignment.work.task_id
-                log.warning("a report about task %s is lost: %s", task_id, error)
+                level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
+                log.log(level, "a report about task %s is lost: %s", task_id, error)
 
     def _taken(self) -> list[Any]:
         taken, self._pending = self._pending, []
@@ -201,11 +203,12 @@ class Loop:
         executors: Callable[[], Mapping[str, Executor]],
         limit: Callable[[], int],
         *,
-        renew_seconds: float = RENEW_SECONDS,
+        renew_seconds: float = HEARD_SECONDS,
         tracer: Tracer | None = None,
     ) -> None:
         """`executors` maps routes to what runs them; both are asked anew for each lease."""
         self._tracer = tracer
+        self._outage = _Outage()
         self._source = source
         self._executors = executors
         self._limit = limit
@@ -262,9 +265,10 @@ class Loop:
         try:
             assignments = await self._source.lease(frozenset(executors), started, free)
         except StoreUnavailable as error:
-            log.warning("no leases to be had: %s", error)
+            self._outage.failed(error)
             await asyncio.sleep(1.0)
             return
+        self._outage.worked()
         for assignment in assignments:
             run = _Run(assignment, self._source)
             self._runs[assignment.seq, assignment.token] = run
@@ -415,8 +419,9 @@ class Loop:
             try:
                 over = self._source.renew([run.assignment for run in runs])
             except Exception as error:  # noqa: BLE001 - the next round may do; leases outlast two
-                log.warning("leases could not be renewed: %s", error)
+                self._outage.failed(error)
                 continue
+            self._outage.worked()
             if over:
                 self.stop_runs((a.seq, a.token) for a in over)
 
@@ -426,6 +431,23 @@ def _refuse_too_deep(result: Any) -> None:
     if too_deep(result):
         problem = f"the result must not be nested deeper than {DEPTH_MAX} levels"
         raise ExecutionFailed(problem, retryable=False)
+
+
+class _Outage:
+    """Says once that the source of leases is away, however often that is noticed."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def failed(self, error: Exception) -> None:
+        if not self._away:
+            self._away = True
+            log.warning("no leases to be had or renewed until it is back: %s", error)
+
+    def worked(self) -> None:
+        if self._away:
+            self._away = False
+            log.warning("leases are to be had again")
 
 
 async def _repeated(

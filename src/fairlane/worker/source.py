@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
+from fairlane.engine.nodes import LEASE_MS
 from fairlane.engine.requests import (
     Complete,
     Fail,
@@ -31,9 +32,6 @@ from fairlane.engine.writer import Writer
 from fairlane.worker.executors.base import Work
 
 log = logging.getLogger("fairlane.worker")
-
-LEASE_MS: Final = 15_000
-RENEW_SECONDS: Final = 5.0
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):

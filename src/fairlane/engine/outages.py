@@ -1,0 +1,69 @@
+"""Outages of the store: one line in the log when one begins, and one when it is over.
+
+Many parts of a node meet the same outage many times a second, in several threads. They report here
+and log nothing themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from fairlane.clock import Clock
+from fairlane.core.errors import StoreUnavailable
+
+log = logging.getLogger("fairlane.store")
+
+WRITES: Final = "written"
+READS: Final = "read"
+RETRY_AFTER_MS: Final = 1000
+
+
+def store_unavailable(consequence: str) -> StoreUnavailable:
+    """Return the error for callers; it names no address and no path."""
+    return StoreUnavailable(
+        f"the store does not answer; {consequence}", retry_after_ms=RETRY_AFTER_MS
+    )
+
+
+class Outages:
+    """An outage lasts from the first failure until everything that failed has worked again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failing: dict[str, float] = {}  # what fails, and since when
+        self._began = 0.0
+        self._failures = 0
+
+    def failed(self, what: str, reason: object) -> None:
+        """Report that the store could not be written or read."""
+        with self._lock:
+            self._failures += 1
+            if what in self._failing:
+                return
+            now = self._clock.monotonic()
+            first = not self._failing
+            self._failing[what] = now
+            if not first:
+                return
+            self._began = now
+        log.warning("the store cannot be %s; requests get 503 until it can: %s", what, reason)
+
+    def seconds(self, what: str) -> float:
+        """Return for how long it has failed now; 0 when it works."""
+        since = self._failing.get(what)
+        return 0.0 if since is None else max(0.001, self._clock.monotonic() - since)
+
+    def worked(self, what: str) -> None:
+        """Report a success."""
+        if what not in self._failing:  # nearly always
+            return
+        with self._lock:
+            self._failing.pop(what, None)
+            if self._failing or not self._failures:
+                return
+            failures, self._failures = self._failures, 0
+        seconds = self._clock.monotonic() - self._began
+        log.warning("the store works again after %.1f s (%d failures)", seconds, failures)
