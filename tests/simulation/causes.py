@@ -62,6 +62,7 @@ class Step(msgspec.Struct):
     by: str = ""
     neighbour: bool = False  # done by another process beside the server
     due_at: int | None = None  # when the engine wants to be called again
+    judged_from: int = 0  # before this a lease that has run out may be left alone: an outage
     committed: bool = False  # what was done is durable, whoever knows it
     stepped_ms: int = 0  # by how much the clock had been set before
     fault: str = ""

@@ -312,7 +312,7 @@ class Invariants:
         fresh = {seen.after.seq for seen in self.changed}
         idle = not unsettled
         for seq, task in self.ground.open.items():
-            due = _due_at(task)
+            due = _due_at(task, step.judged_from)
             if due > step.now:
                 continue
             idle = False
@@ -340,9 +340,9 @@ class Invariants:
         return [t for t in tasks.values() if t.state != "parked" and t.id not in excused]
 
 
-def _due_at(task: Task) -> int:
-    """When time will do something to the task."""
-    due = FOREVER if task.lease_expires_at is None else task.lease_expires_at
+def _due_at(task: Task, judged_from: int) -> int:
+    """When time will do something to the task; to its lease not before `judged_from`."""
+    due = FOREVER if task.lease_expires_at is None else max(task.lease_expires_at, judged_from)
     if task.state in LIVE:
         if task.deadline_at is not None:
             due = min(due, task.deadline_at)

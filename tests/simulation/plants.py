@@ -10,6 +10,7 @@ import pytest
 from fairlane.core import admission, counts, fairness, gates, leases, lifecycle, retries
 from fairlane.core.fairness import Contender
 from fairlane.core.model import Change
+from fairlane.engine import engine as engine_module
 from fairlane.engine import leasing, ticks, verbs
 from fairlane.engine.engine import Engine
 from fairlane.store.sqlite import SqliteConnection
@@ -204,11 +205,16 @@ def what_is_due_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
     real = ticks.tick
 
-    def tick(tx: Transaction, now: int) -> None:
-        real(tx, now)
+    def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
+        real(tx, now, grace_ms)
         tx.note_due(now)
 
     patch.setattr(ticks, "tick", tick)
+
+
+@plant("time")
+def after_an_outage_no_lease_ever_runs_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine_module, "GRACE_SECONDS", 1e6)
 
 
 @plant("lost", "told", "starvation", "time")

@@ -17,7 +17,7 @@ from fairlane.clock import ManualClock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Submission, Task
 from fairlane.engine import dependencies
-from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.engine import GRACE_SECONDS, Engine, Outcome
 from fairlane.engine.requests import (
     Cancel,
     CancelBatch,
@@ -86,6 +86,8 @@ class World:
         _set_limits({name: self.rng.choice(sizes) for name, sizes in SMALL.items()})
         self._waiting: list[Lease] = []
         self._faulty = True
+        self._away = False  # the server could not write when it last tried
+        self._judged_from = 0
         self._outside = [self._new_worker() for _ in range(self.rng.randrange(3, 5))]
         self._inside: list[Worker] = []
         self._boot()
@@ -158,12 +160,17 @@ class World:
             self.store.drop()
         except StoreUnavailable:
             self.happened["outages"] += 1
+            self._away = self._away or not neighbour
         except Violation:
             raise
         except Exception as error:
             self._note(step)
             raise Violation("error", f"the engine raised {error!r}") from error
         step.now, step.due_at = self.store.moment, self.engine.due_at
+        if self._away and not neighbour and step.outcome is not None:
+            self._away = False
+            self._judged_from = self.clock.now() + round(GRACE_SECONDS * 1000)
+        step.judged_from = self._judged_from
         step.committed = self.store.committed
         step.stepped_ms = self._clock_watch.committed() if step.committed else 0
         self.happened["clock steps"] += step.stepped_ms != 0
@@ -212,6 +219,7 @@ class World:
         for worker in self._inside:
             self._reporters.past.extend(worker.held)
         self._waiting = []
+        self._away, self._judged_from = False, 0  # a new process knows of no outage
         self.store.drop()
         self._boot()
 

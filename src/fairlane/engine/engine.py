@@ -187,7 +187,7 @@ class Engine:
                 return outcome
             except ConnectionLost as error:
                 self.trouble = str(error)
-                self._outages.failed(WRITES, error)
+                self._outages.failed(WRITES, error, began)
                 self._disconnect()
                 if self.clock.monotonic() - began >= TRY_SECONDS:
                     break

@@ -37,18 +37,18 @@ class Outages:
         self._began = 0.0
         self._failures = 0
 
-    def failed(self, what: str, reason: object) -> None:
-        """Report that the store could not be written or read."""
+    def failed(self, what: str, reason: object, began: float | None = None) -> None:
+        """Report that the store could not be written or read, in a try that `began` then."""
         with self._lock:
             self._failures += 1
             if what in self._failing:
                 return
-            now = self._clock.monotonic()
+            since = self._clock.monotonic() if began is None else began
             first = not self._failing
-            self._failing[what] = now
+            self._failing[what] = since
             if not first:
                 return
-            self._began = now
+            self._began = since
         log.warning("the store cannot be %s; requests get 503 until it can: %s", what, reason)
 
     def seconds(self, what: str) -> float:

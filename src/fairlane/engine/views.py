@@ -45,7 +45,7 @@ from fairlane.store.base import (
 from fairlane.store.cron import job_from_row, run_from_row
 
 READERS: Final = 4
-ANSWER_SECONDS: Final = 9.0  # a caller has an answer by then, whatever the store does
+ANSWER_SECONDS: Final = 8.5  # a caller has an answer by then, whatever the store does
 AGAIN_SECONDS: Final = 3.0  # a connection that is lost within this is opened once more
 AGENTS_SHOWN_MAX: Final = 1000
 _TASK_WIDTH: Final = len(Task.__struct_fields__)

@@ -38,8 +38,8 @@ log = logging.getLogger("fairlane.writer")
 BATCH_MAX: Final = 1000
 # Nor much more than so many characters: a transaction of large requests would keep others waiting.
 BATCH_CHARACTERS_MAX: Final = 4 << 20
-ANSWER_SECONDS: Final = 9.0  # a caller has an answer by then, whatever the store does
-OVERDUE_LOOK_SECONDS: Final = 0.5
+ANSWER_SECONDS: Final = 8.5  # a caller has an answer by then, whatever the store does
+OVERDUE_LOOK_SECONDS: Final = 0.25
 INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
 DEFECT_PAUSE_SECONDS: Final = 1.0
