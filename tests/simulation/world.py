@@ -87,7 +87,7 @@ class World:
         self._waiting: list[Lease] = []
         self._faulty = True
         self._away = False  # the server could not write when it last tried
-        self._judged_from = 0
+        self._judge_at = 0.0  # by the monotonic clock, which no step moves
         self._outside = [self._new_worker() for _ in range(self.rng.randrange(3, 5))]
         self._inside: list[Worker] = []
         self._boot()
@@ -169,8 +169,9 @@ class World:
         step.now, step.due_at = self.store.moment, self.engine.due_at
         if self._away and not neighbour and step.outcome is not None:
             self._away = False
-            self._judged_from = self.clock.now() + round(GRACE_SECONDS * 1000)
-        step.judged_from = self._judged_from
+            self._judge_at = self.clock.monotonic() + GRACE_SECONDS
+        left_ms = round((self._judge_at - self.clock.monotonic()) * 1000)
+        step.judged_from = self.clock.now() + left_ms if left_ms > 0 else 0
         step.committed = self.store.committed
         step.stepped_ms = self._clock_watch.committed() if step.committed else 0
         self.happened["clock steps"] += step.stepped_ms != 0
@@ -219,7 +220,7 @@ class World:
         for worker in self._inside:
             self._reporters.past.extend(worker.held)
         self._waiting = []
-        self._away, self._judged_from = False, 0  # a new process knows of no outage
+        self._away, self._judge_at = False, 0.0  # a new process knows of no outage
         self.store.drop()
         self._boot()
 
