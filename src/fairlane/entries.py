@@ -19,7 +19,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import nearest
 from fairlane.fields import IDENTIFIER, decoded, matches, parse_deadline, parse_object, short
-from fairlane.wire import decode, moment, one_line
+from fairlane.wire import DecodeError, decode, moment, one_line
 
 LANE: Final = "queue"
 RUN: Final = "run"  # the handler of entries
@@ -280,8 +280,7 @@ def failures(task: Task) -> int:
 
 def shape(task: Task, body: str, error: str | None) -> dict[str, Any]:
     """A task as an entry: the fields that are set."""
-    request: dict[str, Any] = decode(body)
-    params = dict(request.get("params", {}))
+    request, params, damaged = _stored(body)
     known: dict[str, Any] = {
         "schemaVersion": SCHEMA_VERSION,
         "id": task.id,
@@ -291,11 +290,22 @@ def shape(task: Task, body: str, error: str | None) -> dict[str, Any]:
         "enqueuedAt": moment(task.created_at),
         "status": status_of(task),
     }
-    if request.get("handler") != RUN:  # it came in as a task
+    if damaged:
+        params = {"unreadable": ["request"]}
+    elif request.get("handler") != RUN:  # it came in as a task
         params = {"handler": request.get("handler"), "params": request.get("params")}
     shape = {**known, **params, "attempts": failures(task), "maxAttempts": task.max_attempts}
     shape |= _now(task, error)
     return {name: value for name, value in shape.items() if value is not None}
+
+
+def _stored(body: str) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """Return a stored request and its params, and whether it is damaged."""
+    try:
+        request = decode(body, type=dict[str, Any])
+        return request, msgspec.convert(request.get("params", {}), dict[str, Any]), False
+    except DecodeError:
+        return {}, {}, True
 
 
 def _now(task: Task, error: str | None) -> dict[str, Any]:

@@ -240,7 +240,8 @@ def document_of(definition: Definition, *, masking: bool = True) -> dict[str, An
 def _schedule_document(schedule: Schedule) -> dict[str, Any]:
     if schedule.kind == cron.AT:
         assert schedule.at is not None
-        return {"kind": cron.AT, "at": moment(schedule.at), "atMs": schedule.at}
+        at = moments.clamped(schedule.at)
+        return {"kind": cron.AT, "at": moment(at), "atMs": at}
     if schedule.kind == cron.EVERY:
         assert schedule.anchor_at is not None
         anchor = moment(schedule.anchor_at)

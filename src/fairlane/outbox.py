@@ -105,13 +105,16 @@ def _delivery(
 
 def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
     """With the trace that the task was submitted in, if there was one."""
-    body: dict[str, Any] = wire.decode(bodies.get(delivery.task_id, "{}"))
-    return msgspec.structs.replace(delivery, traceparent=body.get(tracing.HEADER))
+    try:
+        request = wire.decode(bodies.get(delivery.task_id, "{}"), type=dict[str, Any])
+    except wire.DecodeError:
+        return delivery
+    return msgspec.structs.replace(delivery, traceparent=request.get(tracing.HEADER))
 
 
 def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
     body = {"event": owed.event, **wire.run(run)}
-    if job is not None:
+    if job is not None and not job.damaged:
         body["consecutiveErrors"] = job.consecutive_errors
         body["enabled"] = job.definition.enabled
     return _message(owed, run.task_id or run.id, body)

@@ -36,6 +36,7 @@ encode = msgspec.json.encode
 decode = msgspec.json.decode
 DecodeError = msgspec.DecodeError
 moment = moments.text
+_raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 _NESTED: Final = (dict, list)
@@ -71,6 +72,25 @@ def accepted(task: Task) -> dict[str, Any]:
     }
 
 
+def stored(text: str | None) -> msgspec.Raw | None:
+    """Return stored JSON to be sent as it is, or None for none and for what is no JSON."""
+    try:
+        return None if text is None else _raw_decoder.decode(text)
+    except DecodeError:
+        return None
+
+
+def _stored_request(body: str, *, secrets: bool) -> dict[str, Any] | None:
+    """Return the fields of a request, or None when it is damaged."""
+    try:
+        request: dict[str, Any] = decode(body, type=dict[str, msgspec.Raw])
+        if "llmConfig" in request and not secrets:
+            request["llmConfig"] = masked(decode(request["llmConfig"], type=dict[str, Any]))
+    except DecodeError:
+        return None
+    return request
+
+
 def task(
     row: Task,
     body: str,
@@ -80,16 +100,18 @@ def task(
     *,
     secrets: bool = False,
 ) -> dict[str, Any]:
-    """A whole task: the fields that are set. Only who runs it is told its secrets."""
-    request: dict[str, Any] = decode(body, type=dict[str, msgspec.Raw])
-    if "llmConfig" in request and not secrets:
-        request["llmConfig"] = masked(decode(request["llmConfig"]))
+    """A whole task: the fields that are set. Only who runs it is told its secrets.
+
+    `unreadable` names what is damaged in the store, and so is not shown.
+    """
+    request, kept = _stored_request(body, secrets=secrets), stored(result)
+    damaged = {"request": request is None, "result": result is not None and kept is None}
     shape: dict[str, Any] = {
         "taskId": row.id,
         "agentId": row.agent,
         "kind": row.kind,
         "lane": row.lane,
-        **request,
+        **(request or {}),
         "priority": row.priority,
         "state": row.state,
         "createdAt": moment(row.created_at),
@@ -104,7 +126,8 @@ def task(
         "gate": row.gate,
         "callbackUrl": row.callback_url,
         "error": error,
-        "result": msgspec.Raw(result.encode()) if result is not None else None,
+        "result": kept,
+        "unreadable": [name for name, is_damaged in damaged.items() if is_damaged] or None,
         "latencyMs": _latency(row),
         "attemptLog": [attempt(one) for one in log] or None,
     }
@@ -137,7 +160,7 @@ def brief(row: Task, body: str, error: str | None, log: Sequence[Attempt] = ()) 
     for name in ("llmConfig", "attemptLog"):
         shape.pop(name, None)
     if "instruction" in shape:
-        shape["instruction"] = decode(shape["instruction"], type=str)[:BRIEF_CHARACTERS_MAX]
+        shape["instruction"] = _text(shape["instruction"])[:BRIEF_CHARACTERS_MAX]
     return {
         name: value
         for name, value in shape.items()
@@ -145,12 +168,29 @@ def brief(row: Task, body: str, error: str | None, log: Sequence[Attempt] = ()) 
     }
 
 
+def _text(value: msgspec.Raw) -> str:
+    """Return a text of a request; of a damaged one, what stands in its place."""
+    try:
+        return decode(value, type=str)
+    except DecodeError:
+        return bytes(value).decode()
+
+
 # What `task` says about a task besides the request that it was made from.
 _SCHEDULING: Final = frozenset(
     (
         *("taskId", "agentId", "kind", "lane", "priority", "state", "createdAt", "attempts"),
         *("maxAttempts", "retryCount", "position", "sessionKey", "batchId", "gate", "callbackUrl"),
-        *("error", "result", "latencyMs", "attemptLog", "executionTimeMs", "deadline", "startedAt"),
+        *(
+            "error",
+            "result",
+            "unreadable",
+            "latencyMs",
+            "attemptLog",
+            "executionTimeMs",
+            "deadline",
+            "startedAt",
+        ),
         *("nextEligibleAt", "completedAt", "leaseId", "worker", "leaseExpiresAt", "parkedReason"),
     )
 )
@@ -255,8 +295,8 @@ def event(
         "worker": one.worker,
         "jobId": one.fired[0] if one.fired else None,
         "runId": one.fired[1] if one.fired else None,
-        "progress": None if one.progress is None else msgspec.Raw(one.progress.encode()),
-        "result": msgspec.Raw(result.encode()) if result is not None else None,
+        "progress": stored(one.progress),
+        "result": stored(result),
         "policyVersion": one.policy_version,
     }
     return {key: value for key, value in shape.items() if value is not None}
@@ -393,7 +433,7 @@ def lane(
         "active": tally.slots,
         "waiting": tally.queued,
         "ready": tally.ready,
-        "oldestWaitMs": 0 if oldest_at is None else max(0, now - oldest_at),
+        "oldestWaitMs": 0 if oldest_at is None else moments.span(oldest_at, now),
         "parked": tally.parked,
         "completed": tally.completed,
         "failed": tally.failed,
@@ -406,7 +446,7 @@ def lane(
 def _latency(row: Task) -> int | None:
     if row.started_at is None or row.completed_at is None:
         return None
-    return max(0, row.completed_at - row.started_at)
+    return moments.span(row.started_at, row.completed_at)
 
 
 def _execution_ms(row: Task, log: Sequence[Attempt]) -> int | None:

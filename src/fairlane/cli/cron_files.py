@@ -72,6 +72,7 @@ def tell(args: argparse.Namespace, problems: Sequence[Shape]) -> int:
 def exported(client: Client, names: Sequence[str], agent: str | None) -> Shape:
     """The documents of the jobs of these names, or of all; those that are finished are over."""
     found = [client.cron_job(name) for name in dict.fromkeys(names)] or _all(client, agent)
+    found = _readable(found)
     kept = [job for job in found if job.get("disabledReason") != cron.FINISHED]
     left = [job["name"] for job in found if job.get("disabledReason") == cron.FINISHED]
     if left:
@@ -83,6 +84,14 @@ def exported(client: Client, names: Sequence[str], agent: str | None) -> Shape:
 
 
 # -------------------------------------------------------------------- parts
+
+
+def _readable(found: Sequence[Shape]) -> list[Shape]:
+    """Return the jobs whose definitions the server can read, and name the others."""
+    damaged = [job["id"] for job in found if "unreadable" in job]
+    if damaged:
+        sys.stderr.write(f"left out, as the store's copy is damaged: {', '.join(damaged)}\n")
+    return [job for job in found if "unreadable" not in job]
 
 
 def _text(name: str) -> str:

@@ -130,7 +130,7 @@ def rank(lane: LanePolicy, priority: int, since: int) -> int:
     """
     if lane.aging_ms is None or priority <= CRITICAL:
         return priority
-    return since + priority * lane.aging_ms
+    return moments.clamped(since) + priority * lane.aging_ms
 
 
 def line_agent(policy: Policy, lane: str, agent: str) -> str:

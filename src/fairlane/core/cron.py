@@ -65,6 +65,9 @@ SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 STATUSES: Final = (QUEUED, RUNNING, OK, ERROR, CANCELLED, SKIPPED, MISSED)
 
+# In place of a definition that the store has and nobody can read.
+DAMAGED: Final = "its definition in the store is damaged: delete it and create it again"
+
 BY_CALLER: Final = "by caller"
 FINISHED: Final = "finished"
 BY_ERRORS: Final = "errors"
@@ -135,6 +138,7 @@ class Job(msgspec.Struct):
 
     `runs` counts what the schedule has fired, `logged` the entries that its log has ever had.
     `alerted` is true from the alert about a streak of errors until the first success after it.
+    `damaged` says that the store's definition cannot be read, and `definition` stands in for it.
     """
 
     seq: int
@@ -152,6 +156,7 @@ class Job(msgspec.Struct):
     last_run_at: int | None = None
     last_status: str | None = None
     last_error: str | None = None
+    damaged: bool = False
 
     @property
     def session(self) -> str | None:

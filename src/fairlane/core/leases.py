@@ -60,7 +60,7 @@ def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, no
     after.lease_expires_at = moments.later(now, ttl_ms)
     if started:
         _begin(after, now)
-    return Change(task, after, lifecycle.LEASE, waited_ms=max(0, now - task.queued_at))
+    return Change(task, after, lifecycle.LEASE, waited_ms=moments.span(task.queued_at, now))
 
 
 def start(task: Task | None, token: int, now: int) -> Decision:

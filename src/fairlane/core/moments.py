@@ -30,6 +30,11 @@ def later(at: int, ms: int) -> int:
     return clamped(at + ms)
 
 
+def span(since: int, until: int) -> int:
+    """Return the milliseconds from one moment to another, 0 when it is not later."""
+    return max(0, clamped(until) - clamped(since))
+
+
 def text(at: int) -> str:
     """Return RFC 3339 in UTC with milliseconds. A moment out of bounds is shown as its bound."""
     seconds, millis = divmod(clamped(at), 1000)

@@ -94,7 +94,11 @@ class Session(msgspec.Struct):
 
     @property
     def own(self) -> Settings:
-        return _decoder.decode(self.settings) if self.settings else Settings()
+        """Its own settings; none when they are damaged, so that the policy's count."""
+        try:
+            return _decoder.decode(self.settings) if self.settings else Settings()
+        except msgspec.DecodeError:
+            return Settings()
 
 
 _decoder: Final = msgspec.json.Decoder(Settings)

@@ -70,7 +70,10 @@ class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Template(msgspec.Struct, frozen=True):
-    """`usage_count` moves with each use, `updated_at` only with a change of the definition."""
+    """`usage_count` moves with each use, `updated_at` only with a change of the definition.
+
+    `damaged` says that the store's definition cannot be read, and `definition` stands in for it.
+    """
 
     seq: int
     id: str
@@ -78,6 +81,7 @@ class Template(msgspec.Struct, frozen=True):
     usage_count: int
     created_at: int
     updated_at: int
+    damaged: bool = False
 
 
 # -------------------------------------------------------------------- make and change

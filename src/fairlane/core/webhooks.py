@@ -6,6 +6,7 @@ their own. Its secret can be changed without a gap: for a while the one before s
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -82,7 +83,12 @@ def line(one: Try) -> str:
 
 
 def tries(log: str) -> list[Try]:
-    return [_try.decode(text) for text in log.splitlines()]
+    """Return the tries that a log tells of. A damaged line is left out."""
+    found = []
+    for text in filter(None, log.split("\n")):
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(_try.decode(text))
+    return found
 
 
 def about(delivery_id: str) -> str:

@@ -82,6 +82,8 @@ def _changed(tx: Transaction, id_: str, document: dict[str, Any], now: int) -> J
     job = store.jobs_by_id(tx, [id_]).get(id_)
     if job is None:
         return not_found(id_)
+    if job.damaged:
+        return damaged(id_)
     before = job.definition
     try:
         job.definition = jobs.update(before, document, now)
@@ -171,6 +173,9 @@ def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[A
         if job is None:
             yield not_found(request.id)
             continue
+        if job.damaged:
+            yield damaged(request.id)
+            continue
         active = store.open_tasks(tx, job.id) if job.definition.overlap == cron.SKIP else []
         if active:
             yield Conflict(
@@ -188,6 +193,10 @@ def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[A
 
 def not_found(id_: str) -> NotFound:
     return NotFound(f"cron job '{id_[:128]}' not found")
+
+
+def damaged(id_: str) -> Conflict:
+    return Conflict(f"cron job '{id_[:128]}' cannot be used: {cron.DAMAGED}")
 
 
 # -------------------------------------------------------------------- what fires
@@ -236,7 +245,11 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
     active = store.active_runs(tx, asked)
     decisions = []
     slots = 0
-    for job in due:
+    broken = [job.id for job in due if job.damaged]
+    if broken:
+        log.warning("cron jobs are disabled, their definitions are damaged: %s", ", ".join(broken))
+        store.stop_jobs(tx, broken, cron.DAMAGED)
+    for job in (job for job in due if not job.damaged):
         try:
             decision = cron.decide(job, now, active.get(job.id, 0))
         except ZoneInfoNotFoundError as error:  # made by a node that knows more zones
@@ -398,7 +411,10 @@ def _summary(result: str | None) -> str | None:
     """What a person reads of a result, which is JSON text."""
     if result is None:
         return None
-    value = msgspec.json.decode(result)
+    try:
+        value = msgspec.json.decode(result)
+    except (msgspec.DecodeError, RecursionError):
+        value = result
     return cron.cut(value if isinstance(value, str) else result)
 
 

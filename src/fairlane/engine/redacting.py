@@ -44,7 +44,12 @@ def _knows_secrets(task: Task | None) -> bool:
 
 
 def _redactor(body: str) -> Redactor:
-    return Redactor(texts(msgspec.json.decode(body, type=dict[str, Any]).get("llmConfig")))
+    """Return what hides the secrets of a request; a damaged one has told nobody any."""
+    try:
+        config = msgspec.json.decode(body, type=dict[str, Any]).get("llmConfig")
+    except msgspec.DecodeError:
+        config = None
+    return Redactor(texts(config))
 
 
 def _hidden(request: R, field: str, redactor: Redactor) -> R:

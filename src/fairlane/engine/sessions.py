@@ -177,7 +177,7 @@ def _that_may_grow(
     tasks = [task for task in waiting if task.priority == submission.priority]
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in reversed(tasks):
-        body = _body.decode(bodies[task.seq])
+        body = _decoded(bodies[task.seq])
         if body.sender == message.sender or (collects and body.sender is not None):
             size = len(_text(body)) + 1 + len(message.text)
             alike = (task.lane, task.agent, task.route, task.callback_url) == kind
@@ -188,6 +188,14 @@ def _that_may_grow(
 
 
 _body = msgspec.json.Decoder(_Body)
+
+
+def _decoded(body: str) -> _Body:
+    """Return who sent a request and what it says; a damaged one is nobody's."""
+    try:
+        return _body.decode(body)
+    except msgspec.DecodeError:
+        return _Body(no_merge=True)
 
 
 def _moves_secret(first: _Body, later: Submission) -> bool:
@@ -249,7 +257,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
     tasks = [task for task in growing if task.priority <= submission.priority]
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in tasks:
-        if sender is None or _body.decode(bodies[task.seq]).sender == sender:
+        if sender is None or _decoded(bodies[task.seq]).sender == sender:
             tx.prepare([task])
             ready = copy.copy(task)
             ready.eligible_at = None

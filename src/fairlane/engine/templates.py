@@ -30,12 +30,17 @@ from fairlane.store.transaction import Transaction
 from fairlane.store.vault import Vault
 
 _definition = msgspec.json.Decoder(Definition)
+_STAND_IN = Definition(name="(damaged)", description="", instruction="", priority=0, parameters=[])
 
 
 def from_row(row: Row, vault: Vault) -> Template:
+    """Return the template of a row; one whose definition cannot be read is `damaged`."""
     seq, template_id, definition, usage_count, created_at, updated_at = row
-    kept = _definition.decode(vault.open_body(definition))
-    return Template(seq, template_id, kept, usage_count, created_at, updated_at)
+    try:
+        kept, is_damaged = _definition.decode(vault.open_body(definition)), False
+    except msgspec.DecodeError:
+        kept, is_damaged = _STAND_IN, True
+    return Template(seq, template_id, kept, usage_count, created_at, updated_at, is_damaged)
 
 
 def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: int) -> Iterator[Any]:
@@ -58,6 +63,9 @@ def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: in
         before = _found(tx, [request.id]).get(request.id)
         if before is None:
             yield not_found()
+            continue
+        if before.damaged:
+            yield damaged()
             continue
         try:
             after = templates.update(before, request.document, now)
@@ -103,6 +111,10 @@ def delete_template(tx: Transaction, requests: Sequence[DeleteTemplate], _: int)
 
 def not_found() -> NotFound:
     return NotFound("template not found")
+
+
+def damaged() -> Conflict:
+    return Conflict("the template in the store is damaged: delete it and create it again")
 
 
 def _is_new(submit: Submit, answer: Any) -> bool:

@@ -408,7 +408,15 @@ def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None
     seqs = [task.seq for task in tasks if leases.may_retry(task)]
     if not seqs:
         return {}
-    return {seq: _retrying.decode(body).retry_policy for seq, body in tx.requests(seqs).items()}
+    return {seq: _retry_policy(body) for seq, body in tx.requests(seqs).items()}
+
+
+def _retry_policy(body: str) -> Backoff | None:
+    """Return what a request says of its retries; a damaged one says nothing."""
+    try:
+        return _retrying.decode(body).retry_policy
+    except msgspec.DecodeError:
+        return None
 
 
 def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:

@@ -254,9 +254,11 @@ def _local(at: int, zone: str) -> str:
 
 def _job(job: Job) -> dict[str, Any]:
     shape = {"id": job.id, **jobs.document_of(job.definition)}
+    if job.damaged:
+        shape["unreadable"] = ["definition"]
     if job.next_run_at is not None:
         shape["nextRunAt"] = wire.moment(job.next_run_at)
-        shape["nextRunAtMs"] = job.next_run_at
+        shape["nextRunAtMs"] = moments.clamped(job.next_run_at)
     shape["state"] = _state(job)
     shape["createdAt"] = wire.moment(job.created_at)
     shape["updatedAt"] = wire.moment(job.updated_at)
@@ -265,10 +267,14 @@ def _job(job: Job) -> dict[str, Any]:
     return shape
 
 
+def _clamped(at: int | None) -> int | None:
+    return None if at is None else moments.clamped(at)
+
+
 def _state(job: Job) -> dict[str, Any]:
     state = {
-        "nextRunAtMs": job.next_run_at,
-        "lastRunAtMs": job.last_run_at,
+        "nextRunAtMs": _clamped(job.next_run_at),
+        "lastRunAtMs": _clamped(job.last_run_at),
         "lastStatus": job.last_status,
         "lastError": job.last_error,
         "consecutiveErrors": job.consecutive_errors,

@@ -245,8 +245,8 @@ class Leases:
         for grant in grants:
             try:
                 shapes.append(self._shape(grant))
-            except Exception:
-                log.exception("task %s cannot be leased", grant.task.id)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are leased
+                log.warning("task %s cannot be leased: %s", grant.task.id, error)
                 key = grant.task.seq, grant.task.token
                 self._node.writer.tell(Fail(*key, UNREADABLE, retryable=False, begun=True))
         return shapes

@@ -25,7 +25,7 @@ from fairlane.engine.requests import (
     UpdateTemplate,
     UseTemplate,
 )
-from fairlane.engine.templates import not_found
+from fairlane.engine.templates import damaged, not_found
 from fairlane.http.answers import Answer, Request, Route, Routes, page_cursor, page_limit
 from fairlane.http.tasks import Tasks, idempotency_key, submitter
 
@@ -83,6 +83,8 @@ class Templates:
         raw = await request.body()
         use = _use(raw)
         template = await self._found(request)
+        if template.damaged:
+            raise damaged()
         body = templates.instantiate(template, use.params or {}, use.overrides)
         agent = request.caller.agent
         submission = bodies.parse_task(wire.encode(body), task_id=self._node.new_id(), agent=agent)
@@ -131,6 +133,8 @@ _USE: Final[Mapping[str, tuple[type, str]]] = {
 
 def _shape(template: Template) -> dict[str, Any]:
     definition: dict[str, Any] = msgspec.to_builtins(template.definition)
+    if template.damaged:
+        definition["unreadable"] = ["definition"]
     return {
         "id": template.id,
         **_masked(definition),

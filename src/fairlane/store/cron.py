@@ -10,20 +10,28 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import astuple
 
-from fairlane.core.cron import QUEUED, RUNNING, Definition, Job, Run
+from fairlane.core.cron import AT, QUEUED, RUNNING, Definition, Job, Run, Schedule
 from fairlane.store.base import Row
 from fairlane.store.transaction import Transaction
 from fairlane.store.vault import Vault
 
 _definition = msgspec.json.Decoder(Definition)
+# What every reader of jobs can show; its agent is nobody.
+_STAND_IN = Definition(
+    name="(damaged)", schedule=Schedule(kind=AT, at=0), task={}, agent_id="", enabled=False
+)
 _RUN_WIDTH = len(Run.__struct_fields__)
 
 
 def job_from_row(row: Row, vault: Vault) -> Job:
+    """Return the job of a row; one whose definition cannot be read is `damaged`."""
     seq, id_, definition, slot_at, *rest = row
-    kept = _definition.decode(vault.open_body(definition))
+    try:
+        kept, damaged = _definition.decode(vault.open_body(definition)), False
+    except msgspec.DecodeError:
+        kept, damaged = _STAND_IN, True
     job = Job(seq, id_, kept, slot_at, *rest)
-    job.alerted = bool(job.alerted)
+    job.alerted, job.damaged = bool(job.alerted), damaged
     return job
 
 
@@ -45,8 +53,15 @@ def jobs_by_id(tx: Transaction, ids: Iterable[str]) -> dict[str, Job]:
 
 def jobs_by_name(tx: Transaction, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Job]:
     """By agent and name."""
-    found = _jobs(tx, tx.connection.run_rows("job_by_name", list(names)))
+    wanted = list(dict.fromkeys(names))
+    found = _jobs(tx, tx.connection.run_rows("job_by_name", wanted))
+    if any(job.damaged for job in found):  # which do not say their names
+        return {name: job for name in wanted for job in _by_name(tx, name)}
     return {(job.definition.agent_id, job.definition.name): job for job in found}
+
+
+def _by_name(tx: Transaction, name: tuple[str, str]) -> list[Job]:
+    return _jobs(tx, tx.connection.run_rows("job_by_name", [name]))
 
 
 def due_jobs(tx: Transaction, now: int, limit: int) -> list[Job]:
@@ -63,9 +78,18 @@ def next_due_at(tx: Transaction) -> int | None:
 
 
 def save_jobs(tx: Transaction, jobs: Iterable[Job]) -> None:
-    rows = [_job_row(job, tx.vault) for job in jobs]
+    """Write jobs. A damaged one keeps what it has, so that a person can repair it."""
+    rows = [_job_row(job, tx.vault) for job in jobs if not job.damaged]
     if rows:
         tx.connection.run_rows("job_save", rows)
+        tx.changed = True
+
+
+def stop_jobs(tx: Transaction, ids: Iterable[str], reason: str) -> None:
+    """Let jobs fire no more, whatever their definitions say."""
+    rows = [(id_, reason) for id_ in ids]
+    if rows:
+        tx.connection.run_rows("job_stop", rows)
         tx.changed = True
 
 

@@ -51,9 +51,9 @@ def _tally_columns() -> str:
     return _columns(Tally)
 
 
-def _session_columns(prefix: str) -> str:
+def _stored_columns(struct: type[msgspec.Struct], prefix: str) -> str:
     """All but the last field, which follows from the others."""
-    return ", ".join(f"{prefix}{name}" for name in Session.__struct_fields__[:-1])
+    return ", ".join(f"{prefix}{name}" for name in struct.__struct_fields__[:-1])
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -106,13 +106,13 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{task}", _columns(Task, "" if insert else "task."))
     text = text.replace("{line}", _columns(Line, "" if insert else "line."))
     text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
-    text = text.replace("{job}", _columns(Job, "job."))
+    text = text.replace("{job}", _stored_columns(Job, "job."))
     text = text.replace("{run}", _columns(Run, "" if insert else "run."))
     text = text.replace("{token}", _columns(Token, "" if insert else "token."))
     text = text.replace("{delivery}", _columns(Delivery, "delivery."))
     text = text.replace("{endpoint}", _columns(Endpoint, "endpoint."))
     text = text.replace("{event}", _columns(Event, "event."))
-    text = text.replace("{session}", _session_columns("" if insert else "session."))
+    text = text.replace("{session}", _stored_columns(Session, "" if insert else "session."))
     return Statement(name, text.replace("{tally}", _tally_columns()), columns)
 
 

@@ -90,8 +90,8 @@ class RemoteSource:
         for shape in leases:
             try:
                 found.append(_assignment(shape))
-            except Exception:
-                log.exception("lease %s cannot be understood", shape.get("leaseId"))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others run
+                log.warning("lease %s cannot be understood: %s", shape.get("leaseId"), error)
                 with contextlib.suppress(FairlaneError):
                     await self._client.release_lease(str(shape.get("leaseId")))
         return found

@@ -109,8 +109,8 @@ class EngineSource:
         for grant in grants:
             try:
                 found.append(_assignment(grant, kinds[grant.task.kind].timeout_ms))
-            except Exception:
-                log.exception("task %s cannot be run", grant.task.id)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others run
+                log.warning("task %s cannot be run: %s", grant.task.id, error)
                 self._writer.tell(
                     Fail(grant.task.seq, grant.task.token, UNREADABLE, retryable=False)
                 )

@@ -169,3 +169,14 @@ def test_the_last_slots_of_the_calendar_fire() -> None:
     assert last is not None
     assert moments.local(last.at, UTC).isoformat() == "9999-12-31T23:00:00+00:00"
     assert slots.next_slot(new_york, last.at) is None
+
+
+@given(since=st.integers(-(2**63), 2**63 - 1), until=st.integers(-(2**63), 2**63 - 1))
+@example(-(2**63), 2**63 - 1)
+def test_a_span_fits_where_it_is_counted(since: int, until: int) -> None:
+    """Counters add up spans, and a database holds 64 bits: ten thousand of the longest fit."""
+    found = moments.span(since, until)
+    assert 0 <= found < 2**63 // 10_000
+    task = rows.queued(queued_at=since)
+    change = leases.grant(task, token=TOKEN, worker="w", ttl_ms=1, started=True, now=until)
+    assert change.waited_ms == found

@@ -51,6 +51,11 @@ def test_settings_that_say_nothing_leave_no_text() -> None:
     assert Session("s").own == Settings()
 
 
+@pytest.mark.parametrize("settings", ["{", "[]", '{"cap":"x"}'])
+def test_damaged_settings_leave_it_to_the_policy(settings: str) -> None:
+    assert sessions.resolved(DEFAULTS, Session("s", settings=settings)) == DEFAULTS
+
+
 # ---------------------------------------------------------------- how many may have the turn
 
 

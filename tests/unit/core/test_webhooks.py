@@ -30,6 +30,12 @@ def test_a_log_of_tries_can_be_read_again() -> None:
     assert webhooks.tries("") == []
 
 
+def test_a_damaged_line_of_a_log_is_left_out_alone() -> None:
+    good = Try(5, 1, 503, "a\u2028b", 10)
+    log = f'{{\n{webhooks.line(good)}nul\n\n{{"at":"x"}}\n'
+    assert webhooks.tries(log) == [good]
+
+
 def test_a_delivery_is_named_after_what_it_tells_of() -> None:
     assert webhooks.about("msg_tsk_01_a_17") == "tsk_01_a"
 

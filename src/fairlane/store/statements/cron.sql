@@ -31,6 +31,11 @@ ORDER BY next_run_at, seq LIMIT :limit
 -- name: job_next
 SELECT min(next_run_at) FROM job WHERE enabled = 1
 
+-- name: job_stop
+-- rows: id text, reason text
+UPDATE job SET enabled = 0, next_run_at = NULL, disabled_reason = rows.reason
+FROM rows WHERE job.id = rows.id
+
 -- name: job_delete
 -- rows: id text
 DELETE FROM job WHERE id IN (SELECT rows.id FROM rows)

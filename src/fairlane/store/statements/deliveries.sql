@@ -12,9 +12,10 @@ SELECT id, seq, url, event, attempts, agent FROM delivery
 WHERE state = 'due' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
 
 -- name: delivery_next @sqlite
-SELECT min(due_at) - :now FROM delivery WHERE state = 'due'
+SELECT max(0, min(due_at)) - :now FROM delivery WHERE state = 'due'
 -- name: delivery_next @postgres
-SELECT min(due_at) - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT CASE WHEN min(due_at) < 0 THEN 0 ELSE min(due_at) END
+  - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 FROM delivery WHERE state = 'due'
 
 -- name: delivery_claim

@@ -161,12 +161,15 @@ SELECT lane, agent FROM line WHERE agent IN (:agents...) GROUP BY lane, agent
 -- name: line_routes
 SELECT DISTINCT route FROM line WHERE lane = :lane
 
+-- A moment outside the calendar, which an older version may have left, counts as its first.
 -- name: task_reline
 UPDATE task SET
   line = (SELECT line.id FROM line WHERE line.lane = task.lane AND line.route = task.route
     AND line.agent = CASE WHEN :by_agent = 1 THEN task.agent ELSE '' END),
   rank = CASE WHEN :aging_ms = 0 OR priority <= -20 THEN priority
-    ELSE created_at + priority * :aging_ms END
+    WHEN created_at BETWEEN -62135596800000 AND 253402300799999
+      THEN created_at + priority * :aging_ms
+    ELSE -62135596800000 + priority * :aging_ms END
 WHERE lane = :lane AND state IN ('waiting_dependency', 'queued', 'assigned', 'running', 'parked')
 
 -- ------------------------------------------------------------------ lease
