@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.ours import Row, run_in_loop
 from benchmarks.servers import WIDE_OPEN
-from fairlane.app import Fairlane
+from fairlane.embedded.app import Fairlane
 
 CALLERS = 64
 SECONDS_MAX = 600.0

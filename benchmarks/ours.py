@@ -14,11 +14,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks.servers import WIDE_OPEN, fairlane_server, memory_mb, stub_instance
-from fairlane.app import Fairlane, tune
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
+from fairlane.embedded.app import Fairlane, tune
+from fairlane.engine.commands import Complete, Lease, SetPolicy, Submit
 from fairlane.engine.engine import Engine, one
-from fairlane.engine.requests import Complete, Lease, SetPolicy, Submit
 from fairlane.store.opening import open_store
 
 Row = dict[str, Any]

@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks.ours import Row
 from benchmarks.servers import fairlane_server
-from fairlane import entries
 from fairlane.cli.direct import StoreBackend
 from fairlane.clock import SystemClock
+from fairlane.engine.commands import Enqueue
 from fairlane.engine.engine import Engine, one
-from fairlane.engine.requests import Enqueue
+from fairlane.schema import entries
 from fairlane.store.opening import open_store
 
 FAIRLANE = str(Path(sys.executable).parent / "fairlane")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fairlane.version import __version__
 
 if TYPE_CHECKING:
-    from fairlane.app import ConfigWatcher, Fairlane, TaskHandle, tune
-    from fairlane.async_client import AsyncClient
-    from fairlane.client import Client
+    from fairlane.client.asynchronous import AsyncClient
+    from fairlane.client.sync import Client
     from fairlane.config import InstanceSetting
     from fairlane.core.errors import ExecutionFailed, FairlaneError, TaskFailed
+    from fairlane.embedded.app import ConfigWatcher, Fairlane, TaskHandle, tune
     from fairlane.worker.executors.base import Work
     from fairlane.worker.executors.reporting import report_output, report_progress
     from fairlane.worker.external import Worker
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 _PLACES = {
-    "AsyncClient": "async_client",
-    "Client": "client",
-    "ConfigWatcher": "app",
+    "AsyncClient": "client.asynchronous",
+    "Client": "client.sync",
+    "ConfigWatcher": "embedded.app",
     "ExecutionFailed": "core.errors",
-    "Fairlane": "app",
+    "Fairlane": "embedded.app",
     "FairlaneError": "core.errors",
     "InstanceSetting": "config",
     "TaskFailed": "core.errors",
-    "TaskHandle": "app",
+    "TaskHandle": "embedded.app",
     "Work": "worker.executors.base",
     "Worker": "worker.external",
     "report_output": "worker.executors.reporting",
     "report_progress": "worker.executors.reporting",
-    "tune": "app",
+    "tune": "embedded.app",
 }
 
 

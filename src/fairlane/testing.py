@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost
-from fairlane.engine.nodes import LEASE_MS
-from fairlane.engine.requests import Prune, Renew
+from fairlane.embedded.app import Fairlane
+from fairlane.engine.commands import Prune, Renew
+from fairlane.engine.verbs.nodes import LEASE_MS
 
 __all__ = ["ManualClock", "MemoryFairlane"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from fairlane.client import Client
+    from fairlane.client.sync import Client
     from tests.cli.conftest import Ran
 
 START = "2026-01-01T00:00:00.000Z"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.core import errors
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.core import errors
 from tests.cli.test_client import Listener
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fairlane.cli.demo import Fleet
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from tests.cli.processes import Terminal, run_on_terminal, run_process
 
 if TYPE_CHECKING:

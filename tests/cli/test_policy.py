@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.core.errors import Conflict, InvalidPolicy
 from tests.cli.conftest import Server
 from tests.cli.processes import run_on_terminal, run_process, running_server

@@ -331,7 +331,7 @@ def test_the_server_and_the_store_answer_alike(run: Run, server: Server) -> None
 @pytest.mark.slow
 def test_sixty_who_lease_at_once_are_all_served(run: Run, tmp_path: Path) -> None:
     """However long the queue is; none is turned away because others were first."""
-    from fairlane.client import Client
+    from fairlane.client.sync import Client
 
     queue = Queue(run, f"sqlite:///{tmp_path / 'fairlane.db'}", tmp_path)
     queue.policy(maxConcurrent=100)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fairlane.client import Client
+    from fairlane.client.sync import Client
     from tests.cli.conftest import Ran, Server
 
     Run = Callable[..., Ran]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.core.errors import NotFound
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.core import access
 from fairlane.core.errors import InvalidSettings, Unauthenticated
 from tests.cli.processes import run_process, running_server

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlane.core.model import Task
-from fairlane.engine.views import Filter, TaskView, Views
+from fairlane.engine.reads.views import Filter, TaskView, Views
 from fairlane.store.opening import open_store
 from tests.e2e.history import CANCEL_OK, INVOKE, MISSING, OK, SEEN, UNKNOWN, History
 

@@ -20,7 +20,7 @@ import pytest
 
 from fairlane import AsyncClient
 from fairlane.core.errors import FairlaneError, LeaseLost
-from fairlane.fields import parse_deadline
+from fairlane.schema.fields import parse_deadline
 from tests.e2e.external_worker import HANDLER, LANE, LEASE_SECONDS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from fairlane import Fairlane
 from fairlane.clock import SystemClock, reading_of
 from fairlane.core.errors import ExecutionFailed
-from fairlane.wire import moment
+from fairlane.schema.wire import moment
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:

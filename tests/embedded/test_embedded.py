@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Fairlane
-from fairlane.bodies import TaskBody
-from fairlane.calling import given
+from fairlane.client.calling import given
+from fairlane.client.verbs import MessageFields, TaskFields, task_body
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
-from fairlane.messages import MessageBody
-from fairlane.verbs import MessageFields, TaskFields, task_body
+from fairlane.schema.bodies import TaskBody
+from fairlane.schema.messages import MessageBody
 from tests.fakes.chat_agent import ChatAgent, Script
 from tests.fakes.waiting import eventually
 

@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from fairlane.client.transport import EVENT_STREAM, build
 from fairlane.core import moments
-from fairlane.http import inside as routes
-from fairlane.transport import EVENT_STREAM, build
+from fairlane.http import in_process as routes
 from tests.hostile.inside import Answer, Inside
 
 HANG_SECONDS: Final = 20.0

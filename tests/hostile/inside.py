@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
-from fairlane.app import Fairlane
+from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
-from fairlane.http.browsers import Doorkeeper
+from fairlane.http.cross_site import Doorkeeper
 from fairlane.store import queries
 
 HOST = "127.0.0.1:9867"

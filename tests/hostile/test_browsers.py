@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.config import load
 from fairlane.core.errors import InvalidSettings
-from fairlane.http.browsers import PAGE_POLICY, allowed, authorities
+from fairlane.http.cross_site import PAGE_POLICY, allowed, authorities
 from tests.hostile.echo import Echo
 from tests.hostile.wires import Door, door
 

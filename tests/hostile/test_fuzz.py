@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from fairlane.app import Fairlane
+from fairlane.embedded.app import Fairlane
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
 from tests.hostile.trying import STILL, Tried

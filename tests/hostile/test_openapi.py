@@ -12,8 +12,8 @@ import pytest
 
 from fairlane.core.errors import FairlaneError
 from fairlane.http import openapi
-from fairlane.http.answers import Request, Route
 from fairlane.http.app import HttpApp
+from fairlane.http.messages import Request, Route
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
 

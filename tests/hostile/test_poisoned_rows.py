@@ -9,9 +9,9 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
 from fairlane.core import moments
+from fairlane.embedded.app import Fairlane
 from fairlane.store import queries
 from tests.fakes.ports import lasting_port
 from tests.fakes.waiting import WAIT_SECONDS

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane import bodies, strict
 from fairlane.core.errors import InvalidRequest
+from fairlane.schema import bodies, json_limits
 
 TASK = (
     b'{"agentId":"agent-crawl-01","action":"click","tabId":"tab-8f3a","ref":"e14","params":'
@@ -29,7 +29,7 @@ def refused(raw: bytes) -> str:
 
 def complaint(raw: bytes) -> str | None:
     try:
-        strict.check_any(raw)
+        json_limits.check_any(raw)
     except InvalidRequest as error:
         return error.message
     return None
@@ -156,12 +156,12 @@ def test_the_worst_body_costs_no_more_than_a_moment() -> None:
     odd = b",".join(b'{"a" :1,"b":":x"}' for _ in range(10_000))
     for raw in (b'{"p":[' + rows + b"]}", b'{"p":[' + odd + b"]}"):
         began = time.thread_time()
-        strict.check_any(raw)
+        json_limits.check_any(raw)
         assert time.thread_time() - began < 3
 
 
 def _microseconds(raw: bytes, rounds: int = 500) -> float:
     began = time.thread_time()
     for _ in range(rounds):
-        strict.check(raw)
+        json_limits.check(raw)
     return (time.thread_time() - began) / rounds * 1e6

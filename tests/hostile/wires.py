@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 import uvicorn
 
-from fairlane.http.browsers import LOOPBACK, Doorkeeper, authorities
-from fairlane.http.connections import HttpConnection
+from fairlane.http.cross_site import LOOPBACK, Doorkeeper, authorities
+from fairlane.http.limits import HttpConnection
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 SECONDS_MAX = WAIT_SECONDS

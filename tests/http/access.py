@@ -23,8 +23,8 @@ from fairlane.clock import SystemClock
 from fairlane.core import access
 from fairlane.core.access import Scope
 from fairlane.engine.node import Node
-from fairlane.http.answers import Route
 from fairlane.http.app import HttpApp
+from fairlane.http.messages import Route
 from fairlane.store.opening import open_store
 from tests.http.api import Answer, eventually
 from tests.http.server import Server, serving

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from fairlane.core.access import Scope
-from fairlane.http.answers import Route
+from fairlane.http.messages import Route
 from tests.http.access import (
     ALICE,
     ALL,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.bodies import WORK_BATCH_MAX
 from fairlane.engine.node import PAGE
+from fairlane.schema.bodies import WORK_BATCH_MAX
 from tests.http.stage import HANG, HELD, ONE, on_sqlite
 from tests.http.work import AT_ONCE, Work
 

@@ -17,8 +17,8 @@ import pytest
 
 from fairlane.clock import SystemClock
 from fairlane.engine.node import Node
-from fairlane.http.answers import Answer, Request
-from fairlane.http.health import UNREADABLE, UNWRITABLE, WRITER_ENDED, Health
+from fairlane.http.messages import Answer, Request
+from fairlane.http.routes.health import UNREADABLE, UNWRITABLE, WRITER_ENDED, Health
 from fairlane.store.sqlite import SqliteStore
 from tests.fakes.waiting import eventually as until
 from tests.http.api import Api, eventually

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane import bodies
-from fairlane.engine.requests import Submit
+from fairlane.engine.commands import Submit
 from fairlane.http.app import HttpApp
+from fairlane.schema import bodies
 from fairlane.testing import MemoryFairlane
 from tests.fakes.waiting import judge, steadily, within
 from tests.http.api import Answer, Api, eventually

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
-from fairlane.http.answers import Answer
+from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
+from fairlane.http.messages import Answer
 
 
 class Unwritable:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlane.client import Client
+from fairlane.client.sync import Client
 
 Names = dict[str, str]
 Prepare = Callable[[Client], Names]

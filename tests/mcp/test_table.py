@@ -14,13 +14,13 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from mcp import Client
 
 from fairlane.cli import parser
+from fairlane.client.verbs import Verbs
 from fairlane.http.openapi import OPERATIONS
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.parameters import ABOUT
 from fairlane.mcp.server import INSTRUCTIONS, build
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Scope, Tool
-from fairlane.verbs import Verbs
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "mcp.md").read_text("utf-8")

@@ -36,8 +36,8 @@ ALLOWED = {
     "outbound/addresses.py": {"socket"},  # asks the system for its own addresses; sends nothing
     "outbound/webhooks.py": {"aiohttp"},  # the type of a guarded session
     # The client of a Fairlane server: a program of the user's, to a server that the user names.
-    "connection.py": {"socket", "create_connection"},
-    "async_client.py": {"aiohttp", "ClientSession", "TCPConnector"},
+    "client/connection.py": {"socket", "create_connection"},
+    "client/asynchronous.py": {"aiohttp", "ClientSession", "TCPConnector"},
     # Errors of a sender that is given to it.
     "worker/executors/failures.py": {"aiohttp"},
     "worker/external.py": {"socket"},  # the name of this machine
@@ -94,7 +94,7 @@ def test_what_is_allowed_here_is_really_used() -> None:
 def test_all_sessions_but_the_clients_own_come_from_one_place() -> None:
     """Webhooks, executors and alerts of cron jobs alike."""
     makers = [name for name, names in used().items() if "ClientSession" in names]
-    assert makers == ["async_client.py", GUARDED]
+    assert makers == ["client/asynchronous.py", GUARDED]
 
 
 @pytest.mark.parametrize(

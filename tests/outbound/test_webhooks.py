@@ -15,7 +15,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from fairlane.core.errors import InvalidRequest, InvalidSettings
 from fairlane.core.webhooks import choose, target
-from fairlane.engine.webhooks import new_secret
+from fairlane.engine.verbs.webhooks import new_secret
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import UNREACHABLE, Response
 from fairlane.outbound.webhooks import (

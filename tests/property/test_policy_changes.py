@@ -13,10 +13,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.core import differences
+from fairlane.core import json_diff
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.policy import Policy, from_document, merge, patch, read, replace, to_document
-from fairlane.engine.requests import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
+from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.store.sqlite import SqliteStore
 from tests.property.histories import BOUNDED
 from tests.property.test_policy import documents, garbage, policies
@@ -39,9 +39,9 @@ def test_what_is_shown_can_be_set_and_changes_nothing(policy: Policy, other: Pol
 @given(policies, policies)
 def test_the_difference_of_two_policies_makes_one_the_other(one: Policy, other: Policy) -> None:
     before, after = to_document(one), to_document(other)
-    found = differences.between(before, after)
-    assert differences.applied(before, found) == after
-    assert from_document(differences.applied(before, found)) == other
+    found = json_diff.between(before, after)
+    assert json_diff.applied(before, found) == after
+    assert from_document(json_diff.applied(before, found)) == other
     assert bool(found) == (one != other)
 
 
@@ -59,8 +59,8 @@ def test_so_does_the_difference_of_any_two_documents(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     as_it_was = copy.deepcopy(one)
-    found = differences.between(one, other)
-    assert msgspec.json.encode(differences.applied(one, found), order="sorted") == (
+    found = json_diff.between(one, other)
+    assert msgspec.json.encode(json_diff.applied(one, found), order="sorted") == (
         msgspec.json.encode(other, order="sorted")
     )
     assert one == as_it_was
@@ -69,7 +69,7 @@ def test_so_does_the_difference_of_any_two_documents(
 @BOUNDED
 @given(st.lists(st.text(), min_size=1, max_size=4).map(tuple), st.text())
 def test_every_path_can_be_read_back(path: tuple[str, ...], value: str) -> None:
-    assert differences.assignment(f"{differences.spelled(path)}={value}") == (path, value)
+    assert json_diff.assignment(f"{json_diff.spelled(path)}={value}") == (path, value)
 
 
 @BOUNDED

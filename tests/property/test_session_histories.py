@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fairlane.core import sessions
 from fairlane.core.model import Task
 from fairlane.core.sessions import Session
-from fairlane.engine.recount import recount
+from fairlane.engine.reads.recount import recount
 from fairlane.store.sqlite import SqliteStore
 from tests.store.chat import Chat
 from tests.store.scheduler import Scheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.core.model import Task
-from fairlane.engine import views
-from fairlane.engine.requests import Output, SettleDelivery
+from fairlane.engine.commands import Output, SettleDelivery
+from fairlane.engine.reads import views
 from tests.simulation import ledger
 from tests.simulation.causes import Causes, Step, Violation, demand
 

@@ -17,15 +17,7 @@ from fairlane.core.errors import (
     QueueFull,
 )
 from fairlane.core.model import Task
-from fairlane.engine.requests import (
-    Cancel,
-    CancelBatch,
-    Complete,
-    Reset,
-    Retry,
-    Start,
-    Submit,
-)
+from fairlane.engine.commands import Cancel, CancelBatch, Complete, Reset, Retry, Start, Submit
 from tests.simulation.causes import REPORTS, Causes, Step, Violation, demand
 from tests.simulation.histories import CANCELLED, ENDINGS, PARKED, REQUEUED
 from tests.simulation.ledger import ENDS, Seen

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.engine.engine import Outcome
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
     Complete,
@@ -28,6 +27,7 @@ from fairlane.engine.requests import (
     StopSession,
     Submit,
 )
+from fairlane.engine.engine import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.model import route_of
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     Complete,
     CreateJobs,
@@ -20,7 +20,7 @@ from fairlane.engine.requests import (
     ToggleJob,
     UpdateJob,
 )
-from fairlane.wire import moment
+from fairlane.schema.wire import moment
 
 if TYPE_CHECKING:
     from random import Random

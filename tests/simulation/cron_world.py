@@ -17,8 +17,7 @@ import msgspec
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
-from fairlane.engine.engine import Engine
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     Complete,
     CreateJobs,
@@ -28,6 +27,7 @@ from fairlane.engine.requests import (
     ToggleJob,
     UpdateJob,
 )
+from fairlane.engine.engine import Engine
 from fairlane.store.sqlite import SqliteStore
 from tests.simulation.causes import Violation, demand
 from tests.simulation.cron_model import MISSED, RUN, SKIPPED, Entry, Model, ModelJob, Slots

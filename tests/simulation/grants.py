@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fairlane.core.model import Task
-    from fairlane.engine.requests import Grant, Lease
+    from fairlane.engine.commands import Grant, Lease
     from tests.simulation.ground import Ground
     from tests.simulation.ledger import Seen
 

@@ -15,7 +15,7 @@ from tests.simulation.talks import Talks
 
 if TYPE_CHECKING:
     from fairlane.core.model import Task
-    from fairlane.engine.requests import Lease
+    from fairlane.engine.commands import Lease
     from fairlane.store.sqlite import SqliteStore
 
 

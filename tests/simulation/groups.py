@@ -14,7 +14,7 @@ from tests.simulation.causes import Violation, demand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from fairlane.engine.requests import NewBatch
+    from fairlane.engine.commands import NewBatch
     from tests.simulation.ledger import Event, Group
 
 COMPLETED: Final = "batch.completed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.engine.requests import Complete, Fail, Release, Start
+from fairlane.engine.commands import Complete, Fail, Release, Start
 from tests.simulation.causes import CLOSERS, Causes, Violation, demand
 from tests.simulation.ledger import ENDS, LIVE, Event, Seen
 

@@ -18,7 +18,7 @@ import msgspec
 
 from fairlane.core import leases
 from fairlane.core.policy import from_document
-from fairlane.engine.requests import Complete, Renew, Start
+from fairlane.engine.commands import Complete, Renew, Start
 from tests.simulation import ledger, steps
 from tests.simulation.accounts import Accounts
 from tests.simulation.answers import Answers

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import COLLECT, INTERRUPT
-from fairlane.engine.requests import Complete, SetSession, SetUsage, StopSession
+from fairlane.engine.commands import Complete, SetSession, SetUsage, StopSession
 from tests.simulation.causes import demand
 from tests.simulation.histories import COMPLETED
 

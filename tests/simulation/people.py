@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.model import Submission
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
     ClaimDeliveries,

@@ -11,8 +11,8 @@ from fairlane.core import admission, counts, fairness, gates, leases, lifecycle,
 from fairlane.core.fairness import Contender
 from fairlane.core.model import Change
 from fairlane.engine import engine as engine_module
-from fairlane.engine import leasing, ticks, verbs
 from fairlane.engine.engine import Engine
+from fairlane.engine.verbs import leasing, tasks, ticks
 from fairlane.store.sqlite import SqliteConnection
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always
@@ -229,7 +229,7 @@ def a_durable_commit_is_repeated(patch: pytest.MonkeyPatch) -> None:
 
 @plant("error", "idempotency")
 def a_key_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_remembered", lambda *_: {})
+    patch.setattr(tasks, "_remembered", lambda *_: {})
 
 
 @plant("admission")

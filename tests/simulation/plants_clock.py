@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from fairlane.engine import steps
+from fairlane.engine.verbs import clock_steps
 from fairlane.store.sqlite import SqliteConnection
 from tests.simulation.planting import Bed, always
 
@@ -24,7 +24,7 @@ def a_step_takes_leases_back(patch: pytest.MonkeyPatch) -> None:
 
 @plant("wait", "deadline", "window", "fencing", "order")
 def steps_of_the_clock_are_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "_step", always(0))
+    patch.setattr(clock_steps, "_step", always(0))
 
 
 @plant("wait", "deadline", "window")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core import cron, slots
-from fairlane.engine import cron as engine_cron
+from fairlane.core import cron, schedule_times
 from fairlane.engine.engine import Engine
+from fairlane.engine.verbs import cron as engine_cron
 from fairlane.store import cron as store_cron
 from tests.simulation.planting import Bed, always
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
     from fairlane.core.cron import Decision, Definition, Job
-    from fairlane.core.slots import Schedule
+    from fairlane.core.schedule_times import Schedule
     from fairlane.store.transaction import Transaction
 
 BED: Final = Bed()
@@ -30,26 +30,26 @@ plant = BED.plant
 
 @plant("next", "slots", seed=4)
 def a_time_that_comes_twice_fires_the_second_time(patch: pytest.MonkeyPatch) -> None:
-    real = slots._moments
+    real = schedule_times._moments
 
     def later(*args: Any) -> tuple[int, int]:
         first, second = real(*args)
         return (second, second) if second > first else (first, second)
 
-    patch.setattr(slots, "_moments", later)
+    patch.setattr(schedule_times, "_moments", later)
 
 
 @plant("next", "slots", seed=7)
 def a_time_in_a_gap_is_left_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slots, "_gap_end", always(0))
+    patch.setattr(schedule_times, "_gap_end", always(0))
 
 
 @plant("next", "slots")
 def an_interval_counts_from_the_last_look(patch: pytest.MonkeyPatch) -> None:
-    real = slots.moments_of
+    real = schedule_times.moments_of
 
     def drifting(schedule: Schedule, after: int) -> Iterator[int]:
-        if schedule.kind != slots.EVERY:
+        if schedule.kind != schedule_times.EVERY:
             return real(schedule, after)
         assert schedule.every_ms is not None
         return iter(range(after + schedule.every_ms, 2**60, schedule.every_ms))

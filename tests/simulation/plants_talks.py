@@ -12,9 +12,10 @@ from fairlane.core.model import Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import Session, Settings
 from fairlane.engine import engine as engines
-from fairlane.engine import sessions as talking
-from fairlane.engine import ticks, verbs
-from fairlane.engine.requests import StopSession
+from fairlane.engine.commands import StopSession
+from fairlane.engine.verbs import sessions as talking
+from fairlane.engine.verbs import tasks as verbs
+from fairlane.engine.verbs import ticks
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always
 

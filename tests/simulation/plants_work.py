@@ -10,11 +10,12 @@ import pytest
 from fairlane.core import batches, dependencies, events, gates, leases, lifecycle
 from fairlane.core.batches import Batch
 from fairlane.core.model import BATCH_GATE, Change, Task
-from fairlane.engine import dependencies as settling
 from fairlane.engine import engine as engines
-from fairlane.engine import leasing, policies, ticks, verbs
+from fairlane.engine.commands import Output
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Output
+from fairlane.engine.verbs import dependencies as settling
+from fairlane.engine.verbs import leasing, policies, ticks
+from fairlane.engine.verbs import tasks as verbs
 from fairlane.store.sqlite import SqliteConnection
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.sessions import DROPS, MODES, Settings
-from fairlane.engine.requests import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
-from fairlane.messages import MessageBody, message_submission
-from fairlane.wire import moment
+from fairlane.engine.commands import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
+from fairlane.schema.messages import MessageBody, message_submission
+from fairlane.schema.wire import moment
 
 if TYPE_CHECKING:
     from random import Random

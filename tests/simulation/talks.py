@@ -22,7 +22,7 @@ from fairlane.core.errors import (
     SessionQueueFull,
 )
 from fairlane.core.model import Submission, Task
-from fairlane.engine.requests import SetSession, SetUsage, Stopped, StopSession, Submit
+from fairlane.engine.commands import SetSession, SetUsage, Stopped, StopSession, Submit
 from tests.simulation.causes import Violation, demand
 from tests.simulation.histories import CANCELLED, REQUEUED
 from tests.simulation.ledger import ENDS, Seen

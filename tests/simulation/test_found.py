@@ -10,9 +10,7 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.model import Submission
-from fairlane.engine import dependencies
-from fairlane.engine.engine import Engine
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     Complete,
     Fail,
@@ -26,6 +24,8 @@ from fairlane.engine.requests import (
     SetPolicy,
     Submit,
 )
+from fairlane.engine.engine import Engine
+from fairlane.engine.verbs import dependencies
 from fairlane.store.sqlite import SqliteStore
 from tests.simulation.faults import AFTER_COMMIT, BEFORE_COMMIT, OPEN, Fault, FaultyStore
 

@@ -16,9 +16,7 @@ import msgspec
 from fairlane.clock import ManualClock
 from fairlane.core.errors import FairlaneError, StoreUnavailable
 from fairlane.core.model import Submission, Task
-from fairlane.engine import dependencies
-from fairlane.engine.engine import GRACE_SECONDS, Engine, Outcome
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
     ClaimDeliveries,
@@ -40,6 +38,8 @@ from fairlane.engine.requests import (
     StopSession,
     Submit,
 )
+from fairlane.engine.engine import GRACE_SECONDS, Engine, Outcome
+from fairlane.engine.verbs import dependencies
 from fairlane.store.sqlite import SqliteStore
 from tests.simulation.causes import Step, Violation
 from tests.simulation.faults import ClockFaults, Fault, FaultyStore, Killed, plan_faults

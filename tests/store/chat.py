@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Submission, Task
 from fairlane.core.sessions import Session, Settings
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     IdempotencyKey,
     SetSession,
     SetUsage,
@@ -15,7 +15,7 @@ from fairlane.engine.requests import (
     StopSession,
     Submit,
 )
-from fairlane.messages import MessageBody, message_submission
+from fairlane.schema.messages import MessageBody, message_submission
 
 if TYPE_CHECKING:
     from tests.store.scheduler import Scheduler

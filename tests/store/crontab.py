@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.core.cron import Job, Run
-from fairlane.engine.requests import CreateJobs, ToggleJob, UpdateJob
-from fairlane.engine.views import Views
+from fairlane.engine.commands import CreateJobs, ToggleJob, UpdateJob
+from fairlane.engine.reads.views import Views
 
 if TYPE_CHECKING:
     from fairlane.core.model import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     ClaimDeliveries,
     Complete,

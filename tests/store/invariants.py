@@ -10,7 +10,7 @@ from fairlane.core.counts import Line, Tally
 from fairlane.core.events import Event
 from fairlane.core.model import ORPHANED, Task
 from fairlane.core.sessions import Session
-from fairlane.engine.recount import recount
+from fairlane.engine.reads.recount import recount
 
 if TYPE_CHECKING:
     from fairlane.core.policy import Policy

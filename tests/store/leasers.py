@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.clock import SystemClock
+from fairlane.engine.commands import Complete
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Complete
 from fairlane.store.opening import open_store
 from tests.store.scheduler import lease_request
 

@@ -12,8 +12,7 @@ from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Event
 from fairlane.core.model import Submission, Task, route_of
-from fairlane.engine.engine import Engine, Outcome, one
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
     Complete,
@@ -31,6 +30,7 @@ from fairlane.engine.requests import (
     Start,
     Submit,
 )
+from fairlane.engine.engine import Engine, Outcome, one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.audit import BLOCKED, DENIED, DONE, REFUSED, Entry, Written
-from fairlane.engine import audit
-from fairlane.engine.audit import Audit, facts
+from fairlane.engine.commands import Record
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Record
-from fairlane.engine.views import Views
+from fairlane.engine.reads.views import Views
+from fairlane.engine.verbs import audit
+from fairlane.engine.verbs.audit import Audit, facts
 from fairlane.engine.writer import Writer
 from tests.store.stores import execute
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import Conflict, InvalidRequest, NotFound, QueueFull
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
     ClaimDeliveries,

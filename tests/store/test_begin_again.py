@@ -10,7 +10,7 @@ import pytest
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, QueueFull
 from fairlane.core.model import Task
 from fairlane.core.webhooks import Delivery
-from fairlane.engine.requests import Cancel, Complete, Reset, Retry, Submit
+from fairlane.engine.commands import Cancel, Complete, Reset, Retry, Submit
 from tests.store.scheduler import WORK, lease_request, submission
 
 if TYPE_CHECKING:

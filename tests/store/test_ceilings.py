@@ -13,8 +13,8 @@ import pytest
 
 from fairlane.clock import SystemClock
 from fairlane.core.policy import Policy
+from fairlane.engine.commands import SetPolicy, Submit
 from fairlane.engine.engine import Engine, one
-from fairlane.engine.requests import SetPolicy, Submit
 from tests.store.invariants import assert_sound
 from tests.store.leasers import QUOTA, Held, most_at_once, take_all_in_threads
 from tests.store.scheduler import submission

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.leases import QUEUED_TOO_LONG
-from fairlane.engine import steps
-from fairlane.engine.requests import (
-    ClaimDeliveries,
-    CreateEndpoint,
-    RotateEndpoint,
-    SettleDelivery,
-)
-from fairlane.wire import moment
+from fairlane.engine.commands import ClaimDeliveries, CreateEndpoint, RotateEndpoint, SettleDelivery
+from fairlane.engine.verbs import clock_steps
+from fairlane.schema.wire import moment
 from tests.store.chat import Chat
 from tests.store.scheduler import TTL_MS, Scheduler
 
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOUR_MS = 3_600_000
-BOTH_WAYS = pytest.mark.parametrize("by", [HOUR_MS, -HOUR_MS, steps.STEP_MS, -400 * HOUR_MS])
+BOTH_WAYS = pytest.mark.parametrize("by", [HOUR_MS, -HOUR_MS, clock_steps.STEP_MS, -400 * HOUR_MS])
 
 
 def step(scheduler: Scheduler, by: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import Conflict, InvalidRequest, NotFound, QueueFull
-from fairlane.engine.requests import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
+from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
 from tests.store.crontab import DAY, HOUR, LANES, MINUTE, Crontab, document
 from tests.store.scheduler import WORK
 

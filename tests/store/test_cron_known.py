@@ -15,7 +15,7 @@ import pytest
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.model import Task, route_of
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     ClaimDeliveries,
     CreateJobs,
     DeleteJob,
@@ -23,8 +23,8 @@ from fairlane.engine.requests import (
     ToggleJob,
     UpdateJob,
 )
+from fairlane.schema.wire import moment
 from fairlane.store.cron import job_from_row, run_from_row
-from fairlane.wire import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.cron import Schedule
-from fairlane.engine import cron
-from fairlane.engine.requests import CreateJobs
+from fairlane.engine.commands import CreateJobs
+from fairlane.engine.verbs import cron
 from fairlane.store.cron import save_jobs
 from tests.store.crontab import HOUR, MINUTE, Crontab, document
 from tests.store.faults import CONNECT, MOMENTS, BreakOnce, WatchedConnection, WatchedStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.engine.requests import Submit
+from fairlane.engine.commands import Submit
 from tests.store.scheduler import lease_request, submission
 
 if TYPE_CHECKING:

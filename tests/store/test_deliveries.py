@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.errors import NotFound
 from fairlane.core.webhooks import Delivery, Try, about, host_of, tries
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     ClaimDeliveries,
     NewBatch,
@@ -18,7 +18,7 @@ from fairlane.engine.requests import (
     Submit,
     UseSecret,
 )
-from fairlane.engine.webhooks import DEFER_MS, LOOK_MAX
+from fairlane.engine.verbs.webhooks import DEFER_MS, LOOK_MAX
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, InvalidRequest
 from fairlane.core.model import Task
-from fairlane.engine.requests import Cancel, Complete, Fail, Lease, Retry, Submit
+from fairlane.engine.commands import Cancel, Complete, Fail, Lease, Retry, Submit
 from tests.store.scheduler import lease_request, submission
 
 if TYPE_CHECKING:

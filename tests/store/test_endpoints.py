@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, NotFound
 from fairlane.core.webhooks import SECRET_LOST, Delivery
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     ClaimDeliveries,
     CreateEndpoint,
     DeleteEndpoint,

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core import events
 from fairlane.core.events import Attempt
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     Complete,
     CreateJobs,
@@ -19,7 +19,7 @@ from fairlane.engine.requests import (
     SetPolicy,
     Submit,
 )
-from fairlane.engine.views import EventFilter, Views
+from fairlane.engine.reads.views import EventFilter, Views
 from tests.store.crontab import document
 from tests.store.histories import play
 from tests.store.scheduler import NODE, TTL_MS, WORK, Scheduler, lease_request, submission

@@ -9,8 +9,8 @@ import pytest
 from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import WORKER_GONE
 from fairlane.core.model import Task
-from fairlane.engine.requests import Output, Renew, SetPolicy, Submit
-from fairlane.wire import OUTPUT_CHARACTERS_MAX
+from fairlane.engine.commands import Output, Renew, SetPolicy, Submit
+from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
 from tests.store.scheduler import Scheduler, lease_request, submission
 
 ANY = {"routes": frozenset[str](), "any_handler": True, "worker": "ext"}

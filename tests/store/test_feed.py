@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import Draining
-from fairlane.engine.feed import SHARED_MAX, Feed
-from fairlane.engine.views import Views
+from fairlane.engine.reads.feed import SHARED_MAX, Feed
+from fairlane.engine.reads.views import Views
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:

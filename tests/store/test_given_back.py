@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlane.core.leases import RELEASED_TOO_OFTEN
 from fairlane.core.model import NODE_PREFIX
-from fairlane.engine.requests import TakeBack
+from fairlane.engine.commands import TakeBack
 from tests.store.scheduler import TTL_MS, Scheduler
 
 

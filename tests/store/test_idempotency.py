@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.core.errors import IdempotencyConflict, QueueFull
-from fairlane.engine.requests import IdempotencyKey, Submit
+from fairlane.engine.commands import IdempotencyKey, Submit
 from tests.store.scheduler import Scheduler, submission
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.core.model import Task
-from fairlane.engine import views
-from fairlane.engine.requests import Prune, Submit
+from fairlane.engine.commands import Prune, Submit
+from fairlane.engine.reads import views
 from fairlane.store import counters
 from fairlane.store.opening import open_store
 from tests.store.faults import COMMIT, SAVE, WatchedStore

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, LeaseLost, NotFound
 from fairlane.core.leases import WORKER_GONE
-from fairlane.engine.requests import Cancel, Complete, Fail, Reclaim, Release, Renew, Start
+from fairlane.engine.commands import Cancel, Complete, Fail, Reclaim, Release, Renew, Start
 from tests.store.scheduler import TTL_MS, WORK
 from tests.store.stores import contents
 

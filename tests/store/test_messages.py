@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.model import Task
-from fairlane.engine.requests import IdempotencyKey, Submit
-from fairlane.engine.sessions import TEXT_CHARACTERS_MAX
+from fairlane.engine.commands import IdempotencyKey, Submit
+from fairlane.engine.verbs.sessions import TEXT_CHARACTERS_MAX
 from tests.store.chat import WINDOW_MAX_MS, WINDOW_MS, Chat
 
 if TYPE_CHECKING:

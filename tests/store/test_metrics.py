@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
-from fairlane.engine.metrics import BEGUN_MAX, Metrics
-from fairlane.engine.requests import Release, Submit
+from fairlane.engine.commands import Release, Submit
+from fairlane.engine.telemetry.metrics import BEGUN_MAX, Metrics
 from fairlane.store.base import ConnectionLost
 from tests.store.faults import COMMIT, COMMITTED, CONNECT, WatchedConnection, WatchedStore
 from tests.store.scheduler import Scheduler, lease_request, submission

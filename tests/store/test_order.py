@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Release, SetPolicy, Submit
+from fairlane.engine.commands import Cancel, Complete, Fail, Grant, Release, SetPolicy, Submit
 from fairlane.store.opening import open_store
 from tests.store.scheduler import WORK, Scheduler, lease_request, submission
 

@@ -10,10 +10,10 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost, StoreUnavailable
+from fairlane.engine.commands import Submit
 from fairlane.engine.engine import GRACE_SECONDS, Engine
-from fairlane.engine.outages import READS, WRITES, Outages
-from fairlane.engine.requests import Submit
-from fairlane.engine.views import Views
+from fairlane.engine.reads.views import Views
+from fairlane.engine.telemetry.outages import READS, WRITES, Outages
 from fairlane.engine.writer import ANSWER_SECONDS, BATCH_CHARACTERS_MAX, Writer
 from fairlane.store.base import ConnectionLost
 from tests.fakes.waiting import WAIT_SECONDS, eventually

@@ -11,9 +11,9 @@ import pytest
 
 from fairlane.core.errors import LeaseLost, NotFound
 from fairlane.core.model import Task
-from fairlane.engine import planning
-from fairlane.engine.planning import Asked, Plan
-from fairlane.engine.requests import Submit
+from fairlane.engine.commands import Submit
+from fairlane.engine.reads import plan as planning
+from fairlane.engine.reads.plan import Asked, Plan
 from tests.store.scheduler import Scheduler, submission
 from tests.store.stores import contents
 

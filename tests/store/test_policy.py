@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, InvalidPolicy, StoreMismatch
 from fairlane.core.policy import Policy, from_document, to_document
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     MERGE,
     PATCH,
     REPLACE,

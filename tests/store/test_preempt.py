@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.engine.requests import Complete, Release, Submit
+from fairlane.engine.commands import Complete, Release, Submit
 from tests.store.scheduler import NODE, WORK, lease_request, submission
 
 if TYPE_CHECKING:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import entries
 from fairlane.core.errors import Conflict, InvalidRequest, LeaseLost, QueueFull
 from fairlane.core.model import Task, lease_id
-from fairlane.engine import planning, ticks
-from fairlane.engine.planning import Asked
-from fairlane.engine.requests import Drain, Drained, Enqueue, TakeBack, TakenBack
-from fairlane.engine.views import Views
-from fairlane.wire import moment
+from fairlane.engine.commands import Drain, Drained, Enqueue, TakeBack, TakenBack
+from fairlane.engine.reads import plan
+from fairlane.engine.reads.plan import Asked
+from fairlane.engine.reads.views import Views
+from fairlane.engine.verbs import ticks
+from fairlane.schema import entries
+from fairlane.schema.wire import moment
 from tests.store.stores import contents
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def test_a_plan_tells_an_imported_entry_that_backs_off_from_one_for_later(
     soon = moment(scheduler.clock.now() + 5000)
     bring_in(scheduler, entry("tried", "ready", attempts=1, nextEligibleAt=soon))
     bring_in(scheduler, entry("new", nextEligibleAt=soon))
-    found = planning.read(
+    found = plan.read(
         scheduler.reader, Asked("queue", None, limit), lambda _: scheduler.clock.now()
     )
     told = {task.id: reason for task, reason in found.skipped}

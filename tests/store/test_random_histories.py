@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairlane.clock import ManualClock
 from fairlane.core import lifecycle
 from fairlane.core.model import Task
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Cancel,
     ClaimDeliveries,
     Complete,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.core.errors import Draining
-from fairlane.engine.views import READERS, Views
+from fairlane.engine.reads.views import READERS, Views
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:

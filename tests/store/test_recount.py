@@ -9,8 +9,8 @@ import apsw
 import psycopg
 import pytest
 
-from fairlane.engine.recount import recount
-from fairlane.engine.views import Views
+from fairlane.engine.reads.recount import recount
+from fairlane.engine.reads.views import Views
 from tests.store.scheduler import Scheduler, submission
 from tests.store.stores import SQLITE
 

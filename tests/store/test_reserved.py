@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.engine.requests import Cancel, Submit
+from fairlane.engine.commands import Cancel, Submit
 from tests.store.chat import WINDOW_MS, Chat
 from tests.store.scheduler import lease_request, submission
 

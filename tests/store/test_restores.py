@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost
-from fairlane.engine.requests import Complete, Fail, Output, Release, Renew, Start
+from fairlane.engine.commands import Complete, Fail, Output, Release, Renew, Start
 from tests.store.scheduler import TTL_MS, Scheduler
 from tests.store.stores import back_up
 

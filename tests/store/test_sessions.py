@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.engine.requests import Cancel, Complete, Submit
+from fairlane.engine.commands import Cancel, Complete, Submit
 from tests.store.scheduler import TTL_MS, lease_request, submission
 from tests.store.stores import contents
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from fairlane.engine import dependencies, ticks
-from fairlane.engine.requests import Prune, Submit
+from fairlane.engine.commands import Prune, Submit
+from fairlane.engine.verbs import dependencies, ticks
 from tests.store.scheduler import submission
 
 if TYPE_CHECKING:

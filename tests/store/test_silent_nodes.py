@@ -15,8 +15,8 @@ import pytest
 
 from fairlane.clock import SystemClock
 from fairlane.core.errors import StoreUnavailable
+from fairlane.engine.commands import Submit
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Submit
 from fairlane.store import postgres
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store

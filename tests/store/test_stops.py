@@ -8,8 +8,8 @@ import pytest
 
 from fairlane.core.errors import MessageStale
 from fairlane.core.sessions import Session, Settings
-from fairlane.engine.requests import Complete, StopSession
-from fairlane.wire import moment
+from fairlane.engine.commands import Complete, StopSession
+from fairlane.schema.wire import moment
 from tests.store.chat import WINDOW_MS, Chat
 from tests.store.scheduler import TTL_MS, submission
 from tests.store.stores import contents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.core.errors import Disabled, InvalidRequest, QueueFull
-from fairlane.engine.requests import SetPolicy, Submit
+from fairlane.engine.commands import SetPolicy, Submit
 from tests.store.scheduler import submission
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, Disabled, InvalidRequest, NotFound, QueueFull
 from fairlane.core.templates import Template
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     CreateTemplate,
     DeleteTemplate,
     IdempotencyKey,
@@ -16,7 +16,7 @@ from fairlane.engine.requests import (
     UpdateTemplate,
     UseTemplate,
 )
-from fairlane.engine.views import Views
+from fairlane.engine.reads.views import Views
 from tests.store.scheduler import submission
 
 if TYPE_CHECKING:

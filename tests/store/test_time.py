@@ -9,16 +9,10 @@ import pytest
 from fairlane.clock import SystemClock
 from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import QUEUED_TOO_LONG, RAN_TOO_LONG
-from fairlane.engine import ticks
+from fairlane.engine.commands import ClaimDeliveries, IdempotencyKey, SettleDelivery, Start, Submit
 from fairlane.engine.engine import SHARED_LOOK_MS, Engine
-from fairlane.engine.metrics import Metrics
-from fairlane.engine.requests import (
-    ClaimDeliveries,
-    IdempotencyKey,
-    SettleDelivery,
-    Start,
-    Submit,
-)
+from fairlane.engine.telemetry.metrics import Metrics
+from fairlane.engine.verbs import ticks
 from tests.store.scheduler import TTL_MS, Scheduler, submission
 from tests.store.stores import contents
 

@@ -19,8 +19,7 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import Message, Task
 from fairlane.core.sessions import Settings
-from fairlane.engine.node import Node
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     CreateToken,
     Drain,
     Enqueue,
@@ -32,9 +31,10 @@ from fairlane.engine.requests import (
     TakeBack,
     UseTokens,
 )
-from fairlane.engine.tokens import LOGINS_MAX, new_token
-from fairlane.engine.views import Views
-from fairlane.entries import LANE, Entry
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import Views
+from fairlane.engine.verbs.tokens import LOGINS_MAX, new_token
+from fairlane.schema.entries import LANE, Entry
 from tests.store.scheduler import lease_request, submission
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.core.model import Task
 from fairlane.core.sessions import Session
-from fairlane.engine.recount import recount
-from fairlane.engine.requests import ClaimDeliveries, IdempotencyKey, Reclaim, Submit, UseSecret
+from fairlane.engine.commands import ClaimDeliveries, IdempotencyKey, Reclaim, Submit, UseSecret
+from fairlane.engine.reads.recount import recount
 from fairlane.store.opening import open_store
 from tests.store import version_one
 from tests.store.invariants import assert_sound

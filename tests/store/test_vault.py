@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fairlane.app import Fairlane
 from fairlane.clock import ManualClock
 from fairlane.core.errors import InvalidRequest, InvalidSettings, OperatorError, StoreMismatch
 from fairlane.core.secrets import References, is_sealed
-from fairlane.engine.node import Node
-from fairlane.engine.requests import (
+from fairlane.embedded.app import Fairlane
+from fairlane.engine.commands import (
     Complete,
     CreateEndpoint,
     CreateJobs,
@@ -29,8 +28,9 @@ from fairlane.engine.requests import (
     UpdateTemplate,
     UseSecret,
 )
-from fairlane.engine.resealing import SEALED_LIKE
-from fairlane.engine.views import EventFilter, Views
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import EventFilter, Views
+from fairlane.engine.verbs.key_rotation import SEALED_LIKE
 from fairlane.store.opening import open_store
 from fairlane.store.vault import Vault, new_key, read_keys
 from tests.store.scheduler import Scheduler, lease_request, submission

@@ -9,9 +9,10 @@ import pytest
 
 from fairlane.core.explain import GATES, SCOPES, Why
 from fairlane.core.model import Message
-from fairlane.engine import explaining, planning
-from fairlane.engine.planning import Asked
-from fairlane.engine.requests import Beat
+from fairlane.engine.commands import Beat
+from fairlane.engine.reads import plan as planning
+from fairlane.engine.reads import why as explaining
+from fairlane.engine.reads.plan import Asked
 from tests.store.scheduler import Scheduler, submission
 
 

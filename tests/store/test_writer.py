@@ -11,8 +11,8 @@ import pytest
 from fairlane.clock import ManualClock, SystemClock
 from fairlane.core.errors import InvalidRequest, LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
+from fairlane.engine.commands import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.requests import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
 from fairlane.engine.writer import INBOX_MAX, Writer
 from fairlane.store.base import ConnectionLost
 from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fairlane import config
-from fairlane.app import Fairlane
 from fairlane.cli import parser
 from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
-from fairlane.engine import ticks
-from fairlane.http.answers import STATUS
+from fairlane.embedded.app import Fairlane
+from fairlane.engine.verbs import ticks
 from fairlane.http.app import HttpApp
+from fairlane.http.messages import STATUS
 from fairlane.store import queries
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.counts import Tally
 from fairlane.core.policy import AgentPolicy, Policy
-from fairlane.engine.history import (
+from fairlane.engine.telemetry.history import (
     AGENTS_KEPT,
     AGENTS_SHOWN,
     WINDOWS,
@@ -16,7 +16,7 @@ from fairlane.engine.history import (
     Sample,
     Waiting,
 )
-from fairlane.engine.metrics import Metrics
+from fairlane.engine.telemetry.metrics import Metrics
 
 START = 1_700_000_000_000
 SECOND = 1000

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlane import jobs
 from fairlane.core import cron
 from fairlane.core.errors import InvalidRequest
+from fairlane.schema import jobs
 
 NOW = 1_763_000_000_000  # a moment in November 2025
 HOUR = 3_600_000

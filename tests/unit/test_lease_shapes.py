@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane import bodies, wire
 from fairlane.core.events import Attempt
+from fairlane.schema import bodies, wire
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.cli import exits
 from fairlane.core import errors, events, lifecycle
-from fairlane.http.answers import STATUS
+from fairlane.http.messages import STATUS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))

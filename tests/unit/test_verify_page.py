@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.clock import SystemClock
-from fairlane.engine.webhooks import new_secret
+from fairlane.engine.verbs.webhooks import new_secret
 from fairlane.outbound.webhooks import sign
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
 from fairlane.core.policy import Policy
+from fairlane.engine.commands import Submit
 from fairlane.engine.node import Node
-from fairlane.engine.requests import Submit
 from fairlane.store.opening import open_store
 from fairlane.worker.executors.builtin import HandlerExecutor
 from fairlane.worker.loop import Loop

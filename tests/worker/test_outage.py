@@ -13,9 +13,9 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.core.model import Submission
 from fairlane.core.policy import Policy
+from fairlane.engine.commands import Cancel, Submit
 from fairlane.engine.engine import Engine
-from fairlane.engine.requests import Cancel, Submit
-from fairlane.engine.views import Views
+from fairlane.engine.reads.views import Views
 from fairlane.engine.writer import Writer
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.app import Fairlane
 from fairlane.config import InstanceSetting
 from fairlane.core.errors import InvalidSettings, TargetRefused
+from fairlane.embedded.app import Fairlane
 
 AGENT = InstanceSetting("http://127.0.0.1:9105")
 

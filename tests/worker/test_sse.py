@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.sse import Event, EventTooLong, Follower, Parser
+from fairlane.schema.sse import Event, EventTooLong, Follower, Parser
 
 
 def events_of(*chunks: bytes, characters_max: int = 1000) -> list[Event]:

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.output import Shape, tell
 from fairlane.cli.values import span_ms
 from fairlane.clock import SystemClock
 from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.schema import wire
 
 # Options that say which tasks, for many and for lists, by the argument of `Verbs` that each fills.
 _WHICH: Final = {

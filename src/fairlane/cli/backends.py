@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 from fairlane import config
 from fairlane.cli.output import Told, output_of
-from fairlane.client import WAIT_SLICE_SECONDS, Client
-from fairlane.transport import DEFAULT_URL
+from fairlane.client.sync import WAIT_SLICE_SECONDS, Client
+from fairlane.client.transport import DEFAULT_URL
 
 NOWHERE: Final = "sqlite://:memory:"  # an empty store that leaves nothing behind
 Tell = Callable[[str], None]

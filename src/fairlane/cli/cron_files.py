@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from fairlane import jobs, wire
 from fairlane.cli import crontab, exits
 from fairlane.cli.output import complain, print_json
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.clock import SystemClock
 from fairlane.core import cron
 from fairlane.core.errors import InvalidRequest
+from fairlane.schema import jobs, wire
 
 Shape = dict[str, Any]
 

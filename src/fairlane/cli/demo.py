@@ -22,10 +22,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlane.async_client import AsyncClient
 from fairlane.cli import drawing, exits, top
 from fairlane.cli.serve import serve
-from fairlane.client import Client
+from fairlane.client.asynchronous import AsyncClient
+from fairlane.client.sync import Client
 from fairlane.config import Settings
 from fairlane.core import events
 from fairlane.core.errors import BusyError

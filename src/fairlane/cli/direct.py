@@ -17,22 +17,22 @@ from urllib.parse import urlsplit
 
 from fairlane import config
 from fairlane.cli.backends import NOWHERE, Tell
-from fairlane.client import Client
+from fairlane.client.sync import Client
+from fairlane.client.transport import Answer, Request, Streaming
 from fairlane.clock import SystemClock
 from fairlane.core.errors import StoreMismatch, StoreMissing, StoreUnavailable
 from fairlane.core.policy import Policy
 from fairlane.core.secrets import References
+from fairlane.engine.commands import UseSecret
 from fairlane.engine.engine import Engine, kept_policy, one
 from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
-from fairlane.engine.requests import UseSecret
-from fairlane.engine.views import Views
-from fairlane.http import inside
+from fairlane.engine.reads.views import Views
+from fairlane.http import in_process
 from fairlane.http.app import HttpApp
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
-from fairlane.transport import Answer, Request, Streaming
 
 T = TypeVar("T")
 
@@ -71,11 +71,11 @@ class StoreTransport:
         if request.method != "GET" and not self._writing:
             self.node.writer.start(look=False)
             self._writing = True
-        return await inside.ask(self._http, request)
+        return await in_process.ask(self._http, request)
 
     def stream(self, request: Request) -> Streaming:
         stack = contextlib.AsyncExitStack()
-        begin = stack.enter_async_context(inside.stream(self._http, request))
+        begin = stack.enter_async_context(in_process.stream(self._http, request))
         streaming = self._run(begin)
         pieces = self._pieces(streaming.pieces, stack)
         return Streaming(streaming.status, streaming.headers, pieces)
@@ -264,7 +264,7 @@ def webhook_secret(settings: config.Settings) -> str:
     """The one in force: the operator's own, or the store's, made now when there was none."""
     if settings.webhook_secret:
         return settings.webhook_secret
-    from fairlane.engine.webhooks import new_secret  # noqa: PLC0415 - slow to import
+    from fairlane.engine.verbs.webhooks import new_secret  # noqa: PLC0415 - slow to import
 
     engine = Engine(usable_store(settings.store), SystemClock(), name=new_node_name())
     try:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairlane import wire
 from fairlane.cli.text import shortened, shown
 from fairlane.core import batches, lifecycle
+from fairlane.schema import wire
 
 STYLES: Final[Mapping[str, str]] = {
     lifecycle.WAITING: "cyan",

@@ -16,12 +16,12 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from fairlane import wire
 from fairlane.cli import drawing
 from fairlane.cli.human import HumanOutput
 from fairlane.cli.output import Shape
 from fairlane.cli.text import shortened, shown
 from fairlane.core import moments
+from fairlane.schema import wire
 
 STYLES: Final[Mapping[str, str]] = {
     "queued": "cyan",

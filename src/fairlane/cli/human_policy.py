@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from fairlane import wire
 from fairlane.cli import drawing
 from fairlane.cli.human import HumanOutput
 from fairlane.cli.output import Shape
 from fairlane.cli.text import shown
+from fairlane.schema import wire
 
 
 class HumanPolicyOutput(HumanOutput):

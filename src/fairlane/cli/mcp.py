@@ -8,14 +8,15 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from fairlane import config, logs, transport
-from fairlane.async_client import AsyncClient
-from fairlane.async_verbs import Shape
-from fairlane.calling import Asked
+from fairlane import config, logs
 from fairlane.cli import exits
+from fairlane.client import transport
+from fairlane.client.async_verbs import Shape
+from fairlane.client.asynchronous import AsyncClient
+from fairlane.client.calling import Asked
+from fairlane.client.transport import DEFAULT_URL
 from fairlane.mcp import endpoint
 from fairlane.mcp.calls import Ask
-from fairlane.transport import DEFAULT_URL
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from fairlane import config, wire
+from fairlane import config
 from fairlane.cli.text import shown
 from fairlane.core.errors import FairlaneError, Unauthenticated, Unreachable
+from fairlane.schema import wire
 
 if TYPE_CHECKING:
     from fairlane.cli.human import HumanOutput

@@ -7,16 +7,16 @@ import getpass
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.asking import pages
 from fairlane.cli.backends import NOWHERE, names_side, opened
 from fairlane.cli.output import Shape, complain, print_json, remark
 from fairlane.cli.submitting import read_json
 from fairlane.cli.values import NO_JSON, parsed
-from fairlane.core import differences
+from fairlane.client.verbs import Why
+from fairlane.core import json_diff
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, Unreachable
-from fairlane.verbs import Why
+from fairlane.schema import wire
 
 if TYPE_CHECKING:
     from fairlane.cli.human_policy import HumanPolicyOutput
@@ -117,9 +117,9 @@ def _from_file(name: str) -> dict[str, Any]:
 
 def _assigned(assignments: list[str]) -> dict[str, Any]:
     """Whether a value fits is for the policy to say: what is no JSON is a word."""
-    said = [differences.assignment(text) for text in assignments]
+    said = [json_diff.assignment(text) for text in assignments]
     values = [(path, text, parsed(text)) for path, text in said]
-    return differences.nested(
+    return json_diff.nested(
         (path, text if value is NO_JSON else value) for path, text, value in values
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlane import wire
 from fairlane.core import policy as policies
 from fairlane.core.errors import InvalidPolicy, OperatorError
+from fairlane.schema import wire
 
 log = logging.getLogger("fairlane")
 

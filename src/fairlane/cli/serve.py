@@ -19,14 +19,14 @@ from typing import Final
 import uvicorn
 
 from fairlane import config, logs, signals, tracing
-from fairlane.app import ConfigWatcher, Fairlane, tune
 from fairlane.cli.policy_file import PolicyFile
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
+from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.app import HttpApp
-from fairlane.http.browsers import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
-from fairlane.http.connections import HttpConnection, connections_max
+from fairlane.http.cross_site import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
+from fairlane.http.limits import HttpConnection, connections_max
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fairlane import wire
 from fairlane.cli.asking import moment, params
 from fairlane.core.errors import InvalidRequest
+from fairlane.schema import wire
 
 # Options that describe one task, by the field of `POST /tasks` that each fills.
 _FIELDS: Final = {

@@ -19,7 +19,7 @@ from rich.text import Text
 from fairlane.cli import drawing, exits
 from fairlane.cli.backends import backend
 from fairlane.cli.output import print_json
-from fairlane.client import Client
+from fairlane.client.sync import Client
 from fairlane.clock import SystemClock
 from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreachable
 

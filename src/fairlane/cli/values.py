@@ -41,7 +41,7 @@ def pair(text: str) -> tuple[str, Any]:
 
 def parsed(text: str) -> Any:
     """The JSON that a text holds, or `NO_JSON`."""
-    from fairlane import wire  # noqa: PLC0415 - help has no use for it
+    from fairlane.schema import wire  # noqa: PLC0415 - help has no use for it
 
     try:
         return wire.decode(text.encode())

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fairlane import wire
 from fairlane.cli import exits
 from fairlane.cli.backends import Backend
 from fairlane.cli.output import Say, Shape, complain
-from fairlane.client import AT_REST
+from fairlane.client.sync import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import NotFound
+from fairlane.schema import wire
 
 if TYPE_CHECKING:
     from fairlane.cli.human import HumanOutput

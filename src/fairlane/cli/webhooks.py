@@ -12,7 +12,7 @@ from fairlane.cli import exits
 from fairlane.cli.asking import for_each, pages
 from fairlane.cli.backends import opened
 from fairlane.cli.output import Shape, output_of
-from fairlane.client import Client
+from fairlane.client.sync import Client
 
 if TYPE_CHECKING:
     from fairlane.cli.human_webhooks import HumanWebhookOutput

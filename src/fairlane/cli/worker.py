@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final
 
-from fairlane import config, logs, transport
+from fairlane import config, logs
 from fairlane.cli import exits
+from fairlane.client import transport
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
 from fairlane.worker.external import Worker

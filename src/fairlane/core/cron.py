@@ -14,8 +14,7 @@ import msgspec
 
 from fairlane.core import moments
 from fairlane.core.retries import Backoff
-from fairlane.core.sessions import OF_CRON
-from fairlane.core.slots import (
+from fairlane.core.schedule_times import (
     AT,
     CRON,
     EVERY,
@@ -29,6 +28,7 @@ from fairlane.core.slots import (
     next_slot,
     slot_at,
 )
+from fairlane.core.sessions import OF_CRON
 
 __all__ = [  # what is known of schedules here besides
     "AT",

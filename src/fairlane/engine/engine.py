@@ -20,25 +20,25 @@ from fairlane.core import leases
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
-from fairlane.engine import (
+from fairlane.engine import commands
+from fairlane.engine.commands import Grant, Lease
+from fairlane.engine.telemetry.outages import WRITES, Outages, store_unavailable
+from fairlane.engine.verbs import (
     audit,
+    clock_steps,
     cron,
+    key_rotation,
     leasing,
     nodes,
     policies,
     queue,
-    requests,
-    resealing,
     sessions,
-    steps,
+    tasks,
     templates,
     ticks,
     tokens,
-    verbs,
     webhooks,
 )
-from fairlane.engine.outages import WRITES, Outages, store_unavailable
-from fairlane.engine.requests import Grant, Lease
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.counters import Kept
 from fairlane.store.transaction import Transaction
@@ -50,50 +50,50 @@ Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 
 # What happens first in a batch: rules, then what frees slots, then what takes them.
 VERBS: Final[Mapping[type, Verb]] = {
-    requests.SetPolicy: policies.set_policy,
-    requests.CreateToken: tokens.create_token,
-    requests.RevokeToken: tokens.revoke_token,
-    requests.UseTokens: tokens.use_tokens,
-    requests.UseSecret: verbs.use_secret,
-    requests.Reseal: resealing.reseal,
-    requests.Record: audit.record,
-    requests.Start: verbs.start,
-    requests.Complete: verbs.complete,
-    requests.Fail: verbs.fail,
-    requests.Release: verbs.release,
-    requests.Output: verbs.output,
-    requests.Cancel: verbs.cancel,
-    requests.CancelBatch: verbs.cancel_batch,
-    requests.StopSession: sessions.stop,
-    requests.SetSession: sessions.set_session,
-    requests.SetUsage: sessions.set_usage,
-    requests.Reclaim: verbs.reclaim,
-    requests.TakeBack: queue.take_back,
-    requests.Renew: verbs.renew,
-    requests.CreateTemplate: templates.create_template,
-    requests.UpdateTemplate: templates.update_template,
-    requests.CreateJobs: cron.create_jobs,
-    requests.UpdateJob: cron.update_job,
-    requests.ToggleJob: cron.toggle_job,
-    requests.Submit: verbs.submit,
-    requests.Enqueue: queue.enqueue,
-    requests.Retry: verbs.retry,
-    requests.Reset: verbs.reset,
-    requests.Drain: queue.drain,
-    requests.UseTemplate: templates.use_template,
-    requests.DeleteTemplate: templates.delete_template,
-    requests.RunJob: cron.run_job,
-    requests.DeleteJob: cron.delete_job,
-    requests.Prune: ticks.prune_now,
-    requests.CreateEndpoint: webhooks.create_endpoint,
-    requests.RotateEndpoint: webhooks.rotate_endpoint,
-    requests.EnableEndpoint: webhooks.enable_endpoint,
-    requests.DeleteEndpoint: webhooks.delete_endpoint,
-    requests.SettleDelivery: webhooks.settle_delivery,
-    requests.ReclaimDeliveries: webhooks.reclaim_deliveries,
-    requests.Redeliver: webhooks.redeliver,
-    requests.ClaimDeliveries: webhooks.claim_deliveries,
-    requests.Beat: nodes.beat,
+    commands.SetPolicy: policies.set_policy,
+    commands.CreateToken: tokens.create_token,
+    commands.RevokeToken: tokens.revoke_token,
+    commands.UseTokens: tokens.use_tokens,
+    commands.UseSecret: tasks.use_secret,
+    commands.Reseal: key_rotation.reseal,
+    commands.Record: audit.record,
+    commands.Start: tasks.start,
+    commands.Complete: tasks.complete,
+    commands.Fail: tasks.fail,
+    commands.Release: tasks.release,
+    commands.Output: tasks.output,
+    commands.Cancel: tasks.cancel,
+    commands.CancelBatch: tasks.cancel_batch,
+    commands.StopSession: sessions.stop,
+    commands.SetSession: sessions.set_session,
+    commands.SetUsage: sessions.set_usage,
+    commands.Reclaim: tasks.reclaim,
+    commands.TakeBack: queue.take_back,
+    commands.Renew: tasks.renew,
+    commands.CreateTemplate: templates.create_template,
+    commands.UpdateTemplate: templates.update_template,
+    commands.CreateJobs: cron.create_jobs,
+    commands.UpdateJob: cron.update_job,
+    commands.ToggleJob: cron.toggle_job,
+    commands.Submit: tasks.submit,
+    commands.Enqueue: queue.enqueue,
+    commands.Retry: tasks.retry,
+    commands.Reset: tasks.reset,
+    commands.Drain: queue.drain,
+    commands.UseTemplate: templates.use_template,
+    commands.DeleteTemplate: templates.delete_template,
+    commands.RunJob: cron.run_job,
+    commands.DeleteJob: cron.delete_job,
+    commands.Prune: ticks.prune_now,
+    commands.CreateEndpoint: webhooks.create_endpoint,
+    commands.RotateEndpoint: webhooks.rotate_endpoint,
+    commands.EnableEndpoint: webhooks.enable_endpoint,
+    commands.DeleteEndpoint: webhooks.delete_endpoint,
+    commands.SettleDelivery: webhooks.settle_delivery,
+    commands.ReclaimDeliveries: webhooks.reclaim_deliveries,
+    commands.Redeliver: webhooks.redeliver,
+    commands.ClaimDeliveries: webhooks.claim_deliveries,
+    commands.Beat: nodes.beat,
 }
 
 PRUNE_EVERY_MS: Final = 10_000
@@ -121,7 +121,7 @@ class Outcome(msgspec.Struct):
     access: bool  # tokens have come or gone
     changes: list[Change]  # everything that has become of tasks, in order
     reclaimed: list[Task]  # whose leases were taken back
-    settled: list[requests.SettleDelivery]
+    settled: list[commands.SettleDelivery]
     now: int
     stepped_ms: int = 0  # by how much the clock had been set
     committed: bool = False  # False: there was nothing to write
@@ -146,7 +146,7 @@ class Engine:
         # Whether nobody else has written is asked under the lock.
         self._kept = Kept(alone=not store.shared)
         self._connection: Connection | None = None
-        self._steps = steps.Steps(clock)
+        self._steps = clock_steps.Steps(clock)
         self._reading = ClockReading(0, None)  # of the clock at the last begin, where it judges
         # A commit that was given up, and what those have done that came to light later.
         self._unanswered: tuple[int, Outcome] | None = None
@@ -263,7 +263,7 @@ class Engine:
             access=tx.access_changed,
             changes=tx.changes,
             reclaimed=tx.reclaimed,
-            settled=[batch[number] for number in by_verb.get(requests.SettleDelivery, ())],
+            settled=[batch[number] for number in by_verb.get(commands.SettleDelivery, ())],
             now=tx.now,
             stepped_ms=stepped_ms,
         )

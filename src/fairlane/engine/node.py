@@ -25,13 +25,7 @@ from fairlane.core.errors import BusyError, CallerError, Draining, NotFound, Sto
 from fairlane.core.model import NODE_PREFIX, Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
-from fairlane.engine.audit import Audit
-from fairlane.engine.engine import Engine, Key, Outcome
-from fairlane.engine.explaining import Explained
-from fairlane.engine.history import History
-from fairlane.engine.metrics import Metrics
-from fairlane.engine.outages import Outages
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Beat,
     Cancel,
     CancelBatch,
@@ -47,8 +41,14 @@ from fairlane.engine.requests import (
     Submit,
     UseTemplate,
 )
-from fairlane.engine.tokens import Tokens
-from fairlane.engine.views import Filter, TaskView, Views
+from fairlane.engine.engine import Engine, Key, Outcome
+from fairlane.engine.reads.views import Filter, TaskView, Views
+from fairlane.engine.reads.why import Explained
+from fairlane.engine.telemetry.history import History
+from fairlane.engine.telemetry.metrics import Metrics
+from fairlane.engine.telemetry.outages import Outages
+from fairlane.engine.verbs.audit import Audit
+from fairlane.engine.verbs.tokens import Tokens
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
 from fairlane.tracing import Tracer

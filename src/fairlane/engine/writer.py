@@ -20,9 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
-from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.outages import store_unavailable
-from fairlane.engine.requests import (
+from fairlane.engine.commands import (
     Complete,
     Enqueue,
     Grant,
@@ -32,6 +30,8 @@ from fairlane.engine.requests import (
     Submit,
     UseTemplate,
 )
+from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.telemetry.outages import store_unavailable
 
 log = logging.getLogger("fairlane.writer")
 

@@ -8,12 +8,15 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from fairlane import strict, wire
 from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import FairlaneError, NotFound, TooManyConnections
 from fairlane.engine.node import Node
 from fairlane.http import openapi
-from fairlane.http.answers import (
+from fairlane.http.auth import Gate, refused
+from fairlane.http.cross_site import went_wrong
+from fairlane.http.dashboard import Dashboard, wants_page
+from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
+from fairlane.http.messages import (
     Answer,
     Raw,
     Receive,
@@ -28,26 +31,23 @@ from fairlane.http.answers import (
     send_answer,
     send_stream,
 )
-from fairlane.http.audit import AuditLog, note_denied, recorded
-from fairlane.http.auth import Gate, refused
-from fairlane.http.batches import Batches
-from fairlane.http.browsers import went_wrong
-from fairlane.http.cron import Cron
-from fairlane.http.dashboard import Dashboard, wants_page
-from fairlane.http.events import Events
-from fairlane.http.health import Health
-from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
-from fairlane.http.lanes import Lanes
-from fairlane.http.leases import Leases
-from fairlane.http.metrics import MetricsRoute
-from fairlane.http.policy import Policies
-from fairlane.http.queue import Queue
-from fairlane.http.sessions import Sessions
-from fairlane.http.tasks import Tasks
-from fairlane.http.templates import Templates
-from fairlane.http.tokens import TokenRoutes
-from fairlane.http.watch import Watch
-from fairlane.http.webhooks import Webhooks
+from fairlane.http.routes.audit import AuditLog, note_denied, recorded
+from fairlane.http.routes.batches import Batches
+from fairlane.http.routes.cron import Cron
+from fairlane.http.routes.events import Events
+from fairlane.http.routes.health import Health
+from fairlane.http.routes.lanes import Lanes
+from fairlane.http.routes.leases import Leases
+from fairlane.http.routes.metrics import MetricsRoute
+from fairlane.http.routes.policy import Policies
+from fairlane.http.routes.queue import Queue
+from fairlane.http.routes.sessions import Sessions
+from fairlane.http.routes.tasks import Tasks
+from fairlane.http.routes.templates import Templates
+from fairlane.http.routes.tokens import TokenRoutes
+from fairlane.http.routes.watch import Watch
+from fairlane.http.routes.webhooks import Webhooks
+from fairlane.schema import json_limits, wire
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
@@ -185,7 +185,7 @@ class HttpApp:
             await self.gate.admit(scope, request)
             place.enter_context(self._waits.place(scope, request.caller))
             if scope["method"] == "POST":
-                strict.check_any(await request.body())
+                json_limits.check_any(await request.body())
         except FairlaneError as error:
             note_denied(self._node.audit, scope, request, error)
             return refusal(error)

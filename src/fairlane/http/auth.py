@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane import fields
 from fairlane.core import moments
 from fairlane.core.access import CALLER, NOT_LET_IN, TRUSTED, Caller, Token
 from fairlane.core.errors import Forbidden, StoreUnavailable, Unauthenticated
+from fairlane.engine.commands import CreateToken, RevokeToken
 from fairlane.engine.node import Node
-from fairlane.engine.requests import CreateToken, RevokeToken
-from fairlane.engine.tokens import LOGIN_MS, new_token
-from fairlane.http.answers import Answer, Request, Route, Routes, Scope
+from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
+from fairlane.http.messages import Answer, Request, Route, Routes, Scope
+from fairlane.schema import fields
 
 AWAY_SECONDS: Final = 1.0  # between two looks whether the store is back
 COOKIE: Final = "fairlane_login"

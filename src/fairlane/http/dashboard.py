@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from fairlane.core.errors import NotFound
-from fairlane.http.answers import Answer, Raw, Request, Route, Routes
+from fairlane.http.messages import Answer, Raw, Request, Route, Routes
 
 PAGE: Final = "index.html"
 TYPES: Final = {

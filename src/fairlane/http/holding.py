@@ -14,7 +14,7 @@ from typing import Final
 
 from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import TooManyConnections
-from fairlane.http.answers import Scope
+from fairlane.http.messages import Scope
 
 STREAMS_DEFAULT: Final = 500
 WAITS_DEFAULT: Final = 4000

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane import bodies, entries, fields, jobs, messages, strict, wire
 from fairlane.core import audit, cron, events, lifecycle, sessions, templates
 from fairlane.core.policy import Policy
 from fairlane.core.webhooks import OVERLAP_SECONDS_MAX
-from fairlane.engine.history import WINDOWS
-from fairlane.http import auth, leases, tokens, webhooks
-from fairlane.http.answers import STATUS, Route, Routes
+from fairlane.engine.telemetry.history import WINDOWS
+from fairlane.http import auth
+from fairlane.http.messages import STATUS, Route, Routes
+from fairlane.http.routes import leases, tokens, webhooks
+from fairlane.schema import bodies, entries, fields, jobs, json_limits, messages, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -381,7 +382,9 @@ def _bind(schema: Schema, bounds: Schema) -> None:
 
 
 def _with_limits(shape: Schema) -> Schema:
-    return {**shape, "maxProperties": strict.KEYS_MAX} if shape.get("type") == "object" else shape
+    return (
+        {**shape, "maxProperties": json_limits.KEYS_MAX} if shape.get("type") == "object" else shape
+    )
 
 
 def _links(name: str, found: Mapping[str, tuple[str, str, Route]]) -> Schema:

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane import wire
-from fairlane.async_verbs import Shape
+from fairlane.client.async_verbs import Shape
 from fairlane.core.errors import FairlaneError, Forbidden, PayloadTooLarge
 from fairlane.mcp import schemas
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.tool import Tool
+from fairlane.schema import wire
 
 log = logging.getLogger("fairlane.mcp")
 

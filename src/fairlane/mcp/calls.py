@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Unpack
 
-from fairlane.async_verbs import Call, Shape
-from fairlane.calling import Asked
-from fairlane.client import AT_REST, WAIT_SLICE_SECONDS
+from fairlane.client.async_verbs import Call, Shape
+from fairlane.client.calling import Asked
+from fairlane.client.sync import AT_REST, WAIT_SLICE_SECONDS
+from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
 from fairlane.clock import SystemClock
 from fairlane.core.access import Caller
-from fairlane.fields import within
-from fairlane.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
+from fairlane.schema.fields import within
 
 # What the route allows, too.
 WAIT_MS: Final = 30_000

@@ -11,9 +11,9 @@ import importlib.util
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from fairlane import wire
 from fairlane.core.errors import OperatorError
 from fairlane.mcp.calls import AskAs
+from fairlane.schema import wire
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

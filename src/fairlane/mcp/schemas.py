@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from fairlane import fields
-from fairlane.calling import spelled
+from fairlane.client.calling import spelled
+from fairlane.schema import fields
 
 Schema = dict[str, Any]
 

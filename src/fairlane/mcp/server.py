@@ -12,13 +12,13 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
-from fairlane import wire
 from fairlane.core.access import CALLER
 from fairlane.core.policy import nearest
 from fairlane.mcp.answers import answer
 from fairlane.mcp.calls import Ask, AskAs, Calls
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Tool
+from fairlane.schema import wire
 from fairlane.version import __version__
 
 Context = ServerRequestContext[Any]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fairlane.bodies import TaskBody
 from fairlane.core.templates import Definition
-from fairlane.jobs import JobBody
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
+from fairlane.schema.bodies import TaskBody
+from fairlane.schema.jobs import JobBody
 
 _SESSION: Final = {"key": "sessionKey"}
 _LANE: Final = {"name": "lane"}

@@ -28,7 +28,7 @@ from fairlane.core.errors import (
     StoreUnavailable,
 )
 from fairlane.core.webhooks import AGENT_ROOMS, GONE, host_of, target
-from fairlane.engine.webhooks import SECRET_PREFIX
+from fairlane.engine.verbs.webhooks import SECRET_PREFIX
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import Response, asked_wait_ms, open_session, post
 

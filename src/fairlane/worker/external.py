@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fairlane import signals
+from fairlane.client.transport import DEFAULT_URL
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.model import HANDLER, is_node, route_of
-from fairlane.fields import IDENTIFIER, WORD
-from fairlane.transport import DEFAULT_URL
+from fairlane.schema.fields import IDENTIFIER, WORD
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import Handler, HandlerExecutor
 from fairlane.worker.loop import Loop

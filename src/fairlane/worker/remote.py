@@ -14,9 +14,8 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
-from fairlane import fields, wire
-from fairlane.async_client import AsyncClient
-from fairlane.client import Client
+from fairlane.client.asynchronous import AsyncClient
+from fairlane.client.sync import Client
 from fairlane.core.errors import (
     CallerError,
     FairlaneError,
@@ -25,6 +24,7 @@ from fairlane.core.errors import (
     StoreUnavailable,
 )
 from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
+from fairlane.schema import fields, wire
 from fairlane.worker.executors.base import Work
 from fairlane.worker.source import Assignment
 

@@ -12,23 +12,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from fairlane import wire
 from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
-from fairlane.engine.nodes import LEASE_MS
-from fairlane.engine.requests import (
-    Complete,
-    Fail,
-    Grant,
-    Lease,
-    Output,
-    Release,
-    Renew,
-    Start,
-)
+from fairlane.engine.commands import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
+from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
+from fairlane.schema import wire
 from fairlane.worker.executors.base import Work
 
 log = logging.getLogger("fairlane.worker")

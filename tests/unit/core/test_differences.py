@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlane.core import differences
-from fairlane.core.differences import Difference, applied, assignment, between, nested, spelled
+from fairlane.core import json_diff
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_diff import Difference, applied, assignment, between, nested, spelled
 
 
 def test_a_changed_value_is_named_by_its_path() -> None:
@@ -91,5 +91,5 @@ def test_assignments_that_contradict_are_refused(paths: list[tuple[str, ...]]) -
 
 
 def test_differences_are_told_in_the_order_of_the_paths() -> None:
-    found = differences.between({}, {"b": 1, "a": {"z": 1}, "c": 2})
+    found = json_diff.between({}, {"b": 1, "a": {"z": 1}, "c": 2})
     assert [one.path for one in found] == [("a",), ("b",), ("c",)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.core.measures import SPANS_MS, Histogram, percentile
+from fairlane.core.histogram import SPANS_MS, Histogram, percentile
 
 
 def test_a_value_counts_up_to_the_first_bound_that_is_not_smaller() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlane.core import admission, leases, moments, sessions, slots
+from fairlane.core import admission, leases, moments, schedule_times, sessions
 from fairlane.core.model import Submission
 from fairlane.core.policy import Policy, SessionPolicy
-from fairlane.core.slots import Schedule
+from fairlane.core.schedule_times import Schedule
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW, TOKEN
 
@@ -140,7 +140,7 @@ SCHEDULES = [
     *(Schedule(kind="cron", expr=expr, tz=zone) for expr in ("* * * * *", "@yearly", "0 3 * * *")
       for zone in ZONES),
     Schedule(kind="every", every_ms=1000, anchor_at=0),
-    Schedule(kind="every", every_ms=slots.EVERY_MS_MAX, anchor_at=moments.MAX - 5),
+    Schedule(kind="every", every_ms=schedule_times.EVERY_MS_MAX, anchor_at=moments.MAX - 5),
     Schedule(kind="at", at=moments.MAX),
     Schedule(kind="at", at=moments.MAX + 1),
 ]  # fmt: skip
@@ -151,7 +151,7 @@ def test_no_slot_lies_beyond_the_calendar(schedule: Schedule) -> None:
     for before_ms in (0, 1, 60_000, 15 * 3_600_000, 2 * DAY_MS):
         after = moments.MAX - before_ms
         found = []
-        while len(found) < 5 and (slot := slots.next_slot(schedule, after)) is not None:
+        while len(found) < 5 and (slot := schedule_times.next_slot(schedule, after)) is not None:
             found.append(slot.at)
             after = slot.at
         assert found == sorted(set(found))
@@ -160,15 +160,15 @@ def test_no_slot_lies_beyond_the_calendar(schedule: Schedule) -> None:
 
 def test_the_last_slots_of_the_calendar_fire() -> None:
     tokyo = Schedule(kind="cron", expr="0 8 * * *", tz="Asia/Tokyo")
-    day = slots.next_slot(tokyo, moments.MAX - 2 * DAY_MS)
+    day = schedule_times.next_slot(tokyo, moments.MAX - 2 * DAY_MS)
     assert day is not None
     assert moments.text(day.at) == "9999-12-30T23:00:00.000Z"
-    assert slots.next_slot(tokyo, day.at) is None
+    assert schedule_times.next_slot(tokyo, day.at) is None
     new_york = Schedule(kind="cron", expr="0 18 * * *", tz="America/New_York")
-    last = slots.next_slot(new_york, moments.MAX - DAY_MS)
+    last = schedule_times.next_slot(new_york, moments.MAX - DAY_MS)
     assert last is not None
     assert moments.local(last.at, UTC).isoformat() == "9999-12-31T23:00:00+00:00"
-    assert slots.next_slot(new_york, last.at) is None
+    assert schedule_times.next_slot(new_york, last.at) is None
 
 
 @given(since=st.integers(-(2**63), 2**63 - 1), until=st.integers(-(2**63), 2**63 - 1))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.slots import NICKNAMES, Schedule, Slot, checked, next_slot
+from fairlane.core.schedule_times import NICKNAMES, Schedule, Slot, checked, next_slot
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

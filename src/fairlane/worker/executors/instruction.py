@@ -19,7 +19,7 @@ import msgspec
 from fairlane import logs
 from fairlane.core.errors import ExecutionFailed, InvalidRequest
 from fairlane.core.secrets import RedactedStream, Redactor, texts
-from fairlane.sse import EventTooLong, Parser
+from fairlane.schema.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Stream, Work
 from fairlane.worker.executors.transcript import UNFINISHED, Transcript

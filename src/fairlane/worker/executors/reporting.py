@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from fairlane import wire
+from fairlane.schema import wire
 from fairlane.worker.executors.base import Run
 
 _current: ContextVar[tuple[Run, asyncio.AbstractEventLoop]] = ContextVar("fairlane_run")

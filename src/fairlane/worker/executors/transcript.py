@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.sse import Event
+from fairlane.schema.sse import Event
 from fairlane.worker.executors import exchange, failures
 
 END_MARK: Final = "[DONE]"

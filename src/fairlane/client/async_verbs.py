@@ -1,0 +1,71 @@
+"""The verbs for who has an event loop: answers are awaited, and what is followed is a stream."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, Literal, Unpack, overload
+
+from fairlane.client.verbs import Verbs, WhichEvents, event_query, task_path
+from fairlane.schema import sse, wire
+
+Shape = dict[str, Any]
+Shapes = AsyncGenerator[Shape, None]
+Call = Coroutine[Any, Any, Shape]
+
+
+class AsyncVerbs(Verbs[Call]):
+    @abstractmethod
+    def _stream(
+        self, path: str, query: Mapping[str, Any], last_id: str
+    ) -> AsyncGenerator[sse.Event, None]:
+        """What a route streams behind the event `last_id`, over as many connections as it takes."""
+
+    def events(
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
+    ) -> Shapes:
+        """Events after the one with the id `after`, in order, each once.
+
+        Following begins, without `after`, with what happens from now on. Not following begins with
+        the oldest and ends with the newest.
+        """
+        query = event_query(which)
+        if not follow:
+            return self._pages(query, after or 0)
+        return _decoded(self._stream("/events", query, "" if after is None else str(after)))
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[False] = False) -> Call: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
+
+    def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
+        """The text that the newest attempt has produced so far.
+
+        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        """
+        path = task_path(task_id, "/output")
+        if not follow:
+            return self.call("GET", path)
+        return _decoded(self._stream(path, {}, ""), until="end")
+
+    async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
+        while True:
+            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
+            page = await self.call("GET", "/events", query=where)
+            for event in page["events"]:
+                yield event
+            after = page["nextAfter"]
+            # A page may be short because its events are large; an older server does not say.
+            if not page.get("more", len(page["events"]) == wire.LIST_LIMIT_MAX):
+                return
+
+
+async def _decoded(stream: AsyncGenerator[sse.Event, None], until: str | None = None) -> Shapes:
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.name == until:
+                return
+            yield wire.decode(event.data)

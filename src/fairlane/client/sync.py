@@ -1,0 +1,200 @@
+"""The client: Fairlane's verbs for programs that are not in the server's process.
+
+An answer is the JSON of the route, as a dict; a refusal is raised as the error of `core.errors`
+that has its code. Any number of threads may use one client. A stream that breaks off is opened
+again behind the last event that was handed out, so that none is skipped and none comes twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Literal, Self, Unpack, overload
+
+from fairlane.client import transport
+from fairlane.client.calling import Asked
+from fairlane.client.transport import DEFAULT_URL, Streaming, Transport
+from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
+from fairlane.clock import SystemClock
+from fairlane.core import lifecycle
+from fairlane.core.errors import BusyError
+from fairlane.schema import sse, wire
+
+TIMEOUT_SECONDS: Final = 30.0
+# How long the server is asked to wait at a time; a parked task is noticed when it is over.
+WAIT_SLICE_SECONDS: Final = 1.0
+# Where a task stays until a person acts.
+AT_REST: Final = lifecycle.TERMINAL | {lifecycle.PARKED}
+
+# A stream has a heartbeat every 15 s: what is silent for so long is dead.
+SILENCE_SECONDS: Final = 45.0
+# For how long a lost server is looked for, and how often.
+RECONNECT_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.25
+PAUSE_SECONDS_MAX: Final = 5.0
+
+Shape = dict[str, Any]
+Shapes = Generator[Shape, None, None]
+
+
+class Client(Verbs[Shape]):
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        reconnect_seconds: float = RECONNECT_SECONDS,
+        transport: Transport | None = None,
+    ) -> None:
+        """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
+        self._transport = transport or _connected(url, token)
+        self._timeout = timeout
+        self._reconnect_seconds = reconnect_seconds
+        self._clock = SystemClock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Shape:
+        return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
+
+    def wait(self, task_id: str, timeout: float | None = None) -> Shape:
+        """The task when it has ended or was parked, or as it is when the time is up."""
+        end = None if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            left = WAIT_SLICE_SECONDS
+            if end is not None:
+                left = min(left, max(0.0, end - self._clock.monotonic()))
+            task = self._wait_once(task_id, left)
+            over = end is not None and self._clock.monotonic() >= end
+            if over or task["state"] in AT_REST:
+                return task
+
+    def events(
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
+    ) -> Shapes:
+        """Events after the one with the id `after`, in order, each once.
+
+        Following begins, without `after`, with what happens from this call on, and goes on until
+        the generator is closed. Not following begins with the oldest and ends with the newest.
+        Raises `Unreachable` when a lost server does not come back.
+        """
+        query = event_query(which)
+        if not follow:
+            return self._pages(query, after or 0)
+        stream = self._stream("/events", query, "" if after is None else str(after))
+        return _decoded(stream)
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[False] = False) -> Shape: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
+
+    def output(self, task_id: str, *, follow: bool = False) -> Shape | Shapes:
+        """The text that the newest attempt has produced so far.
+
+        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        """
+        path = task_path(task_id, "/output")
+        return _until_end(self._stream(path, {}, "")) if follow else self.call("GET", path)
+
+    def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
+        return transport.understood(self._transport.ask(request), self._transport.where)
+
+    def _wait_once(self, task_id: str, seconds: float) -> Shape:
+        wait_ms = round(seconds * 1000)
+        path = task_path(task_id, "/wait")
+        return self.call("GET", path, query={"timeoutMs": wait_ms}, wait_ms=wait_ms)
+
+    def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
+        while True:
+            where = {**query, "after": after, "limit": wire.LIST_LIMIT_MAX}
+            page = self.call("GET", "/events", query=where)
+            yield from page["events"]
+            after = page["nextAfter"]
+            # A page may be short because its events are large; an older server does not say.
+            if not page.get("more", len(page["events"]) == wire.LIST_LIMIT_MAX):
+                return
+
+    def _stream(
+        self, path: str, query: Mapping[str, Any], last_id: str
+    ) -> Generator[sse.Event, None, None]:
+        """Connected when this returns, so that nothing that happens afterwards is missed."""
+
+        def connect(last_id: str) -> Streaming:
+            request = transport.build(
+                "GET",
+                path,
+                query=query,
+                last_event_id=last_id,
+                accept=transport.EVENT_STREAM,
+                timeout_seconds=SILENCE_SECONDS,
+            )
+            return transport.opened(self._transport.stream(request), self._transport.where)
+
+        stream = self._events(connect, sse.Follower(last_id))
+        next(stream)
+        return stream
+
+    def _events(
+        self, connect: Callable[[str], Streaming], follower: sse.Follower
+    ) -> Generator[sse.Event, None, None]:
+        """An empty event when it is connected, then what comes, over as many connections as it
+        takes.
+        """
+        streaming, begun = connect(follower.last_id), False
+        while True:
+            try:
+                for piece in streaming.pieces:
+                    events = follower.feed(piece)
+                    if not begun:
+                        begun = True
+                        yield sse.Event("")
+                    yield from events
+            except BusyError:
+                pass  # it broke off, which is as good as an end
+            finally:
+                streaming.pieces.close()
+            streaming = self._connected_again(connect, follower.last_id)
+            follower.connected()
+
+    def _connected_again(self, connect: Callable[[str], Streaming], last_id: str) -> Streaming:
+        pause = PAUSE_SECONDS
+        end = self._clock.monotonic() + self._reconnect_seconds
+        while True:
+            self._clock.sleep(pause)
+            try:
+                return connect(last_id)
+            except BusyError:
+                if self._clock.monotonic() >= end:
+                    raise
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+def _decoded(stream: Generator[sse.Event, None, None]) -> Shapes:
+    with contextlib.closing(stream):
+        for event in stream:
+            yield wire.decode(event.data)
+
+
+def _until_end(stream: Generator[sse.Event, None, None]) -> Shapes:
+    with contextlib.closing(stream):
+        for event in stream:
+            if event.name == "end":
+                return
+            yield wire.decode(event.data)
+
+
+def _connected(url: str, token: str | None) -> Transport:
+    from fairlane.client.connection import HttpTransport  # noqa: PLC0415 - slow to import, and not for all
+
+    return HttpTransport(url, token)

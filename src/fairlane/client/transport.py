@@ -1,0 +1,181 @@
+"""Requests to a server and what its answers mean, whatever carries them there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from fairlane import config
+from fairlane.config import DEFAULT_PORT
+from fairlane.core import errors
+from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
+from fairlane.schema import wire
+from fairlane.version import __version__
+
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+
+# What a server may answer with. Those of other branches happen elsewhere.
+_ERRORS: Final[Sequence[type[FairlaneError]]] = (
+    *errors.CallerError.__subclasses__(),
+    *errors.BusyError.__subclasses__(),
+    errors.TargetRefused,
+    errors.StoreMismatch,
+    errors.OperatorError,
+)
+_BY_CODE: Final = {error.code: error for error in _ERRORS}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """`target` is the path and the query, quoted as they go over the wire."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    timeout_seconds: float
+
+    @property
+    def repeatable(self) -> bool:
+        return self.method == "GET" or "Idempotency-Key" in self.headers
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class Streaming(msgspec.Struct, frozen=True):
+    """An answer whose body is still coming. Closing `pieces` hangs up."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: Generator[bytes, None, None]
+
+
+class Transport(Protocol):
+    """HTTP, or something that answers requests itself."""
+
+    where: str
+
+    def ask(self, request: Request) -> Answer:
+        """Raises `Unreachable` when there is no answer."""
+        ...
+
+    def stream(self, request: Request) -> Streaming:
+        """As `ask`; `pieces` raises `Unreachable` when the answer breaks off."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def build(
+    method: str,
+    path: str,
+    *,
+    timeout_seconds: float,
+    wait_ms: int = 0,
+    query: Mapping[str, Any] | None = None,
+    body: Any = None,
+    idempotency_key: str | None = None,
+    last_event_id: str | None = None,
+    accept: str = JSON,
+) -> Request:
+    """A request with what is given; query values that are None are left out.
+
+    `timeout_seconds` is for an answer that comes at once; `wait_ms` is what it was asked to wait.
+    """
+    headers = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
+    if body is not None:
+        headers["Content-Type"] = JSON
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = _header(idempotency_key)
+    if last_event_id:
+        headers["Last-Event-ID"] = last_event_id
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return Request(
+        method,
+        path + (f"?{urlencode(given)}" if given else ""),
+        headers,
+        body=None if body is None else wire.encode(body),
+        timeout_seconds=timeout_seconds + wait_ms / 1000,
+    )
+
+
+def understood(answer: Answer, where: str) -> dict[str, Any]:
+    """The document of an answer. Raises the error that it stands for."""
+    try:
+        shape = wire.decode(answer.body)
+    except (wire.DecodeError, UnicodeDecodeError):
+        shape = None
+    if not isinstance(shape, dict) or (answer.status >= 400 and "code" not in shape):
+        raise Unreachable(
+            f"what answers at {where} is not a fairlane server "
+            f"(its answer had status {answer.status}); give the right address with --url"
+        )
+    if answer.status >= 400:
+        raise _error(shape, answer)
+    return shape
+
+
+def opened(streaming: Streaming, where: str) -> Streaming:
+    """The stream that was asked for. Raises the error that was answered instead."""
+    kind = streaming.headers.get("content-type", "")
+    if streaming.status == 200 and kind.startswith(EVENT_STREAM):
+        return streaming
+    first = next(streaming.pieces, b"")  # what has not begun would not hang up either
+    body = b"".join([first, *streaming.pieces]) if kind.startswith(JSON) else b""
+    streaming.pieces.close()
+    understood(Answer(streaming.status, streaming.headers, body), where)
+    raise Unreachable(f"what answers at {where} does not stream events")
+
+
+def parsed(url: str) -> tuple[str, str, int | None, str]:
+    """The address to show (never with a password), host, port and path of a server's URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), None, None
+    plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not host or "?" in url or "#" in url or not plain:
+        shown = url.rpartition("@")[2]
+        raise InvalidSettings([f"url must look like {DEFAULT_URL}, not {shown!r}"])
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}", host, port, path
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that proves who asks; none where there is no token, here or in the environment."""
+    found = config.token() if token is None else token
+    if not found:
+        return {}
+    if not (found.isascii() and found.isprintable() and " " not in found):
+        raise InvalidSettings(["the token has characters that no token has"])
+    return {"Authorization": f"Bearer {found}"}
+
+
+def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
+    code, message = str(shape["code"]), str(shape.get("error", ""))
+    seconds = answer.headers.get("retry-after", "")
+    retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
+    if code == errors.InvalidPolicy.code:
+        return errors.InvalidPolicy((shape.get("details") or {}).get("problems") or [message])
+    kind = _BY_CODE.get(code)
+    if kind is None:  # an error of the server itself, or of a newer one
+        unknown = FairlaneError(message, details={"code": code, "status": answer.status})
+        unknown.code = code
+        return unknown
+    return kind(message, details=shape.get("details"), retry_after_ms=retry_after_ms)
+
+
+def _header(text: str) -> str:
+    """Text that cannot be a header's value is refused here as the server would refuse it."""
+    if not (text.isascii() and text.isprintable()):
+        raise errors.InvalidRequest("Idempotency-Key must be 1 to 255 visible ASCII characters")
+    return text

@@ -1,0 +1,547 @@
+"""Fairlane's verbs as calls of its routes, written once for every caller that can make a call.
+
+`Verbs[A]` turns a verb into a method, a path and a body, and `call` does the rest: the client's
+asks over HTTP and returns a dict, the embedded API's asks in its own process and returns something
+to await. `TaskFields` is the one list of what may be said about a task that is
+submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict, Unpack
+
+from fairlane.client.access_verbs import AccessVerbs
+from fairlane.client.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
+from fairlane.client.queue_verbs import QueueVerbs
+from fairlane.client.watch_verbs import WatchVerbs
+from fairlane.client.webhook_verbs import WebhookVerbs
+
+
+class Which(TypedDict, total=False):
+    """Which tasks a verb for many is about."""
+
+    agent: str | None
+    states: Sequence[str]
+    lane: str | None
+    session: str | None
+    batch: str | None
+    kind: str | None
+
+
+class TaskFields(TypedDict, total=False):
+    """The fields of `POST /tasks` in Python's spelling; None is the same as leaving it out.
+
+    Objects (`params`, `retry_policy`, …) are the JSON of the route, with its keys.
+    """
+
+    handler: str | None
+    action: str | None
+    instruction: str | None
+    agent: str | None
+    params: Mapping[str, Any] | None
+    priority: int | str | None
+    depends_on: Sequence[str] | None
+    session: str | None
+    lane: str | None
+    deadline: str | datetime | None
+    run_at: str | datetime | None
+    delay_ms: int | None
+    timeout_ms: int | None
+    retry_policy: Mapping[str, Any] | None
+    preemptible: bool | None
+    metadata: Mapping[str, Any] | None
+    llm_config: Mapping[str, Any] | None
+    callback_url: str | None
+    key: str | None
+    tab: str | None
+    ref: str | None
+    selector: str | None
+
+
+class MessageFields(TypedDict, total=False):
+    """The fields of `POST /sessions/{key}/messages` in Python's spelling, without the text."""
+
+    agent: str | None
+    sender: str | None
+    sent_at: str | datetime | None
+    handler: str | None
+    media: Sequence[Any] | None
+    no_merge: bool | None
+    lane: str | None
+    mode: str | None
+    cap: int | None
+    drop: str | None
+    debounce_ms: int | None
+    max_concurrent: int | None
+    priority: int | str | None
+    callback_url: str | None
+    metadata: Mapping[str, Any] | None
+    llm_config: Mapping[str, Any] | None
+    timeout_ms: int | None
+
+
+class Why(TypedDict, total=False):
+    """Why the policy is changed, who wants it, and which version has to be in force until then."""
+
+    note: str | None
+    author: str | None
+    expected_version: int | None
+
+
+class WhichEvents(TypedDict, total=False):
+    """Which events are told; all that is given has to fit."""
+
+    task: str | None
+    batch: str | None
+    agent: str | None
+    lane: str | None
+    types: Sequence[str]
+
+
+_FIELDS: Final = {name: spelled(name) for name in TaskFields.__annotations__}
+
+
+def task_body(fields: TaskFields) -> dict[str, Any]:
+    """The body of `POST /tasks`. Raises `TypeError` for a name that is no field, as a call does."""
+    refuse_unknown("submit", fields, _FIELDS)
+    return {_FIELDS[name]: value for name, value in fields.items() if value is not None}
+
+
+def event_query(which: WhichEvents) -> dict[str, Any]:
+    refuse_unknown("events", which, WhichEvents.__annotations__)
+    others = {name: value for name, value in which.items() if name not in ("task", "types")}
+    types = ",".join(which.get("types", ()))
+    return given(task_id=which.get("task"), **others, type=types or None)
+
+
+def task_path(task_id: str, verb: str = "") -> str:
+    return path_of("tasks", task_id, verb)
+
+
+class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A]):
+    # ---------------------------------------------------------------- tasks
+
+    def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:
+        """Submit a task given as the body of `POST /tasks`, or a batch when it has `tasks`."""
+        path = "/tasks/batch" if "tasks" in body else "/tasks"
+        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
+
+    def tasks(
+        self,
+        *,
+        depends_on: str | None = None,
+        text: str | None = None,
+        brief: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **which: Unpack[Which],
+    ) -> A:
+        """One page, newest first; `nextCursor` is there when there are more.
+
+        `depends_on` is the id of a task that they depend on. `text` is looked for in ids, handlers,
+        sessions, errors and instructions, some way back: a page with a `nextCursor` may be short,
+        or empty. `brief` leaves out what is long.
+        """
+        query = given(depends_on=depends_on, text=text, limit=limit, cursor=cursor)
+        if brief:
+            query["brief"] = "true"
+        states = ",".join(which.get("states", ()))
+        return self.call("GET", "/tasks", query=_fitting("tasks", which, states or None) | query)
+
+    def show(self, task_id: str) -> A:
+        return self.call("GET", task_path(task_id))
+
+    def why(self, task_id: str) -> A:
+        """Why it does not run yet: the gate or the full ceiling, in one sentence and in fields."""
+        return self.call("GET", task_path(task_id, "/why"))
+
+    def task_events(self, task_id: str) -> A:
+        """What has happened to a task, oldest first."""
+        return self.call("GET", task_path(task_id, "/events"))
+
+    def cancel(self, task_id: str) -> A:
+        return self.call("POST", task_path(task_id, "/cancel"))
+
+    def delete(self, task_id: str) -> A:
+        """The same as `cancel`, by the other route; the record stays."""
+        return self.call("DELETE", task_path(task_id))
+
+    def retry(self, task_id: str) -> A:
+        """Queue a failed or cancelled task again, with all its attempts."""
+        return self.call("POST", task_path(task_id, "/retry"))
+
+    def reset(self, task_id: str) -> A:
+        """Queue a parked task again, with all its attempts."""
+        return self.call("POST", task_path(task_id, "/reset"))
+
+    def cancel_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
+        """How many fit, and how many of them were changed; only looks with `dry_run`."""
+        return self._many("cancel", which, dry_run=dry_run)
+
+    def retry_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
+        return self._many("retry", which, dry_run=dry_run)
+
+    def reset_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
+        return self._many("reset", which, dry_run=dry_run)
+
+    def prune(self, *, dry_run: bool = False) -> A:
+        """Forget ended tasks that are beyond their retention, now."""
+        return self.call("POST", "/tasks/prune", body={"dryRun": dry_run})
+
+    def stats(self) -> A:
+        return self.call("GET", "/scheduler/stats")
+
+    # ---------------------------------------------------------------- batches
+
+    def submit_batch(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        parallelism: int | None = None,
+        agent: str | None = None,
+        callback_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> A:
+        """`tasks` are bodies as of `POST /tasks`; each has an outcome of its own in the answer."""
+        body = given(parallelism=parallelism, agent=agent, callback_url=callback_url)
+        body["tasks"] = list(tasks)
+        return self.submit_body(body, idempotency_key=idempotency_key)
+
+    def batch(self, batch_id: str) -> A:
+        return self.call("GET", path_of("batches", batch_id))
+
+    def batches(
+        self, *, agent: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> A:
+        """One page, newest first; `nextCursor` is there when there are more."""
+        return self.call("GET", "/batches", query=given(agent=agent, limit=limit, cursor=cursor))
+
+    def cancel_batch(self, batch_id: str) -> A:
+        return self.call("POST", path_of("batches", batch_id, "/cancel"))
+
+    # ---------------------------------------------------------------- leases
+
+    def lease(
+        self,
+        worker: str,
+        *,
+        lanes: Sequence[str] = (),
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[str] = (),
+        limit: int | None = None,
+        wait_ms: int | None = None,
+        ttl_ms: int | None = None,
+        start: bool | None = None,
+    ) -> A:
+        """Take up to `limit` tasks to run, at once or within `wait_ms`; `leases` may be empty.
+
+        No lanes means all of them, no `handlers` any handler, no `kinds` handler tasks only.
+        `start` says that the work begins at once.
+        """
+        body = given(
+            worker=worker,
+            lanes=list(lanes) or None,
+            handlers=None if handlers is None else list(handlers),
+            kinds=list(kinds) or None,
+            limit=limit,
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+        )
+        return self.call("POST", "/leases", body=body, wait_ms=wait_ms or 0)
+
+    def withdraw_leases(self, worker: str) -> A:
+        """Have the waiting `lease` calls of a worker answered at once, with nothing."""
+        return self.call("POST", "/leases/withdraw", body={"worker": worker})
+
+    def start_lease(self, lease_id: str, *, token: int | None = None) -> A:
+        """Say that the work has begun. The token is part of the id; it may be given besides."""
+        return self.call("POST", path_of("leases", lease_id, "/start"), body=given(token=token))
+
+    def renew_lease(
+        self,
+        lease_id: str,
+        *,
+        ttl_ms: int | None = None,
+        progress: Any = None,
+        output: str | None = None,
+        part: int | None = None,
+        token: int | None = None,
+    ) -> A:
+        """Keep the lease, and say how far the work is; `cancelRequested` tells to stop it."""
+        body = given(ttl_ms=ttl_ms, progress=progress, output=output, part=part, token=token)
+        return self.call("POST", path_of("leases", lease_id, "/renew"), body=body)
+
+    def output_lease(
+        self, lease_id: str, text: str, *, part: int | None = None, token: int | None = None
+    ) -> A:
+        """Keep text that the work has produced; a `part` that was sent before is ignored."""
+        body = given(output=text, part=part, token=token)
+        return self.call("POST", path_of("leases", lease_id, "/output"), body=body)
+
+    def complete_lease(self, lease_id: str, *, result: Any = None, token: int | None = None) -> A:
+        """The work is done. May be repeated when the answer was lost."""
+        body = given(result=result, token=token)
+        return self.call("POST", path_of("leases", lease_id, "/complete"), body=body)
+
+    def fail_lease(
+        self,
+        lease_id: str,
+        error: str,
+        *,
+        retryable: bool | None = None,
+        retry_after_ms: int | None = None,
+        token: int | None = None,
+    ) -> A:
+        """The work went wrong: one attempt is spent. What becomes of the task is in the answer."""
+        body = given(error=error, retryable=retryable, retry_after_ms=retry_after_ms, token=token)
+        return self.call("POST", path_of("leases", lease_id, "/fail"), body=body)
+
+    def release_lease(self, lease_id: str, *, token: int | None = None) -> A:
+        """Give a lease back: the task is queued again and no attempt is spent."""
+        return self.call("POST", path_of("leases", lease_id, "/release"), body=given(token=token))
+
+    # ---------------------------------------------------------------- sessions
+
+    def message(
+        self,
+        key: str,
+        text: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> A:
+        """Say something in a session. What became of it, as for a task that is submitted.
+
+        The texts `/stop` and `/stopall` are answered like those verbs.
+        """
+        refuse_unknown("message", fields, MessageFields.__annotations__)
+        body = given(message=text, **fields)
+        path = path_of("sessions", key, "/messages")
+        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
+
+    def sessions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
+        """One page, by key; `nextCursor` is there when there are more."""
+        return self.call("GET", "/sessions", query=given(limit=limit, cursor=cursor))
+
+    def session(self, key: str) -> A:
+        """What runs, what waits in which place, its settings, and how many may run and why."""
+        return self.call("GET", path_of("sessions", key))
+
+    def set_session(
+        self,
+        key: str,
+        *,
+        mode: str | None = None,
+        cap: int | None = None,
+        drop: str | None = None,
+        debounce_ms: int | None = None,
+        debounce_max_ms: int | None = None,
+        max_concurrent: int | None = None,
+        unset: Sequence[str] = (),
+    ) -> A:
+        """Change what is given, for good; the session as it is then.
+
+        For what `unset` names, by the names of these arguments, the policy counts again.
+        """
+        body = given(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            debounce_max_ms=debounce_max_ms,
+            max_concurrent=max_concurrent,
+        )
+        body.update({camel(name): None for name in unset})
+        return self.call("PATCH", path_of("sessions", key), body=body)
+
+    def set_usage(self, key: str, tokens: int, context_window: int) -> A:
+        """Tell how full its context window is; the session as it is then."""
+        body = given(tokens=tokens, context_window=context_window)
+        return self.call("PUT", path_of("sessions", key, "/usage"), body=body)
+
+    def stop_session(self, key: str) -> A:
+        """Cancel the oldest run of a session; the rest goes on. The ids are in the answer."""
+        return self.call("POST", path_of("sessions", key, "/stop"))
+
+    def stop_all(self, key: str) -> A:
+        """Cancel all runs of a session, and drop what waits. The ids of both are in the answer."""
+        return self.call("POST", path_of("sessions", key, "/stopall"))
+
+    def reset_session(self, key: str) -> A:
+        """The same as `stop_all`, and a new generation begins."""
+        return self.call("POST", path_of("sessions", key, "/reset"))
+
+    # ---------------------------------------------------------------- lanes
+
+    def lanes(self) -> A:
+        return self.call("GET", "/lanes")
+
+    def pause_lane(self, name: str) -> A:
+        """Start nothing more there until it is resumed; what runs goes on."""
+        return self.call("POST", path_of("lanes", name, "/pause"))
+
+    def resume_lane(self, name: str) -> A:
+        return self.call("POST", path_of("lanes", name, "/resume"))
+
+    def clear_lane(self, name: str) -> A:
+        """Cancel everything that is queued there; how many that were."""
+        return self.call("POST", path_of("lanes", name, "/clear"))
+
+    # ---------------------------------------------------------------- policy
+
+    def policy(self, version: int | None = None) -> A:
+        """The policy in force, or one of its versions."""
+        return self.call("GET", "/policy", query=given(version=version))
+
+    def set_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
+        """Replace the policy: what `document` does not say has its default."""
+        return self.call("PUT", "/policy", query=_why("set_policy", why), body=document)
+
+    def patch_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
+        """Change what `document` says; None brings a default back."""
+        return self.call("PATCH", "/policy", query=_why("patch_policy", why), body=document)
+
+    def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> A:
+        """What would be wrong, or what would change, if it were set; nothing is changed."""
+        query = {"patch": "true"} if patch else None
+        return self.call("POST", "/policy/check", query=query, body=document)
+
+    def policy_versions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
+        """One page, newest first: who, when, why and what; `nextCursor` when there are more."""
+        return self.call("GET", "/policy/versions", query=given(limit=limit, cursor=cursor))
+
+    def policy_diff(self, before: int | None = None, after: int | None = None) -> A:
+        """What has changed since version `before`, by default in the newest one."""
+        return self.call("GET", "/policy/diff", query={"from": before, "to": after})
+
+    def rollback_policy(self, version: int, **why: Unpack[Why]) -> A:
+        """Make an old version the newest one; 0 for the defaults."""
+        body = {"version": version}
+        return self.call("POST", "/policy/rollback", query=_why("rollback_policy", why), body=body)
+
+    # ---------------------------------------------------------------- templates
+
+    def create_template(self, document: Mapping[str, Any]) -> A:
+        """`document` is the body of `POST /templates`."""
+        return self.call("POST", "/templates", body=document)
+
+    def templates(
+        self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> A:
+        """One page, newest first; `nextCursor` is there when there are more."""
+        return self.call("GET", "/templates", query=given(name=name, limit=limit, cursor=cursor))
+
+    def template(self, template_id: str) -> A:
+        return self.call("GET", path_of("templates", template_id))
+
+    def update_template(self, template_id: str, document: Mapping[str, Any]) -> A:
+        """Change the fields that `document` names; None clears one."""
+        return self.call("PATCH", path_of("templates", template_id), body=document)
+
+    def delete_template(self, template_id: str) -> A:
+        return self.call("DELETE", path_of("templates", template_id))
+
+    def use_template(
+        self,
+        template_id: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        submit: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> A:
+        """The body of the task it makes, or with `submit` what became of the task."""
+        body = given(params=params, overrides=overrides, submit=submit or None)
+        path = path_of("templates", template_id, "/instantiate")
+        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
+
+    # ---------------------------------------------------------------- cron
+
+    def create_cron_job(self, document: Mapping[str, Any]) -> A:
+        """`document` is the body of `POST /cron/jobs`: name, schedule, task, and how it behaves."""
+        return self.call("POST", "/cron/jobs", body=document)
+
+    def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> A:
+        """All of them or, when something is wrong with one, none."""
+        return self.call("POST", "/cron/jobs", body={"jobs": list(documents)})
+
+    def cron_jobs(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        enabled: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> A:
+        """One page, newest first; `nextCursor` is there when there are more."""
+        query = given(agent=agent, name=name, limit=limit, cursor=cursor)
+        if enabled is not None:
+            query["enabled"] = "true" if enabled else "false"
+        return self.call("GET", "/cron/jobs", query=query)
+
+    def cron_job(self, job: str) -> A:
+        """`job` is, here and below, an id, or a name that only one agent has given."""
+        return self.call("GET", path_of("cron/jobs", job))
+
+    def update_cron_job(self, job: str, document: Mapping[str, Any]) -> A:
+        """Change the fields that `document` names; None clears one."""
+        return self.call("PATCH", path_of("cron/jobs", job), body=document)
+
+    def delete_cron_job(self, job: str, *, cancel: bool = False) -> A:
+        """What it has started goes on unless `cancel` says otherwise; its log stays."""
+        query = {"cancel": "true"} if cancel else None
+        return self.call("DELETE", path_of("cron/jobs", job), query=query)
+
+    def toggle_cron_job(self, job: str, *, enabled: bool) -> A:
+        """The next run of a job that is switched on is the first one from now."""
+        return self.call("POST", path_of("cron/jobs", job, "/toggle"), body={"enabled": enabled})
+
+    def run_cron_job(self, job: str) -> A:
+        """Run it now; its schedule does not move."""
+        return self.call("POST", path_of("cron/jobs", job, "/run"))
+
+    def cron_runs(
+        self,
+        job: str | None = None,
+        *,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> A:
+        """One page of the log of a job, or of all, newest first."""
+        path = "/cron/runs" if job is None else path_of("cron/jobs", job, "/runs")
+        return self.call("GET", path, query=given(status=status, limit=limit, cursor=cursor))
+
+    def cron_preview(
+        self,
+        expr: str | None = None,
+        *,
+        tz: str | None = None,
+        every_ms: int | None = None,
+        at: str | datetime | None = None,
+        n: int | None = None,
+    ) -> A:
+        """When a schedule would run next, in UTC and in local time."""
+        query = given(expr=expr, tz=tz, every_ms=every_ms, at=moment(at), n=n)
+        return self.call("GET", "/cron/preview", query=query)
+
+    # ---------------------------------------------------------------- parts
+
+    def _many(self, verb: str, which: Which, *, dry_run: bool) -> A:
+        body = _fitting(f"{verb}_many", which, list(which.get("states", ())) or None)
+        return self.call("POST", f"/tasks/{verb}", body={**body, "dryRun": dry_run})
+
+
+def _why(verb: str, why: Why) -> dict[str, Any]:
+    refuse_unknown(verb, why, Why.__annotations__)
+    return given(**why)
+
+
+def _fitting(verb: str, which: Which, state: Any) -> dict[str, Any]:
+    refuse_unknown(verb, which, Which.__annotations__)
+    others = {name: value for name, value in which.items() if name != "states"}
+    return given(**others, state=state)

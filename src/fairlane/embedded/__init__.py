@@ -1,0 +1,1 @@
+"""The scheduler inside your own program: `Fairlane`, task handles, `schedule`, listeners."""

@@ -1,0 +1,277 @@
+"""Work of a session that somebody in this process waits for: what `Fairlane.schedule` does.
+
+It is a message of its session like any other, so modes, caps and stops are the same for it. Besides
+handlers it may be a function of this process. Who stops waiting takes the task along, unless others
+wait for it too. Before each and after each end, the estimate of how full the session's context
+window is goes to the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+import msgspec
+
+from fairlane.client.calling import given, moment, refuse_unknown
+from fairlane.core import lifecycle, sessions
+from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
+from fairlane.core.model import HANDLER, Message, Submission, route_of
+from fairlane.core.policy import FALLBACK_LANE
+from fairlane.engine.commands import SetUsage, Submit
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import TaskView
+from fairlane.schema import bodies, messages, wire
+from fairlane.schema.fields import parse_deadline, short, within
+from fairlane.worker.executors.builtin import Handler
+from fairlane.worker.executors.calls import Call, CallExecutor
+
+log = logging.getLogger("fairlane.scheduling")
+
+# Not a word, so no handler can have this name.
+FUNCTION: Final = "(function)"
+# One attempt is for the function. The other is for whoever finds it when this process is gone.
+FUNCTION_RETRIES: Final = {"maxRetries": 1, "backoffMs": 0}
+# A task whose caller cannot cancel it any more goes away by itself, well after the caller's time.
+LEFT_OVER_MS: Final = 60_000
+
+Usage = tuple[int, int]
+TokenEstimate = Callable[[str], Usage | Awaitable[Usage | None] | None]
+
+
+class ScheduleFields(TypedDict, total=False):
+    """What may be said about work for a session; None is the same as leaving it out."""
+
+    handler: str | None
+    message: str | None
+    params: Mapping[str, Any] | None
+    sender: str | None
+    agent: str | None
+    lane: str | None
+    priority: int | str | None
+    mode: str | None
+    cap: int | None
+    drop: str | None
+    debounce_ms: int | None
+    max_concurrent: int | None
+    sent_at: str | datetime | None
+    metadata: Mapping[str, Any] | None
+    llm_config: Mapping[str, Any] | None
+
+
+class Scheduling:
+    def __init__(self, node: Node, estimate: TokenEstimate | None) -> None:
+        self._node = node
+        self._estimate = estimate
+        self._calls: dict[str, Call] = {}
+        self.executor = CallExecutor(self._calls)
+        # On a shared store nobody but this node may lease what only this node can run.
+        self._name = f"{FUNCTION}@{node.name}" if node.store.shared else FUNCTION
+        self.route = route_of(HANDLER, self._name)
+
+    async def schedule(
+        self,
+        session: str,
+        function: Handler | None,
+        *,
+        timeout: float | None,
+        fields: ScheduleFields,
+    ) -> Any:
+        usage = await self._estimated(session)
+        made = self._submission(session, fields, is_function=function is not None, usage=usage)
+        limit = asyncio.timeout(timeout)
+        if timeout is not None:
+            deadline_ms = round(timeout * 1000) + LEFT_OVER_MS
+            made = msgspec.structs.replace(made, deadline_ms=deadline_ms)
+        try:
+            async with limit:
+                return await self._outcome(made, Call(function))
+        except TimeoutError:
+            if not limit.expired():  # the function's own
+                raise
+            raise TimeoutError(f"the task was cancelled: not ended after {timeout} s") from None
+
+    async def give_up(self) -> None:
+        """Nothing is begun here any more: functions that wait for their turn will not run."""
+        for task_id, call in list(self._calls.items()):
+            if call.function is not None:
+                call.given_up = True
+                with contextlib.suppress(FairlaneError):  # it has ended, or ends at the next start
+                    await self._node.cancel(task_id)
+
+    # ---------------------------------------------------------------- what is asked for
+
+    def _submission(
+        self, session: str, fields: ScheduleFields, *, is_function: bool, usage: Usage | None
+    ) -> Submission:
+        body, message = _checked(session, fields, is_function=is_function)
+        made = bodies.parse_task(wire.encode(body), task_id=self._node.new_id())
+        request = {**msgspec.json.decode(made.body), "sender": message.sender}
+        if message.no_merge:
+            request["noMerge"] = True
+        if is_function:
+            request["handler"] = self._name
+            made = msgspec.structs.replace(made, route=self.route)
+        if usage is not None:
+            tokens, context_window = usage
+            message = msgspec.structs.replace(message, tokens=tokens, context_window=context_window)
+        return msgspec.structs.replace(made, body=wire.encode(request).decode(), message=message)
+
+    async def _estimated(self, session: str) -> Usage | None:
+        if self._estimate is None:
+            return None
+        try:
+            found = self._estimate(session)
+            found = await found if inspect.isawaitable(found) else found
+            if found is None:
+                return None
+            tokens, context_window = map(int, found)
+            within("tokens", tokens, 0, 2**53)
+            within("contextWindow", context_window, 1, 2**53)
+        except Exception as error:  # noqa: BLE001 - the estimate is the caller's own
+            log.warning("no estimate of session %r: %s: %s", session, type(error).__name__, error)
+            return None
+        return tokens, context_window
+
+    # ---------------------------------------------------------------- what becomes of it
+
+    async def _outcome(self, made: Submission, call: Call) -> Any:
+        assert made.session is not None
+        task_id = await self._admitted_or_gone(made, call)
+        call = self._calls.get(task_id, call)
+        view = None
+        try:
+            view = await self._node.wait(task_id, None)
+        finally:
+            await self._leave(task_id, is_wanted=view is not None)
+        await self._report(made.session)
+        return _result(view, call)
+
+    async def _admitted_or_gone(self, made: Submission, call: Call) -> str:
+        """The id of the task. Who leaves while it is being submitted leaves no task behind."""
+        admitting = asyncio.create_task(self._admitted(made, call))
+        try:
+            return await asyncio.shield(admitting)
+        except asyncio.CancelledError:
+            await asyncio.wait([admitting])
+            if admitting.exception() is None:
+                await self._leave(admitting.result(), is_wanted=False)
+            raise
+
+    async def _admitted(self, made: Submission, call: Call) -> str:
+        """Of a message that was joined to another, that one's id."""
+        self._calls[made.id] = call  # before the answer is here, it may run
+        answer: Any = None
+        try:
+            answer = (await self._node.submit(Submit([made])))[0]
+        finally:
+            if isinstance(answer, FairlaneError | None) or answer.id != made.id:
+                del self._calls[made.id]
+        if isinstance(answer, FairlaneError):
+            raise answer
+        if call.function is not None:  # one of a process that is gone has found a new function
+            self._calls.setdefault(answer.id, call)
+        if answer.id in self._calls:
+            self._calls[answer.id].waiters += 1
+        task_id: str = answer.id
+        return task_id
+
+    async def _leave(self, task_id: str, *, is_wanted: bool) -> None:
+        """The last one takes along what is not wanted any more, if it was begun by a call."""
+        call = self._calls.get(task_id)
+        if call is None:
+            return
+        call.waiters -= 1
+        if call.waiters:
+            return
+        try:
+            if not is_wanted:
+                with contextlib.suppress(FairlaneError):  # it has ended after all
+                    await self._node.cancel(task_id)
+        finally:
+            del self._calls[task_id]
+
+    async def _report(self, session: str) -> None:
+        usage = await self._estimated(session)
+        if usage is not None:
+            with contextlib.suppress(FairlaneError):  # the next one brings it along
+                await self._node.writer.ask(SetUsage(session, *usage))
+
+
+def _checked(
+    session: str, fields: ScheduleFields, *, is_function: bool
+) -> tuple[dict[str, Any], Message]:
+    """The body of the task, and what makes it a message of its session."""
+    refuse_unknown("schedule", fields, ScheduleFields.__annotations__)
+    handler, text = fields.get("handler"), fields.get("message")
+    if is_function and handler is not None:
+        raise InvalidRequest("give either 'fn' or 'handler', not both")
+    if not is_function and handler is None and text is None:
+        raise InvalidRequest("say what to run: give 'fn', 'handler' or 'message'")
+    message = _message(fields)
+    is_instruction = not is_function and handler is None
+    body = given(
+        session=session,
+        handler="function" if is_function else handler,
+        instruction=text if is_instruction else None,
+        params=fields.get("params") if is_instruction else _params(fields, message.sender),
+        agent=fields.get("agent"),
+        lane=fields.get("lane") or FALLBACK_LANE,
+        priority=fields.get("priority"),
+        metadata=fields.get("metadata"),
+        llm_config=fields.get("llm_config"),
+        retry_policy=FUNCTION_RETRIES if is_function else None,
+    )
+    return body, message
+
+
+def _message(fields: ScheduleFields) -> Message:
+    text = fields.get("message")
+    message = Message(
+        text=text or "",
+        sender=fields.get("sender") or fields.get("agent") or bodies.DEFAULT_AGENT,
+        sent_at=_moment(fields.get("sent_at")),
+        # What cannot be joined to others, or would lose its params by it, stays for itself.
+        no_merge=text is None or fields.get("params") is not None,
+        mode=fields.get("mode"),
+        cap=fields.get("cap"),
+        drop=fields.get("drop"),
+        debounce_ms=fields.get("debounce_ms") or 0,
+        max_concurrent=fields.get("max_concurrent"),
+    )
+    short("sender", message.sender, 256)
+    within("maxConcurrent", message.max_concurrent, 1, 1000)
+    messages.check_settings(
+        sessions.Settings(message.mode, message.cap, message.drop, message.debounce_ms)
+    )
+    return message
+
+
+def _params(fields: ScheduleFields, sender: str) -> dict[str, Any]:
+    """As with a message to a handler; params of the caller's own go first."""
+    text = fields.get("message")
+    said = {} if text is None else {"message": text, "sender": sender}
+    return {**said, **(fields.get("params") or {})}
+
+
+def _moment(value: str | datetime | None) -> int | None:
+    text = moment(value)
+    return None if text is None else parse_deadline(text, "sentAt")
+
+
+def _result(view: TaskView, call: Call) -> Any:
+    """The result, or raises why there is none."""
+    task = view.task
+    if task.state == lifecycle.DONE:
+        return None if view.result is None else msgspec.json.decode(view.result)
+    at_rest = task.terminal or task.state == lifecycle.PARKED
+    if (call.given_up and task.state == lifecycle.CANCELLED) or not at_rest:
+        raise Draining(f"this node stopped before task {task.id} had ended")
+    if call.error is not None and task.state == lifecycle.FAILED:
+        raise call.error
+    raise task_failed(task.id, task.state, view.error)

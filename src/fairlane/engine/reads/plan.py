@@ -1,0 +1,242 @@
+"""The plan: what a lease would give now, or at another moment, and why the rest has to wait.
+
+A plan is a draft (`store/draft.py`) of exactly what a lease does: time passes, sessions and batches
+settle, and `leasing.lease` selects. It reads one snapshot, writes nothing, locks nothing, and is
+the same bytes for the same store and moment. It lists a bounded number of tasks for each reason;
+how many there are comes from counters where there are some, so a plan costs the same for a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.errors import NotFound
+from fairlane.core.model import (
+    BATCH_GATE,
+    DEBOUNCE_GATE,
+    DELAY_GATE,
+    DEPENDENCY_GATE,
+    SESSION_GATE,
+    Task,
+)
+from fairlane.core.policy import LanePolicy, Policy, nearest
+from fairlane.engine.commands import Lease
+from fairlane.engine.engine import kept_policy
+from fairlane.engine.verbs import leasing, ticks
+from fairlane.store.base import Connection
+from fairlane.store.draft import Draft
+
+PARKED: Final = "parked"
+TERMINAL: Final = "terminal"
+LEASED: Final = "leased"  # its lease has run out and is to be taken back
+BACKOFF: Final = "backoff"
+CEILING: Final = "concurrency-ceiling"
+PAUSED: Final = "paused"
+LIMIT: Final = "limit"  # it could go too, but the plan was asked for no more
+
+GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, SESSION_GATE, BATCH_GATE)
+COUNT_MAX: Final = 10_000  # so many tasks behind one gate are counted, and no more
+_LOOK: Final = 1000  # among so many that ended last are those that are listed
+_PLANNER: Final = "plan"
+_NO_CEILING: Final = 2**31
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """`now` None is the present; `limit` is for the leases and for each reason."""
+
+    lane: str
+    now: int | None
+    limit: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`counts` are of all tasks, listed or not; those of `at_least` may be more than that."""
+
+    lane: str
+    now: int
+    policy_version: int
+    ceiling: int
+    in_flight: int
+    available: int
+    leases: list[Task]
+    skipped: list[tuple[Task, str]]
+    counts: dict[str, int]
+    at_least: list[str]
+
+    @property
+    def truncated(self) -> bool:
+        more = self.counts.get(LIMIT, 0)
+        return bool(more) or sum(self.counts.values()) > len(self.skipped)
+
+
+def read(connection: Connection, asked: Asked, moment: Callable[[Connection], int]) -> Plan:
+    """The plan of one snapshot; `moment` tells what the present is there."""
+    with connection.snapshot():
+        now = moment(connection) if asked.now is None else asked.now
+        tx = _draft(connection, now)
+        if asked.lane not in tx.policy.lanes:
+            hint = nearest(asked.lane, tx.policy.lanes)
+            raise NotFound(f'lane "{asked.lane[:64]}" is not in the policy{hint}')
+        return plan(tx, asked.lane, asked.limit)
+
+
+def plan(tx: Draft, lane: str, limit: int) -> Plan:
+    expired = _pass_time(tx, lane)
+    in_flight, available = tx.lane(lane).slots, leasing.free_slots(tx, lane)
+    leases = _lease(tx, lane, limit)
+    taken = {task.seq for task in leases}
+    reasons = _Reasons(tx, {seq for seq in expired if seq not in taken})
+    reasons.add_ready(lane, limit, full=len(leases) == limit)
+    reasons.add_held(lane, limit)
+    reasons.add_parked(lane, limit)
+    reasons.add_terminal(lane, limit)
+    return Plan(
+        lane=lane,
+        now=tx.now,
+        policy_version=tx.policy_version,
+        ceiling=tx.policy.lanes[lane].max_inflight,
+        in_flight=in_flight,
+        available=available,
+        leases=leases,
+        skipped=sorted(reasons.skipped, key=lambda pair: (pair[0].rank, pair[0].seq)),
+        counts=reasons.positive(),
+        at_least=reasons.at_least,
+    )
+
+
+def _draft(connection: Connection, now: int) -> Draft:
+    names = ("last_seq", "last_token", "policy_version", "last_line", "last_event")
+    row = connection.run("scheduler_view")[0]
+    values = dict(zip((*names, "open_edges", "unsettled"), row, strict=True))
+    return Draft(connection, now=now, policy=policy_in_force(connection), **values)
+
+
+def policy_in_force(connection: Connection) -> Policy:
+    rows = connection.run("policy_newest")
+    return _kept(*rows[0]) if rows else Policy()
+
+
+@lru_cache(maxsize=8)
+def _kept(version: int, document: str) -> Policy:
+    return kept_policy(version, document)
+
+
+def _pass_time(tx: Draft, lane: str) -> set[int]:
+    """Let everything happen that a transaction at this moment begins with; whose lease ran out."""
+    late = tx.tasks("task_abandoned", now=tx.now, limit=ticks.STEP, **ticks.by_hand(tx))
+    ticks.tick(tx, tx.now)
+    # Children of what ends now are cancelled with it; that makes none of them ready.
+    tx.settling.clear()
+    tx.unsettled = 0
+    ticks.settle(tx, tx.now)
+    return {task.seq for task in late if task.lane == lane and not task.terminal}
+
+
+def _lease(tx: Draft, lane: str, limit: int) -> list[Task]:
+    routes = frozenset(tx.ready_routes(lane))
+    asked = Lease(_PLANNER, (lane,), routes, limit, None)
+    return [grant.task for grant in leasing.lease(tx, [asked], tx.now)[0]]
+
+
+class _Reasons:
+    """Why tasks are not leased: some of each, and how many there are."""
+
+    def __init__(self, tx: Draft, expired: set[int]) -> None:
+        self.tx = tx
+        self.expired = expired
+        self.skipped: list[tuple[Task, str]] = []
+        self.counts: dict[str, int] = {LEASED: len(expired)} if expired else {}
+        self.at_least: list[str] = []
+
+    def positive(self) -> dict[str, int]:
+        return {
+            reason: self.counts[reason] for reason in sorted(self.counts) if self.counts[reason]
+        }
+
+    def add_ready(self, lane: str, limit: int, *, full: bool) -> None:
+        """In the order in which slots that become free would be taken."""
+        tx, settings = self.tx, self.tx.policy.lanes[lane]
+        reason = PAUSED if settings.paused else CEILING
+        if full and not settings.paused and leasing.free_slots(tx, lane):
+            reason = LIMIT
+        self._count(reason, tx.lane(lane).ready)
+        for seq in self.expired:
+            self._count(_reason(tx.task(seq)) or reason, -1)
+        if tx.lane(lane).ready:
+            policy, tx.policy = tx.policy, _without_ceilings(tx.policy, lane)
+            before = {task.seq: task for task in tx.changed_tasks()}
+            later = _lease(tx, lane, limit)
+            self._list([before.get(task.seq) or tx.was[task.seq] for task in later], reason)
+            tx.policy = policy
+
+    def add_held(self, lane: str, limit: int) -> None:
+        for gate in GATES:
+            tasks = self.tx.tasks("task_held", lane=lane, gate=gate, limit=limit)
+            if len(tasks) < limit:
+                for task in tasks:
+                    self._count(_reason_of(gate, tried=task.attempts > 0), 1)
+            else:
+                self._count_held(lane, gate)
+            self._list(tasks)
+
+    def add_parked(self, lane: str, limit: int) -> None:
+        self._count(PARKED, self.tx.lane(lane).parked)
+        self._list(self.tx.tasks("task_parked", lane=lane, limit=limit))
+
+    def add_terminal(self, lane: str, limit: int) -> None:
+        tally = self.tx.lane(lane)
+        ended = tally.completed + tally.failed + tally.cancelled + tally.rejected
+        self._count(TERMINAL, ended)
+        if ended:
+            self._list(self.tx.tasks("task_ended_last", lane=lane, look=_LOOK, limit=limit))
+
+    def _count_held(self, lane: str, gate: str) -> None:
+        rows = self.tx.connection.run("task_held_count", lane=lane, gate=gate, limit=COUNT_MAX)
+        full = sum(number for _, number in rows) >= COUNT_MAX
+        for tried, number in rows:
+            reason = _reason_of(gate, tried=bool(tried))
+            self._count(reason, number)
+            self.at_least += [reason] if full else []
+        for task in self.tx.changed_tasks():
+            for one, sign in ((self.tx.was[task.seq], -1), (task, 1)):
+                if one.lane == lane and one.gate == gate:
+                    self._count(_reason_of(gate, tried=one.attempts > 0), sign)
+
+    def _count(self, reason: str, number: int) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + number
+
+    def _list(self, tasks: Iterable[Task], ready: str = CEILING) -> None:
+        """`ready` is why those wait that nothing of their own holds back."""
+        for task in tasks:
+            late = task.seq in self.expired
+            self.skipped.append((task, LEASED if late else _reason(task) or ready))
+
+
+def _reason(task: Task) -> str | None:
+    """What holds a task back; None when it is ready."""
+    if task.gate is not None:
+        return _reason_of(task.gate, tried=task.attempts > 0)
+    if task.state == lifecycle.PARKED:
+        return PARKED
+    return TERMINAL if task.terminal else None
+
+
+def _reason_of(gate: str, *, tried: bool) -> str:
+    return BACKOFF if gate == DELAY_GATE and tried else gate
+
+
+def _without_ceilings(policy: Policy, lane: str) -> Policy:
+    """The policy under which everything that is ready would be taken, in its order."""
+    settings: Mapping[str, LanePolicy] = policy.lanes
+    free = LanePolicy(max_inflight=_NO_CEILING, strategy=settings[lane].strategy)
+    agents = {
+        name: msgspec.structs.replace(agent, max_inflight=None)
+        for name, agent in policy.agents.items()
+    }
+    lanes = {**settings, lane: free}
+    return msgspec.structs.replace(policy, max_inflight=None, lanes=lanes, agents=agents)

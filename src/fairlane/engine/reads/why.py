@@ -1,0 +1,232 @@
+"""Gathers, from one snapshot, what has to be known to say why a task waits (`core/explain.py`).
+
+Each look-up follows an index and is bounded, so the answer costs the same for a million tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from fairlane.core import admission, explain, fairness, lifecycle, sessions
+from fairlane.core.batches import Batch
+from fairlane.core.counts import Line
+from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
+from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
+from fairlane.core.policy import FAIR, Policy
+from fairlane.core.sessions import Session
+from fairlane.engine.reads import plan
+from fairlane.store.base import Connection, Row
+
+SILENT_MS: Final = 35_000  # a node that was not heard of for so long takes no work
+_TASK_WIDTH = len(Task.__struct_fields__)
+# So many lines, handlers and agents are looked at to tell what goes before a task.
+_LINES_MAX: Final = 100
+_ROUTES_MAX: Final = 50
+_AGENTS_MAX: Final = 200
+
+
+class Explained(NamedTuple):
+    task: Task
+    why: Why
+
+
+PaceOf = Callable[[int | str], Pace | None]
+Servers = Callable[[Connection, str], Mapping[str, int]]
+
+
+def read(
+    connection: Connection,
+    task_id: str,
+    pace_of: PaceOf = lambda _: None,
+    agent: str | None = None,
+    servers: Servers = lambda _, __: {},
+) -> Explained | None:
+    """`pace_of` tells how quickly a line, by its number, or a lane, by its name, moves of late;
+    `servers` how many tasks each server runs that takes tasks of a route.
+
+    With `agent`, other tasks are named only when they are that agent's.
+    """
+    with connection.snapshot():
+        rows = connection.run("task_view", id=task_id)
+        if not rows:
+            return None
+        task, error = Task(*rows[0][:_TASK_WIDTH]), rows[0][-1]
+        policy = plan.policy_in_force(connection)
+        known = _surroundings(connection, task, policy, agent, servers)
+    pace = pace_of(task.line if _has_own_line(task, policy) else task.lane)
+    facts = Facts(task, policy, error, pace=pace, lane_pace=pace_of(task.lane), **known)
+    return Explained(task, explain.why(facts))
+
+
+def _has_own_line(task: Task, policy: Policy) -> bool:
+    known = task.lane in policy.lanes
+    return known and bool(admission.line_agent(policy, task.lane, task.agent))
+
+
+def _surroundings(
+    connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
+) -> dict[str, Any]:
+    if task.state == lifecycle.WAITING:
+        parents = connection.run("why_parents", seq=task.seq, limit=NAMED_MAX)
+        mine = [row for row in parents if agent is None or row[2] in (None, agent)]
+        return {"parents": [(row[0], row[1]) for row in mine]}
+    if task.state != lifecycle.QUEUED:
+        return {}
+    if task.gate == SESSION_GATE:
+        return _of_session(connection, task, policy, agent)
+    if task.gate == BATCH_GATE:
+        holders = connection.run(
+            "why_batch_holders", batch=task.batch, agent=agent, limit=NAMED_MAX
+        )
+        found = connection.run_rows("batch_find", [(task.batch,)])
+        batch = Batch(*found[0]) if found else None
+        return {"batch": batch, "holders": [row[0] for row in holders]}
+    return {} if task.gate else _of_lane(connection, task, policy, agent, servers)
+
+
+def _of_session(
+    connection: Connection, task: Task, policy: Policy, agent: str | None
+) -> dict[str, Any]:
+    rows = connection.run("session_view", key=task.session)
+    session = Session(*rows[0]) if rows else None
+    if session is not None:
+        session.limit = sessions.limit(policy.sessions, session)
+    turns = connection.run("session_turns", session=task.session)
+    held = connection.run("session_held", session=task.session)
+    ahead = connection.run(
+        "why_session_ahead",
+        session=task.session,
+        priority=task.priority,
+        seq=task.seq,
+        limit=AHEAD_MAX,
+    )
+    found = [Task(*row) for row in (*turns, *held)]
+    holders = [one.id for one in found if agent in (None, one.agent)][:NAMED_MAX]
+    return {"session": session, "holders": holders, "ahead": ahead[0][0]}
+
+
+def _of_lane(
+    connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
+) -> dict[str, Any]:
+    slots = {row[0]: row[1 + _SLOTS] for row in connection.run("lane_view")}
+    lines = [Line(*row) for row in connection.run_rows("line_find", [(task.lane, task.agent)])]
+    running = servers(connection, task.route) if policy.worker_count else {}
+    ahead = _ahead(connection, task, [task.line])
+    known = {
+        "ahead": ahead,
+        "beside": _beside(connection, task, policy, ahead),
+        "lane_slots": slots.get(task.lane, 0),
+        "agent_slots": sum(line.slots for line in lines),
+        "all_slots": sum(slots.values()),
+        "servers": list(running.values()),
+    }
+    ceiling = explain.why(Facts(task, policy, **known)).ceiling
+    if ceiling is not None:
+        known["holders"] = _holders(connection, task, ceiling.scope, agent, running)
+    return known
+
+
+def _holders(
+    connection: Connection, task: Task, scope: str, agent: str | None, running: Mapping[str, int]
+) -> list[str]:
+    """Return the tasks that have the slots of a ceiling. With `agent` only that agent's."""
+    rows = connection.run(
+        "why_holders",
+        lane=task.lane if scope in (explain.LANE, explain.AGENT) else None,
+        agent=task.agent if scope == explain.AGENT else agent,
+        workers=sorted(running) if scope == explain.WORKER else None,
+        limit=NAMED_MAX,
+    )
+    return [row[0] for row in rows]
+
+
+# -------------------------------------------------------------------- who goes before it
+
+
+def _ahead(connection: Connection, task: Task, lines: Iterable[int]) -> int:
+    """Return how many ready tasks of these lines go before it there."""
+    place = {"rank": task.rank, "seq": task.seq, "limit": AHEAD_MAX}
+    return sum(connection.run("why_ahead", line=line, **place)[0][0] for line in lines)
+
+
+def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> int:
+    """Return how many tasks of other lines go before it: of its agent's other handlers and of other
+    agents, in the order in which slots that become free are given out.
+    """
+    settings = policy.lanes.get(task.lane)
+    if settings is None:
+        return 0
+    fair = settings.strategy == FAIR
+    rows = connection.run_rows("line_find", [(task.lane, task.agent if fair else "")])
+    numbers = [line.id for line in map(_line, rows) if line.id != task.line][:_LINES_MAX]
+    own = _ahead(connection, task, numbers)
+    if not fair:
+        return min(own, AHEAD_MAX)
+    contenders = _contenders(connection, task.lane, task.agent, policy)
+    served: int = connection.run("scheduler_view")[0][1]
+    turn = min(ahead + own + 1, AHEAD_MAX)
+    others = fairness.others_before(contenders, task.agent, turn, served=served, most=AHEAD_MAX)
+    return min(own + others, AHEAD_MAX)
+
+
+def _contenders(
+    connection: Connection, lane: str, agent: str, policy: Policy
+) -> list[fairness.Contender]:
+    """Return the agents that come first in the lane, and `agent`, for whom its own ceiling is not
+    counted: it is told apart.
+    """
+    pairs = {(lane, agent): None}
+    for (route,) in connection.run("line_ready_routes", lane=lane)[:_ROUTES_MAX]:
+        for name in ("line_urgent_agents", "line_order_agents"):
+            found = connection.run(name, lane=lane, route=route, limit=_AGENTS_MAX)
+            pairs.update(dict.fromkeys((row[0], row[1]) for row in found))
+    by_agent: dict[str, list[Line]] = {}
+    for line in map(_line, connection.run_rows("line_find", list(pairs))):
+        by_agent.setdefault(line.agent, []).append(line)
+    return [
+        fairness.Contender(
+            agent=name,
+            ready=sum(line.ready for line in lines),
+            urgent=sum(line.urgent for line in lines),
+            slots=sum(line.slots for line in lines),
+            served=max(line.served for line in lines),
+            weight=policy.weight(name),
+            ceiling=None if name == agent else policy.agent_ceiling(lane, name),
+        )
+        for name, lines in by_agent.items()
+    ]
+
+
+def _line(row: Row) -> Line:
+    return Line(*row)
+
+
+# -------------------------------------------------------------------- servers
+
+
+def serving(
+    here: str, now: Callable[[Connection], int], routes: Callable[[], frozenset[str] | None]
+) -> Servers:
+    """Return what tells how many tasks each server runs that takes tasks of a route.
+
+    `routes` are those that this server runs, None where that is not known; others are taken to run
+    the same.
+    """
+
+    def read(connection: Connection, route: str) -> dict[str, int]:
+        runs = routes()
+        if runs is not None and route not in runs:
+            return {}
+        heard_since = now(connection) - SILENT_MS
+        running = {row[0]: row[1] for row in connection.run("slots_by_worker")}
+        return {
+            name: running.get(name, 0)
+            for name, _, _, _, _, seen_at, draining in connection.run("node_list")
+            if not draining and (name == here or seen_at > heard_since)
+        }
+
+    return read
+
+
+_SLOTS = Line.__struct_fields__.index("slots")

@@ -1,0 +1,1 @@
+"""What a node measures about itself: metrics, history, heartbeat, process figures."""

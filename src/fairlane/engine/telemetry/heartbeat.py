@@ -1,0 +1,35 @@
+"""A node watches itself: what happened, whether its event loop keeps up, and that it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from fairlane.core.errors import FairlaneError
+from fairlane.engine.node import Node
+from fairlane.engine.verbs.nodes import HEARD_SECONDS
+
+log = logging.getLogger("fairlane.node")
+
+LOOK_SECONDS: Final = 1.0
+
+
+async def watch(node: Node) -> None:
+    """Until cancelled. What cannot be read now is left out of the history."""
+    loop = asyncio.get_running_loop()
+    beat_at = loop.time() + HEARD_SECONDS
+    while True:
+        due_at = loop.time() + LOOK_SECONDS
+        await asyncio.sleep(LOOK_SECONDS)
+        node.metrics.loop_lags.observe(max(0.0, loop.time() - due_at) * 1000)
+        try:
+            await node.look()
+            # From a private store nobody else serves, so nobody asks whether this one is alive.
+            if node.store.shared and loop.time() >= beat_at:
+                beat_at = loop.time() + HEARD_SECONDS
+                await node.beat()
+        except FairlaneError as error:
+            log.debug("nothing could be seen: %s", error.message)
+        except Exception:
+            log.exception("what happens could not be watched")

@@ -1,0 +1,160 @@
+"""What this node has done since it started, in numbers that only grow: what `/metrics` shows.
+
+There is one place that counts: `committed` is told of each commit after it has become durable, with
+the very changes that have moved the store's own counters, so that the two cannot disagree. It runs
+in the write thread; others only read. Several nodes on one store count what each has done itself,
+and their sums are the store's. Nothing here is kept by agent or by task: only lanes, which an
+operator makes, tell numbers apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fairlane.core import lifecycle
+from fairlane.core.histogram import SIZES, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlane.core.model import Change
+    from fairlane.engine.commands import SettleDelivery
+    from fairlane.engine.engine import Outcome
+
+DELIVERED: Final = "delivered"
+RETRIED: Final = "retried"
+GIVEN_UP: Final = "given_up"
+BEGUN_MAX: Final = 10_000
+
+
+class LaneMetrics:
+    """`revived` are ended tasks that somebody has queued again, by the state that they had."""
+
+    __slots__ = (
+        *("submitted", "rejected", "expired", "parked", "retried", "reclaimed"),
+        *("finished", "revived", "waits", "runs"),
+    )
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.rejected = 0
+        self.expired = 0
+        self.parked = 0
+        self.retried = 0
+        self.reclaimed = 0
+        self.finished = dict.fromkeys((lifecycle.DONE, lifecycle.FAILED, lifecycle.CANCELLED), 0)
+        self.revived = dict.fromkeys((lifecycle.FAILED, lifecycle.CANCELLED), 0)
+        self.waits = Histogram()
+        self.runs = Histogram()
+
+
+class Metrics:
+    """Spans are in milliseconds here."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, LaneMetrics] = {}
+        self.webhooks = dict.fromkeys((DELIVERED, RETRIED, GIVEN_UP), 0)
+        self.batch_sizes = Histogram(SIZES)
+        self.commits = Histogram()
+        self.loop_lags = Histogram()
+        self.clock_steps = 0
+        # When attempts began whose tasks had begun before; bounded, as others may end them.
+        self._begun: dict[int, int] = {}
+
+    def lane(self, name: str) -> LaneMetrics:
+        found = self.lanes.get(name)
+        if found is None:
+            # A new table: who reads the old one at this moment is not disturbed.
+            found = LaneMetrics()
+            self.lanes = {**self.lanes, name: found}
+        return found
+
+    def committed(self, outcome: Outcome, seconds: float) -> None:
+        """`seconds` is how long the batch took, its commit included."""
+        if not outcome.committed:
+            return
+        self.batch_sizes.observe(len(outcome.answers))
+        self.commits.observe(seconds * 1000)
+        self.clock_steps += outcome.stepped_ms != 0
+        self._count(outcome.changes, outcome.now)
+        for task in outcome.reclaimed:
+            self.lane(task.lane).reclaimed += 1
+        for settled in outcome.settled:
+            self.webhooks[_delivery_outcome(settled)] += 1
+
+    def _count(self, changes: Sequence[Change], now: int) -> None:
+        """Hot: each task comes by here three times or more."""
+        lanes = self.lanes
+        for change in changes:
+            verb, after = change.verb, change.after
+            lane = lanes.get(after.lane)
+            if lane is None:
+                lane = self.lane(after.lane)
+                lanes = self.lanes
+            if verb == lifecycle.SUBMIT:
+                lane.submitted += 1
+            elif verb == lifecycle.LEASE:
+                lane.waits.observe(change.waited_ms)
+                if after.state == lifecycle.RUNNING and after.started_at != now:
+                    self._begin_again(change, now)
+            elif verb == lifecycle.START:
+                if after.started_at != now:
+                    self._begin_again(change, now)
+            else:
+                if verb == lifecycle.COMPLETE:
+                    lane.finished[lifecycle.DONE] += 1
+                elif verb in _RARE:
+                    self._count_rare(lane, change)
+                self._end_run(lane, change, now)
+
+    def _count_rare(self, lane: LaneMetrics, change: Change) -> None:
+        verb, before = change.verb, change.before
+        if verb == lifecycle.REJECT:
+            lane.rejected += 1
+        elif verb == lifecycle.RETRY:
+            lane.retried += 1
+        elif verb == lifecycle.PARK:
+            lane.parked += 1
+        elif verb == lifecycle.REVIVE:
+            assert before is not None
+            lane.revived[before.state] += 1
+        else:
+            lane.finished[change.after.state] += 1
+            if verb == lifecycle.EXPIRE and before and before.state != lifecycle.RUNNING:
+                lane.expired += 1
+
+    def _begin_again(self, change: Change, now: int) -> None:
+        """A further attempt begins: the task's own row keeps only when the first one did."""
+        if len(self._begun) >= BEGUN_MAX:
+            del self._begun[next(iter(self._begun))]
+        self._begun[change.after.seq] = now
+
+    def _end_run(self, lane: LaneMetrics, change: Change, now: int) -> None:
+        """Its lease is over, if it was: the run of a cancelled task goes on for a while."""
+        task = change.before
+        if task is None or task.lease_expires_at is None or change.after.lease_expires_at:
+            return
+        begun = self._begun.pop(task.seq, None) if self._begun else None
+        if begun is None and task.attempts <= 1:
+            begun = task.started_at
+        if begun is not None:
+            lane.runs.observe(max(0, now - begun))
+
+
+_RARE: Final = frozenset(
+    {
+        lifecycle.REJECT,
+        lifecycle.RETRY,
+        lifecycle.PARK,
+        lifecycle.REVIVE,
+        lifecycle.CANCEL,
+        lifecycle.FAIL,
+        lifecycle.EXPIRE,
+    }
+)
+
+
+def _delivery_outcome(settled: SettleDelivery) -> str:
+    if settled.delivered:
+        return DELIVERED
+    return GIVEN_UP if settled.retry_after_ms is None else RETRIED

@@ -1,0 +1,1 @@
+"""The verbs: batch functions that change state inside the one write transaction."""

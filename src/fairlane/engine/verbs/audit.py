@@ -1,0 +1,145 @@
+"""The audit log: what operators did, what was denied, which targets were blocked.
+
+What an operator did is durable before the answer goes out. What is denied or blocked comes from
+outside and may come in floods, so it costs little, however much there is: the same thing is written
+when it happens first and once more, with a number, when its minute is over; beyond so many
+different things a minute only the number is kept. Entries are never changed. When there are too
+many, the oldest go of whoever has written most: who floods the log, with deeds that they may do or
+with calls that are denied, pushes out their own and not what others have done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from fairlane import logs
+from fairlane.clock import Clock
+from fairlane.core.audit import BLOCKED, DENIED, DONE, Entry
+from fairlane.engine.commands import Record
+from fairlane.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from fairlane.engine.writer import Writer
+
+DAYS: Final = 90
+ENTRIES_MAX: Final = 100_000
+KINDS_MAX: Final = 100  # different things in a minute that are told apart
+_MINUTE_MS: Final = 60_000
+_TRIM_EVERY: Final = 256
+_WORD_MAX: Final = 128
+_TEXT_MAX: Final = 300
+_OTHERS: Final = "(others)"
+
+
+def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[None]:
+    entries = [entry for request in requests for entry in request.entries]
+    rows = [(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries]
+    tx.connection.run_rows("audit_insert", rows)
+    keep = max((request.keep or 0 for request in requests), default=0)
+    if keep:
+        tx.connection.run("audit_forget", before=now - DAYS * 86_400_000)
+        _make_room(tx, keep)
+    tx.changed = True
+    yield from [None] * len(requests)
+
+
+def _make_room(tx: Transaction, keep: int) -> None:
+    """A tenth at once, because it takes long to find whose; of anybody at most the older half."""
+    excess = tx.connection.run("audit_count")[0][0] - keep
+    if excess > 0:
+        whose, count = tx.connection.run("audit_most")[0]
+        limit = max(1, min(excess + keep // 10, count // 2))
+        tx.connection.run("audit_trim", whose=whose, limit=limit)
+
+
+class Audit:
+    """Thread-safe; what floods in returns at once."""
+
+    def __init__(self, writer: Writer, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._minute = 0
+        self._seen: dict[Entry, int] = {}
+        self._written = 0
+
+    async def note(
+        self,
+        who: str,
+        action: str,
+        target: str = "",
+        *,
+        outcome: str = DONE,
+        detail: str | None = None,
+    ) -> None:
+        """Returns when it is durable."""
+        await self._writer.ask(self._record([_entry(who, action, target, outcome, detail)]))
+
+    def denied(self, who: str, action: str, target: str = "", *, reason: str) -> None:
+        """A call that was turned away: without a token, with a wrong one, or beyond its scope."""
+        self._count(_entry(who, action, target, DENIED, reason))
+
+    def blocked(self, action: str, target: str, *, reason: str) -> None:
+        """A target that the outbound guard did not let through."""
+        self._count(_entry("fairlane", action, target, BLOCKED, reason))
+
+    def flush(self) -> None:
+        """Write what has only been counted so far."""
+        with self._lock:
+            entries = self._counted()
+        self._tell(entries)
+
+    def _count(self, entry: Entry) -> None:
+        with self._lock:
+            minute = self._clock.now() // _MINUTE_MS
+            entries = self._counted() if minute != self._minute else []
+            self._minute = minute
+            if entry not in self._seen and len(self._seen) >= KINDS_MAX:
+                entry = Entry(_OTHERS, _OTHERS, "", entry.outcome)
+            first = entry not in self._seen
+            self._seen[entry] = 0 if first else self._seen[entry] + 1
+        self._tell([*entries, entry] if first else entries)
+
+    def _counted(self) -> list[Entry]:
+        """What has happened again since it was written, with how often. Forgets what it was."""
+        seen, self._seen = self._seen, {}
+        return [_again(entry, count) for entry, count in seen.items() if count]
+
+    def _tell(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._writer.tell(self._record(entries))
+
+    def _record(self, entries: Sequence[Entry]) -> Record:
+        before, self._written = self._written, self._written + len(entries)
+        trim = before == 0 or before // _TRIM_EVERY != self._written // _TRIM_EVERY
+        return Record(tuple(entries), ENTRIES_MAX if trim else None)
+
+
+def _entry(who: str, action: str, target: str, outcome: str, detail: str | None) -> Entry:
+    """Cut and cleaned: parts of it are what callers wrote."""
+    return Entry(
+        logs.clean(who, _WORD_MAX),
+        logs.clean(action, _WORD_MAX),
+        logs.clean(target, _TEXT_MAX),
+        outcome,
+        None if detail is None else logs.clean(detail, _TEXT_MAX),
+    )
+
+
+def _again(entry: Entry, count: int) -> Entry:
+    times = f"{count} more within a minute"
+    detail = times if entry.detail is None else f"{entry.detail}; {times}"
+    return msgspec.structs.replace(entry, detail=detail)
+
+
+def facts(shape: Any, names: Iterable[str]) -> str | None:
+    """What an answer says about what was done, in a few words."""
+    if not isinstance(shape, dict):
+        return None
+    found = [(name, shape[name]) for name in names if shape.get(name) not in (None, "")]
+    told = (f"{name} {len(one) if isinstance(one, list) else one}" for name, one in found)
+    return ", ".join(told) or None

@@ -1,0 +1,384 @@
+"""Leasing: give ready tasks to the workers that ask, as far as the ceilings allow.
+
+Costs as much as there is to give: it looks at the agents that come first and at the heads of
+their lines, never at the backlog. Workers that ask for the same are served together.
+
+There are two ways to the same answer. A lane without a backlog is served from what came in with
+this transaction (`_from_new`), so that such a task is written once, as leased; any other lane
+is served from the database (`_agents`, `_heads`). Both order by the same `fairness.pick`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from fairlane.core import fairness, leases
+from fairlane.core.counts import Line
+from fairlane.core.fairness import Contender
+from fairlane.core.model import CRITICAL, Task, is_open
+from fairlane.core.policy import BY_PRIORITY
+from fairlane.engine.commands import Grant, Lease
+from fairlane.engine.verbs import dependencies
+from fairlane.store.transaction import Transaction
+
+Ready = tuple[Task, str]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What workers can run: the routes that are named, and with `any_handler` all handlers besides.
+
+    With `agent` only that agent's tasks. With `passing` each task ends before the next begins, so
+    that one free slot serves them all.
+    """
+
+    named: frozenset[str]
+    any_handler: bool = False
+    agent: str | None = None
+    passing: bool = False
+
+    def __contains__(self, route: object) -> bool:
+        return route in self.named or (self.any_handler and is_open(str(route)))
+
+    def fits(self, task: Task) -> bool:
+        return task.route in self and self.agent in (None, task.agent)
+
+
+Group = tuple[tuple[str, ...] | None, Wanted]  # lanes and what can be run
+
+
+def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
+    """What each request gets, possibly nothing."""
+    answers: list[list[Grant]] = [[] for _ in requests]
+    groups: dict[Group, list[int]] = {}
+    for number, request in enumerate(requests):
+        routes = Wanted(request.routes, request.any_handler, request.agent)
+        groups.setdefault((request.lanes, routes), []).append(number)
+    for (lanes, routes), numbers in _critical_first(tx, groups).items():
+        wanted = sum(requests[number].limit for number in numbers)
+        hands = deque(numbers)
+        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, wanted):
+            if _is_overdue(tx, task, now):
+                continue
+            number = hands[0]
+            answers[number].append(_grant(tx, requests[number], task, body, now))
+            if len(answers[number]) == requests[number].limit:
+                hands.popleft()
+        if hands:
+            _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
+    return [_with_inputs(tx, grants) for grants in answers]
+
+
+def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
+    """Lease one task after the other. The caller ends each before it asks for the next."""
+    routes = Wanted(request.routes, request.any_handler, request.agent, passing=True)
+    lanes = request.lanes or tuple(tx.policy.lanes)
+    given = 0
+    for task, body in _take(tx, lanes, routes, request.limit):
+        if _is_overdue(tx, task, now):
+            continue
+        given += 1
+        yield from _with_inputs(tx, [_grant(tx, request, task, body, now)])
+    if given < request.limit:
+        _make_room(tx, lanes, routes)
+
+
+def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
+    """Return whether it is too late to begin a task: then the next tick ends it, at once."""
+    late = task.deadline_at is not None and task.deadline_at <= now
+    if late:
+        tx.note_due(now)
+    return late
+
+
+def _critical_first(tx: Transaction, groups: dict[Group, list[int]]) -> dict[Group, list[int]]:
+    """Whoever can run critical work is served first: others would take the slots freed for it."""
+    if len(groups) < 2 or not any(tally.urgent for tally in tx.lanes().values()):
+        return groups
+
+    def comes_later(group: Group) -> bool:
+        lanes, routes = group
+        open_lanes = _open_lanes(tx, lanes or tuple(tx.policy.lanes))
+        return not any(tx.lane(lane).urgent and _urgent(tx, lane, routes) for lane in open_lanes)
+
+    return {group: groups[group] for group in sorted(groups, key=comes_later)}
+
+
+def could_start(tx: Transaction, lane: str) -> bool:
+    """Whether there is ready work in the lane and a slot for it."""
+    if not _open_lanes(tx, [lane]):
+        return False
+    kept = 0 if tx.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
+    return free_slots(tx, lane) > kept
+
+
+def _take(tx: Transaction, lanes: Sequence[str], routes: Wanted, wanted: int) -> Iterator[Ready]:
+    """Up to `wanted` tasks: first a part from each lane, then the rest from any.
+
+    Whoever iterates leases each task before asking for the next, so that the counts move along.
+    """
+    for parts in (max(1, len(_open_lanes(tx, lanes))), 1):
+        for lane in _open_lanes(tx, lanes):
+            reserved = tx.policy.lanes[lane].reserved.critical
+            for critical in (False, True) if reserved else (False,):
+                free = free_slots(tx, lane) - (0 if critical else reserved)
+                if routes.passing and free > 0:
+                    free = wanted
+                limit = min(-(-wanted // parts), free, _waiting(tx, lane, critical=critical))
+                if limit > 0:
+                    for ready in _from_lane(tx, lane, routes, limit, critical=critical):
+                        wanted -= 1
+                        yield ready
+
+
+def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> Grant:
+    change = leases.grant(
+        task,
+        token=tx.next_token(),
+        worker=request.worker,
+        ttl_ms=request.ttl_ms or tx.policy.lease_ttl_ms(task.lane),
+        started=request.start or task.route in request.started,
+        now=now,
+    )
+    tx.apply(change)
+    return Grant(change.after, body, at=now)
+
+
+def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
+    """What the parents of the granted tasks have left, for those that have parents."""
+    if all(grant.task.unmet is None for grant in grants):
+        return grants
+    found = dependencies.inputs(tx, [grant.task for grant in grants])
+    return [Grant(g.task, g.body, found.get(g.task.seq, ()), g.at) for g in grants]
+
+
+def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
+    """Lanes with ready work: those with critical work first, then the emptiest."""
+    tallies, settings = tx.lanes(), tx.policy.lanes
+    found = [
+        name
+        for name in lanes
+        if name in tallies and name in settings
+        if tallies[name].ready and not settings[name].paused
+    ]
+    return sorted(
+        found,
+        key=lambda name: (
+            tallies[name].urgent == 0,
+            tallies[name].slots / settings[name].max_inflight,
+        ),
+    )
+
+
+def free_slots(tx: Transaction, lane: str) -> int:
+    used_overall = sum(tally.slots for tally in tx.lanes().values())
+    ceiling = tx.policy.lanes[lane].max_inflight
+    return fairness.free_slots(ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall)
+
+
+def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
+    return tx.lane(lane).urgent if critical else tx.lane(lane).ready
+
+
+def _from_lane(
+    tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool
+) -> list[Ready]:
+    """The next tasks of a lane; `critical` leaves out all others."""
+    new = tx.unwritten_ready(lane)
+    if new is not None:
+        runnable = [ready for ready in new if routes.fits(ready[0])]
+        return _from_new(tx, lane, routes, runnable, limit, critical=critical)
+    if tx.policy.lanes[lane].strategy == BY_PRIORITY:
+        tx.load_lines([(lane, "")])
+        lines = [line.id for route, line in tx.lines(lane, "").items() if route in routes]
+        if routes.agent is not None:
+            return _of_agent(tx, lane, routes, lines, limit, critical=critical)
+        return _first(tx.next_tasks(lines, limit), limit, critical=critical)
+    order = _agents(tx, lane, routes, limit, critical=critical)
+    return _heads(tx, lane, routes, order)
+
+
+def _of_agent(
+    tx: Transaction, lane: str, routes: Wanted, lines: Sequence[int], limit: int, *, critical: bool
+) -> list[Ready]:
+    """One agent's tasks where all stand in one line: looked for only when there are some."""
+    assert routes.agent is not None
+    tx.load_lines([(lane, routes.agent)])
+    one = _contender(tx, lane, routes, routes.agent, critical=critical)
+    found = tx.next_tasks_of(lines, routes.agent, min(limit, one.ready)) if one.ready else []
+    return _first(found, limit, critical=critical)
+
+
+def _from_new(
+    tx: Transaction,
+    lane: str,
+    routes: Wanted,
+    ready: list[Ready],
+    limit: int,
+    *,
+    critical: bool,
+) -> list[Ready]:
+    """From a lane without a backlog: what is ready is at hand, and is written once, as leased."""
+    if tx.policy.lanes[lane].strategy == BY_PRIORITY:
+        return _first(ready, limit, critical=critical)
+    found: dict[str, list[Ready]] = {}
+    for pair in ready:
+        found.setdefault(pair[0].agent, []).append(pair)
+    tx.load_lines((lane, agent) for agent in found)
+    contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in found]
+    return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
+
+
+def _agents(tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool) -> list[str]:
+    """The agents to serve, in order. Looks further only past agents that are at their limit."""
+    if routes.agent is not None:
+        tx.load_lines([(lane, routes.agent)])
+        one = _contender(tx, lane, routes, routes.agent, critical=critical)
+        return fairness.pick([one], limit, served=tx.last_token)
+    rows = _named(tx, lane, routes)
+    look = limit + 8
+    while True:
+        views = [] if critical else [_first_agents(tx, "line_order", rows, look)]
+        if tx.lane(lane).urgent:
+            views.append(_first_agents(tx, "line_urgent", rows, look))
+        agents = dict.fromkeys(agent for view in views for found in view for agent in found)
+        contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in agents]
+        able = {one.agent for one in contenders if one.eligible}
+        # Whoever is out of view comes after `limit` others that can be served, in each view.
+        each = [found for view in views for found in view]
+        if all(len(found) < look or len(able.intersection(found)) >= limit for found in each):
+            return fairness.pick(contenders, limit, served=tx.last_token)
+        look *= 4
+
+
+def _named(tx: Transaction, lane: str, routes: Wanted) -> list[tuple[str, str]]:
+    """The lane with each route by its name: of any handler, those that have something ready."""
+    names = {*routes.named}
+    if routes.any_handler:
+        names.update(filter(is_open, tx.ready_routes(lane)))
+    return [(lane, route) for route in sorted(names)]
+
+
+def _first_agents(
+    tx: Transaction, name: str, rows: Sequence[tuple[str, str]], look: int
+) -> list[list[str]]:
+    """The first `look` agents of each route, by the statement `name`.
+
+    It returns all lines of the agents that it finds for any route, so for one route others may be
+    among them, but those that come first are.
+    """
+    lines = tx.first_lines(name, rows, look)
+    views = []
+    for _, route in rows:
+        mine = [line for line in lines if line.route == route and line.ready]
+        if len(mine) > look:
+            mine = sorted(mine, key=_place)[:look]
+        views.append([line.agent for line in mine])
+    return views
+
+
+def _place(line: Line) -> tuple[float, int, str]:
+    return line.share, line.served, line.agent
+
+
+def _contender(
+    tx: Transaction, lane: str, routes: Wanted, agent: str, *, critical: bool = False
+) -> Contender:
+    """How an agent stands; with `critical`, as if it had no other work."""
+    lines = tx.lines(lane, agent)
+    weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
+    if len(lines) == 1 and not routes.passing:
+        ((route, one),) = lines.items()
+        if route in routes:
+            ready = one.urgent if critical else one.ready
+            return Contender(agent, ready, one.urgent, one.slots, one.served, weight, ceiling)
+    runnable = [line for route, line in lines.items() if route in routes]
+    found = Contender(
+        agent=agent,
+        ready=sum(line.urgent if critical else line.ready for line in runnable),
+        urgent=sum(line.urgent for line in runnable),
+        slots=sum(line.slots for line in lines.values()),
+        served=max((line.served for line in lines.values()), default=0),
+        weight=weight,
+        ceiling=ceiling,
+    )
+    if routes.passing and found.eligible:
+        found.ceiling = None
+    return found
+
+
+def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> list[Ready]:
+    """The tasks that the agents' turns in `order` stand for."""
+    turns = Counter(order)
+    by_depth: dict[int, list[int]] = {}
+    for agent, count in turns.items():
+        depth = 1 << (count - 1).bit_length()  # few different limits, few statements
+        numbers = by_depth.setdefault(depth, [])
+        for route, line in tx.lines(lane, agent).items():
+            if line.ready and route in routes:
+                numbers.append(line.id)
+    found: dict[str, list[Ready]] = {}
+    for depth, numbers in by_depth.items():
+        for ready in tx.next_tasks(numbers, depth):
+            found.setdefault(ready[0].agent, []).append(ready)
+    return _in_turn(found, order)
+
+
+def _in_turn(found: dict[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
+    """Takes from what each agent has, the first last in its list, as often as it comes up."""
+    for ready in found.values():
+        if len(ready) > 1:
+            ready.sort(key=_rank, reverse=True)
+    return [found[agent].pop() for agent in order]
+
+
+def _rank(ready: Ready) -> tuple[int, int]:
+    task = ready[0]
+    return task.rank, task.seq
+
+
+def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> list[Ready]:
+    if critical:
+        ready = [pair for pair in ready if pair[0].priority <= CRITICAL]
+    return sorted(ready, key=_rank)[:limit]
+
+
+# -------------------------------------------------------------------- making room
+
+
+def _make_room(tx: Transaction, lanes: Sequence[str], routes: Wanted) -> None:
+    """Critical work that finds its lane full stops work that was submitted as preemptible.
+
+    Only for critical work that somebody waits to run and that is held up by nothing else: a stop
+    that helps nobody would be repeated for ever.
+    """
+    for lane in _open_lanes(tx, lanes):
+        if tx.lane(lane).urgent and free_slots(tx, lane) <= 0:
+            _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
+
+
+def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
+    by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
+    if routes.agent is None:
+        rows = _named(tx, lane, routes)
+        lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
+        agents = dict.fromkeys(line.agent for line in lines)
+    else:
+        agents = {routes.agent: None}
+        tx.load_lines([(lane, routes.agent)])
+    contenders = [_contender(tx, lane, routes, agent) for agent in agents]
+    if by_priority:
+        return sum(one.urgent for one in contenders)
+    # Of each agent no more than its own ceiling lets it run.
+    return sum(min(one.urgent, one.most) for one in contenders if one.eligible)
+
+
+def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
+    tasks = tx.tasks("task_preemptible", lane=lane)
+    wanted -= sum(task.preempt == 1 for task in tasks)
+    victims = [task for task in tasks if task.preempt == 0 and task.priority > CRITICAL]
+    tx.prepare(victims[: max(0, wanted)])
+    for task in victims[: max(0, wanted)]:
+        tx.apply(leases.stop(task))

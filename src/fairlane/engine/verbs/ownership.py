@@ -1,0 +1,99 @@
+"""What a caller with a token may hand in, checked in the transaction that would keep it.
+
+Whose a session is and how many tasks are open can only be known here, where nobody else writes. A
+refusal has changed nothing, so a flood of them costs no storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairlane.core import sessions
+from fairlane.core.access import Caller
+from fairlane.core.errors import FairlaneError, InvalidRequest, NotFound, QuotaExceeded
+from fairlane.core.model import Submission, Task
+from fairlane.schema.fields import TAB_ID
+from fairlane.store.transaction import Transaction
+
+RETRY_AFTER_MS = 1000
+
+
+def refusal(
+    tx: Transaction, caller: Caller, new: Sequence[Submission], known: Mapping[str, Task]
+) -> FairlaneError | None:
+    """Why a caller may not submit these; None when nothing is wrong. Sessions are loaded."""
+    if caller.agent is not None:
+        for one in new:
+            assert one.agent == caller.agent, "a token hands in for its own agent only"
+        session = _foreign_session(tx, caller.agent, new)
+        problem = session or _foreign_parent(tx, caller.agent, new, known)
+        if problem is not None:
+            return problem
+    return quota(tx, caller, len(new))
+
+
+def quota(tx: Transaction, caller: Caller, count: int) -> QuotaExceeded | None:
+    """Whether so many more would be more open tasks than the token may have."""
+    if caller.max_open is None:
+        return None
+    found = _open(tx, caller.agent)
+    if found + count <= caller.max_open:
+        return None
+    return QuotaExceeded(
+        f"{found} tasks are open, and this token may have {caller.max_open}; "
+        "wait until some have ended",
+        details={"open": found, "max": caller.max_open},
+        retry_after_ms=RETRY_AFTER_MS,
+    )
+
+
+def _open(tx: Transaction, agent: str | None) -> int:
+    """From the counters: what is queued, runs or is parked, of the agent or of all."""
+    lanes = tx.lanes()
+    if agent is None:
+        return sum(tally.queued + tally.inflight + tally.parked for tally in lanes.values())
+    tx.load_lines((lane, agent) for lane in lanes)
+    lines = [line for lane in lanes for line in tx.lines(lane, agent).values()]
+    return sum(line.queued + line.inflight + line.parked for line in lines)
+
+
+def is_mine(tx: Transaction, key: str, agent: str | None) -> bool:
+    """Return whether a session is the agent's, or nobody's and could become it. It is loaded."""
+    owner = tx.session(key).agent
+    return agent is None or owner == agent or (owner is None and _may_name(key, agent))
+
+
+def not_mine(key: str) -> NotFound:
+    """The same for a session of another agent as for one that nobody has."""
+    return NotFound(f'session "{key}" has no tasks, settings or usage')
+
+
+def _foreign_session(tx: Transaction, agent: str, new: Iterable[Submission]) -> NotFound | None:
+    for one in new:
+        if one.session is not None and not is_mine(tx, one.session, agent):
+            return not_mine(one.session)
+    return None
+
+
+def _may_name(key: str, agent: str) -> bool:
+    """The sessions of tabs and of cron jobs have names that nobody else may take in advance."""
+    if key.startswith(sessions.OF_CRON):
+        return False
+    if not key.startswith(sessions.TAB_PREFIX):
+        return True
+    mine = f"{sessions.TAB_PREFIX}{agent}:"
+    return key.startswith(mine) and TAB_ID.fullmatch(key.removeprefix(mine)) is not None
+
+
+def _foreign_parent(
+    tx: Transaction, agent: str, new: Sequence[Submission], known: Mapping[str, Task]
+) -> InvalidRequest | None:
+    """A task gets what its parents have left, so these have to be the same agent's."""
+    here = {one.id for one in new}
+    named = dict.fromkeys(id_ for one in new for id_ in one.depends_on if id_ not in here)
+    later = tx.tasks_by_id(id_ for id_ in named if id_ not in known)
+    for id_ in named:
+        parent = known.get(id_) or later.get(id_)
+        if parent is None or parent.agent != agent:
+            return InvalidRequest(f"invalid task: field 'dependsOn': there is no task '{id_}'")
+    return None

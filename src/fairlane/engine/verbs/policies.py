@@ -1,0 +1,110 @@
+"""The verb of the policy: a document becomes the next version, and what follows from it follows.
+
+A document is taken whole or not at all. Versions are never rewritten; going back is a new version.
+The trap: a lane with tasks in it cannot go, whatever a document says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core import policy as policies
+from fairlane.core.errors import Conflict, InvalidPolicy
+from fairlane.core.policy import FAIR, Policy, read, to_document
+from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
+from fairlane.store.transaction import Transaction
+
+_READ: Final[Mapping[str, Callable[[Policy, Any], Policy]]] = {
+    MERGE: policies.merge,
+    REPLACE: policies.replace,
+    PATCH: policies.patch,
+}
+
+
+def set_policy(tx: Transaction, requests: Sequence[SetPolicy], now: int) -> Iterator[Any]:
+    for request in requests:
+        try:
+            yield _changed(tx, request, now)
+        except (InvalidPolicy, Conflict) as error:
+            yield error
+
+
+def _changed(tx: Transaction, request: SetPolicy, now: int) -> PolicyChange:
+    if request.expected_version not in (None, tx.policy_version):
+        raise Conflict(
+            f"the policy is at version {tx.policy_version}, not {request.expected_version}; "
+            "look at it again",
+            details={"version": tx.policy_version},
+        )
+    before = tx.policy
+    after = _READ[request.how](before, request.document)
+    if after != before:
+        _refuse_to_lose(tx, before, after)
+        if not request.dry_run:
+            _adopt(tx, after, request, now)
+    return PolicyChange(tx.policy_version, before, after)
+
+
+def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
+    """Neither tasks, nor what a newer node has written and this one cannot read."""
+    problems = []
+    for lane in sorted(before.lanes.keys() - after.lanes.keys()):
+        tally = tx.lane(lane)
+        count = tally.queued + tally.slots + tally.parked
+        if count:
+            tasks = "1 task is" if count == 1 else f"{count} tasks are"
+            problems.append(f"lanes.{lane} cannot go while {tasks} in it; empty it first")
+    if problems:
+        raise InvalidPolicy(problems)
+    kept = tx.connection.run("policy_newest")
+    unknown = read(msgspec.json.decode(kept[0][1]))[1] if kept else []
+    if unknown:
+        raise Conflict(
+            f"version {tx.policy_version} of the policy is from a newer fairlane: this one does "
+            f"not know {', '.join(unknown[:5])}; change it there",
+            details={"version": tx.policy_version, "unknown": unknown},
+        )
+
+
+def _adopt(tx: Transaction, policy: Policy, request: SetPolicy, now: int) -> None:
+    old, tx.policy = tx.policy, policy
+    tx.policy_version += 1
+    tx.connection.run(
+        "policy_insert",
+        version=tx.policy_version,
+        document=msgspec.json.encode(to_document(policy)).decode(),
+        source=request.source,
+        author=request.author,
+        note=request.note,
+        now=now,
+    )
+    tx.connection.run("policy_use", version=tx.policy_version)
+    names = old.agents.keys() | policy.agents.keys()
+    changed = sorted(name for name in names if old.weight(name) != policy.weight(name))
+    if changed:
+        tx.reshare(tx.connection.run("line_agents", agents=changed))
+    for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
+        if _line_rule(policy, lane) != _line_rule(old, lane):
+            _reline(tx, lane)
+    if policy.sessions != old.sessions:
+        keys = [key for (key,) in tx.connection.run("session_waiting")]
+        tx.load_sessions(keys)
+        for key in keys:
+            tx.touch_session(key)
+
+
+def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
+    return policy.lanes[lane].strategy, policy.lanes[lane].aging_ms
+
+
+def _reline(tx: Transaction, lane: str) -> None:
+    """Put all tasks of a lane into the lines, and at the places, that its policy wants now."""
+    settings = tx.policy.lanes[lane]
+    by_agent = settings.strategy == FAIR
+    if not by_agent:
+        for (route,) in tx.connection.run("line_routes", lane=lane):
+            tx.line_number(lane, "", route)
+    tx.reline(lane, by_agent=by_agent, aging_ms=settings.aging_ms or 0)

@@ -1,0 +1,578 @@
+"""The verbs, one batch function each, in the order of a task's life (leasing: `leasing.py`).
+
+All have one shape: load what the requests name, let the core decide, apply what changed. Each
+takes any number of requests and sends a handful of statements. Requests about the same task in one
+batch are decided one after another, on what the one before has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from fairlane.core import admission, gates, leases
+from fairlane.core import dependencies as graph
+from fairlane.core.batches import Batch
+from fairlane.core.errors import (
+    Conflict,
+    Disabled,
+    FairlaneError,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+    StoreMismatch,
+)
+from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task, is_node
+from fairlane.core.retries import Backoff
+from fairlane.engine.commands import (
+    Cancel,
+    CancelBatch,
+    Complete,
+    Fail,
+    NewBatch,
+    Output,
+    Reclaim,
+    Release,
+    Renew,
+    Reset,
+    Retry,
+    Start,
+    Submit,
+    UseSecret,
+)
+from fairlane.engine.verbs import dependencies, ownership, redaction, sessions
+from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
+from fairlane.store.transaction import Transaction
+
+# So many refused submissions are kept for their callers to look at; of a flood, the rest is only
+# counted.
+REJECTED_KEPT_MAX: Final = 1000
+
+# -------------------------------------------------------------------- submit
+
+
+def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[Any]:
+    if not tx.policy.enabled:
+        error = Disabled("the scheduler is disabled by its policy; set enabled to true")
+        return iter([error] * len(requests))
+    submissions = [s for r in requests for s in r.submissions]
+    lanes = [tx.policy.lane_name(s.lane, s.kind) for s in submissions]
+    tx.load_lines((lane, s.agent) for lane, s in zip(lanes, submissions, strict=True))
+    keys = [s.session for s in submissions if s.session]
+    if keys:
+        tx.load_sessions(keys)
+    known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
+    tx.load_awaited(s.id for s in submissions if s.depends_on)
+    remembered = _remembered(tx, requests)
+    answers = [_submit_one(tx, request, remembered, known, now) for request in requests]
+    if keys:
+        _let_higher_priority_pass(tx, answers, now)
+    return iter(answers)
+
+
+class _Refusal(msgspec.Struct):
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+
+
+class _Memory(msgspec.Struct):
+    """What became of each submission: the id of its task, or why there is none."""
+
+    digest: str
+    outcomes: list[str | _Refusal]
+
+
+def _submit_one(
+    tx: Transaction,
+    request: Submit,
+    remembered: dict[tuple[str, str], _Memory],
+    known: dict[str, Task],
+    now: int,
+) -> Any:
+    try:
+        ordered = _parents_first(request.submissions)
+    except InvalidRequest as error:
+        return error  # an answer to this request: others of the transaction are not to blame
+    key = request.idempotency
+    if key is None:
+        return _not_allowed(tx, request, known) or _admit_all(tx, request, ordered, known, now)
+    memory = remembered.get((key.agent, key.key))
+    if memory is not None:
+        return _again(tx, memory, key.digest)
+    problem = _not_allowed(tx, request, known)
+    if problem is not None:
+        return problem
+    answers = _admit_all(tx, request, ordered, known, now)
+    # A refused submission is to be tried again with the same key, so it is not remembered.
+    seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
+    if seqs:
+        memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
+        remembered[key.agent, key.key] = memory
+        text = msgspec.json.encode(memory.outcomes).decode()
+        row = (key.agent, key.key, key.digest, text, max(seqs), now)
+        tx.remember_key(row)
+    return answers
+
+
+def _not_allowed(
+    tx: Transaction, request: Submit, known: Mapping[str, Task]
+) -> FairlaneError | None:
+    if request.caller is None:
+        return None
+    return ownership.refusal(tx, request.caller, request.submissions, known)
+
+
+def _parents_first(submissions: Sequence[Submission]) -> Sequence[Submission]:
+    """Raises `InvalidRequest` when some of them wait for each other."""
+    if len(submissions) == 1 and not submissions[0].depends_on:
+        return submissions
+    by_id = {submission.id: submission for submission in submissions}
+    return [by_id[id_] for id_ in graph.in_order({s.id: s.depends_on for s in submissions})]
+
+
+def _admit_all(
+    tx: Transaction,
+    request: Submit,
+    ordered: Sequence[Submission],
+    known: dict[str, Task],
+    now: int,
+) -> list[Task | FairlaneError]:
+    """All of one request, parents before their children; the answers in the order of asking."""
+    if len(ordered) == 1 and request.batch is None:
+        (only,) = ordered
+        if not only.depends_on and only.message is None:
+            return [_admit(tx, only, now)]  # nearly every request
+    batch = None if request.batch is None else _new_batch(tx, request.batch, now)
+    if batch is not None:
+        tx.add_batch(batch)
+    answers: dict[str, Task | FairlaneError] = {}
+    for submission in ordered:
+        if submission.depends_on:
+            answers[submission.id] = _admit_child(tx, submission, known, answers, now)
+        elif submission.message is not None:
+            answers[submission.id] = sessions.admit(tx, submission, now, _admit)
+        else:
+            answers[submission.id] = _admit(tx, submission, now)
+    if batch is not None and not batch.total:
+        tx.drop_batch(batch.id)
+    return [answers[submission.id] for submission in request.submissions]
+
+
+def _new_batch(tx: Transaction, new: NewBatch, now: int) -> Batch:
+    return Batch(new.id, tx.next_seq(), new.agent, new.parallelism, 0, now, new.callback_url)
+
+
+def _admit_child(
+    tx: Transaction,
+    submission: Submission,
+    known: dict[str, Task],
+    answers: Mapping[str, Task | FairlaneError],
+    now: int,
+) -> Task | FairlaneError:
+    for id_ in submission.depends_on:
+        if isinstance(answers.get(id_), FairlaneError):
+            return InvalidRequest(f"field 'dependsOn': {id_} was refused")
+    cycle = dependencies.refuse_cycle(tx, submission)
+    if cycle is not None:
+        return cycle
+    # What came with another request of this transaction may have been rejected in the meantime.
+    others = [id_ for id_ in submission.depends_on if id_ not in known and id_ not in answers]
+    if others:
+        known.update(tx.tasks_by_id(others))
+    edges = dependencies.edges(submission, known)
+    unmet = sum(state != graph.MET for _, state in edges)
+    answer = _admit(tx, submission, now, unmet)
+    if isinstance(answer, Task):
+        answer = dependencies.connect(tx, answer, edges, known)
+        known[answer.id] = answer
+    return answer
+
+
+def _admit(
+    tx: Transaction,
+    submission: Submission,
+    now: int,
+    unmet: int | None = None,
+    *,
+    leaving: Sequence[Task] = (),
+    enter: Callable[[], None] | None = None,
+) -> Task | FairlaneError:
+    """`leaving` and `enter`: see `sessions.Admit`."""
+    problem = admission.problem(submission, now) or tx.vault.problem(submission.body)
+    if problem:
+        return problem
+    policy = tx.policy
+    lane = policy.lane_name(submission.lane, submission.kind)
+    refusal = _refusal(tx, submission.agent, submission.id, lane, leaving)
+    if refusal:
+        change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
+        tx.reject(change, _without_params(submission.body), REJECTED_KEPT_MAX)
+        return refusal
+    if enter is not None:
+        enter()
+    owner = admission.line_agent(policy, lane, submission.agent)
+    change = admission.admit(
+        submission,
+        lane,
+        policy,
+        line=tx.line_number(lane, owner, submission.route),
+        seq=tx.next_seq(),
+        position=tx.lane(lane).queued + 1,
+        now=now,
+    )
+    after = change.after
+    if unmet is not None:
+        graph.block(after, unmet)
+    if not unmet:
+        dependencies.let_in(tx, after, now)
+    if submission.message is not None:
+        window_ends = sessions.window_ends(tx, submission, now)
+        if window_ends is not None:
+            after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
+    tx.apply(change, body=submission.body)
+    return after
+
+
+def _refusal(
+    tx: Transaction, agent: str, task_id: str, lane: str, leaving: Sequence[Task] = ()
+) -> QueueFull | None:
+    agents = [task.agent for task in leaving if task.lane == lane]
+    agent_queued = 0
+    if tx.policy.lanes[lane].max_per_agent is not None:
+        agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
+        agent_queued -= agents.count(agent)
+    lane_queued = tx.lane(lane).queued - len(agents)
+    return admission.refusal(
+        agent, task_id, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
+    )
+
+
+def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, str], _Memory]:
+    keys = [(r.idempotency.agent, r.idempotency.key) for r in requests if r.idempotency]
+    if not keys:
+        return {}
+    rows = tx.connection.run_rows("idempotency_find", list(dict.fromkeys(keys)))
+    return {(row[0], row[1]): _Memory(row[2], _outcomes.decode(row[3])) for row in rows}
+
+
+_outcomes = msgspec.json.Decoder(list[str | _Refusal])
+
+
+def _outcome(answer: Task | FairlaneError) -> str | _Refusal:
+    if isinstance(answer, Task):
+        return answer.id
+    return _Refusal(answer.code, answer.message, answer.details)
+
+
+def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
+    if memory.digest != digest:
+        return IdempotencyConflict(
+            "this Idempotency-Key was used with another body; use a new key for a new request"
+        )
+    found = tx.tasks_by_id(id_ for id_ in memory.outcomes if isinstance(id_, str))
+    return [_same_outcome(found, outcome) for outcome in memory.outcomes]
+
+
+def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | FairlaneError:
+    if isinstance(outcome, str):
+        return found.get(outcome) or NotFound(
+            "the task of this Idempotency-Key is not kept any more"
+        )
+    error = QueueFull if outcome.code == QueueFull.code else InvalidRequest
+    return error(outcome.message, details=outcome.details)
+
+
+def _without_params(body: str) -> str:
+    """A refused flood must not fill the store: its records keep everything but the parameters."""
+    request = msgspec.json.decode(body)
+    request.pop("params", None)
+    return msgspec.json.encode(request).decode()
+
+
+def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
+    """A task that waits for its session's turn may take it from a ready one that ranks lower.
+
+    Not from one that was leased before: it keeps its turn through retries. That is asked when one
+    comes in that ranks higher; then the first of all that wait goes, whatever it waited for before.
+    """
+    best: dict[str, int] = {}
+    for answer in answers:
+        for task in answer if isinstance(answer, list) else ():
+            if isinstance(task, Task) and task.gate == SESSION_GATE and task.session:
+                best[task.session] = min(task.priority, best.get(task.session, task.priority))
+    if not best:
+        return
+    ready = sorted(tx.ready_in_sessions(best), key=lambda task: (task.priority, task.seq))
+    for holder in reversed(ready):  # whoever would have gone last
+        assert holder.session is not None
+        if holder.token or best[holder.session] >= holder.priority:
+            continue
+        for first in tx.next_in_sessions([holder.session], 1):
+            if first.priority < holder.priority:
+                tx.apply(gates.hold(holder))
+                tx.apply(gates.promote(first, now, gates.batch_gate(tx.batch_of(first))))
+
+
+# -------------------------------------------------------------------- run
+
+
+class _Report(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+def _load(tx: Transaction, requests: Sequence[_Report]) -> dict[int, Task]:
+    tasks = tx.tasks_by_seq(request.seq for request in requests)
+    tx.prepare(tasks[request.seq] for request in requests if request.seq in tasks)
+    return tasks
+
+
+def _decided(tx: Transaction, decision: leases.Decision) -> Task | FairlaneError:
+    if decision.change is not None:
+        tx.apply(decision.change)
+    return decision.answer
+
+
+def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[Any]:
+    tasks = _load(tx, requests)
+    for request in requests:
+        yield _decided(tx, leases.start(tasks.get(request.seq), request.token, now))
+
+
+def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[Any]:
+    tasks = tx.tasks_by_seq(request.seq for request in requests)
+    requests = redaction.reports(tx, tasks, requests, "progress")
+    decisions = [_renewed(tx, tasks.get(request.seq), request, now) for request in requests]
+    tx.renew(decision.change for decision in decisions if decision.change)
+    for request, decision in zip(requests, decisions, strict=True):
+        if request.progress is not None and decision.change is not None:
+            tx.tell_progress(decision.change.after, request.progress)
+    return iter([decision.answer for decision in decisions])
+
+
+def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.Decision:
+    usual_ms = tx.policy.lease_ttl_ms(task.lane) if task else 0
+    return leases.renew(task, request.token, request.ttl_ms or usual_ms, now)
+
+
+def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[Any]:
+    tasks = _load(tx, requests)
+    for request in redaction.reports(tx, tasks, requests, "result"):
+        _begin_late(tx, tasks.get(request.seq), request, now)
+        task = tasks.get(request.seq)
+        kept = tx.result(request.seq) if leases.is_repeated(task, request.token) else None
+        decision = leases.complete(task, request.token, request.result, now, kept=kept)
+        yield _decided(tx, decision)
+        if decision.change is not None and decision.change.after.session:
+            sessions.report(tx, decision.change.after, request.result)
+
+
+def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, now: int) -> None:
+    """Whoever reports the end of its work has begun it: the log is to tell when, and who."""
+    change = leases.begin_late(task, request.token, now) if request.begun else None
+    if change is not None:
+        tx.apply(change)
+
+
+def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
+    tasks = _load(tx, requests)
+    owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
+    for request in redaction.reports(tx, tasks, requests, "error"):
+        _begin_late(tx, tasks.get(request.seq), request, now)
+        decision = leases.fail(
+            tasks.get(request.seq),
+            request.token,
+            request.error,
+            retryable=request.retryable,
+            retry_after_ms=request.retry_after_ms,
+            policy=tx.policy,
+            own=owns.get(request.seq),
+            now=now,
+        )
+        yield _decided(tx, decision)
+
+
+class _Retrying(msgspec.Struct, rename="camel"):
+    retry_policy: Backoff | None = None
+
+
+_retrying = msgspec.json.Decoder(_Retrying)
+
+
+def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None]:
+    """What the tasks that may be tried again say themselves about their retries."""
+    seqs = [task.seq for task in tasks if leases.may_retry(task)]
+    if not seqs:
+        return {}
+    return {seq: _retry_policy(body) for seq, body in tx.requests(seqs).items()}
+
+
+def _retry_policy(body: str) -> Backoff | None:
+    """Return what a request says of its retries; a damaged one says nothing."""
+    try:
+        return _retrying.decode(body).retry_policy
+    except msgspec.DecodeError:
+        return None
+
+
+def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:
+    """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
+    tasks = tx.tasks_by_seq(request.seq for request in requests)
+    requests = redaction.reports(tx, tasks, requests, "text")
+    answers = [None if r.trusted else leases.lost(tasks.get(r.seq), r.token) for r in requests]
+    kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
+    rows = [
+        (request.seq, request.token, request.part, task.attempts, request.text)
+        for request in _within_limits(tx, kept)
+        if (task := tasks.get(request.seq)) and task.token == request.token > 0
+    ]
+    tx.connection.run_rows("output_insert", rows)
+    tx.wrote_output = tx.wrote_output or bool(rows)
+    return iter(answers)
+
+
+def _within_limits(tx: Transaction, requests: Sequence[Output]) -> Iterator[Output]:
+    """Each with its part's number, and what comes from outside cut off at the limit."""
+    kept = tx.output_sizes((r.seq, r.token) for r in requests if r.part is None or not r.trusted)
+    for request in requests:
+        if request.part is not None and request.trusted:
+            yield request
+            continue
+        parts, size = kept.get((request.seq, request.token), (0, 0))
+        text = request.text[: max(0, OUTPUT_CHARACTERS_MAX - size)]
+        part = parts if request.part is None else request.part
+        kept[request.seq, request.token] = (max(parts, part + 1), size + len(text))
+        if text:
+            yield msgspec.structs.replace(request, part=part, text=text)
+
+
+def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
+    tasks = _load(tx, requests)
+    last = _given_back_too_often(tx, tasks.values())
+    for request in requests:
+        task = tasks.get(request.seq)
+        yield _decided(tx, leases.release(task, request.token, now, last=request.seq in last))
+
+
+def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
+    """Our own nodes give back only what they could not begin, so theirs does not count."""
+    theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
+    if not theirs:
+        return set()
+    tx.write()
+    rows = tx.connection.run_rows("event_released", [(seq,) for seq in theirs])
+    counted: dict[int, int] = dict(row for row in rows)
+    found = set()
+    for seq, lane in theirs.items():
+        settings = tx.policy.lanes.get(lane)
+        most = settings.max_releases if settings else None
+        if most is not None and counted.get(seq, 0) >= most:
+            found.add(seq)
+    return found
+
+
+def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[Any]:
+    found = tx.tasks_by_id(request.id for request in requests)
+    tx.prepare(found.values())
+    for request in requests:
+        task = found.get(request.id)
+        current = tx.task(task.seq) if task else None
+        yield _decided(tx, leases.cancel(current, request.id, now, request.reason))
+
+
+def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[Any]:
+    for request in requests:
+        batch = tx.batch(request.id)
+        if batch is None:
+            yield NotFound(f'batch "{request.id}" not found')
+        elif batch.completed_at is not None:
+            message = f'batch "{request.id}" has ended already: it is {batch.state}'
+            yield Conflict(message, details={"state": batch.state})
+        else:
+            yield _cancel_all(tx, batch, now)
+
+
+def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
+    tasks = [task for task in tx.tasks("batch_tasks", batch=batch.id) if not task.terminal]
+    tx.prepare(tasks)
+    batch.cancelled = 1
+    for task in tasks:
+        _decided(tx, leases.cancel(task, task.id, now))
+    return len(tasks)
+
+
+def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
+    for task, task_id, since in _ended(tx, requests):
+        yield _begin_again(tx, leases.revive(task, task_id, now, since), now)
+
+
+def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[Any]:
+    for task, task_id, since in _ended(tx, requests):
+        yield _begin_again(tx, leases.reset(task, task_id, now, since), now)
+
+
+def _ended(
+    tx: Transaction, requests: Sequence[Retry | Reset]
+) -> Iterator[tuple[Task | None, str, int | None]]:
+    """The task of each request as it is then, its id, and when it began again the last time."""
+    found = tx.tasks_by_id(request.id for request in requests)
+    tx.prepare(found.values())
+    since = tx.began_again(task.seq for task in found.values() if task.deadline_at is not None)
+    for request in requests:
+        task = found.get(request.id)
+        if task is None:
+            yield None, request.id, None
+        else:
+            yield tx.task(task.seq), request.id, since.get(task.seq)
+
+
+def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task | FairlaneError:
+    """Queue a task that had left the queue, as if it came in now."""
+    change = decision.change
+    if change is None:
+        return decision.answer
+    after = change.after
+    if after.lane not in tx.policy.lanes:
+        return Conflict(f'lane "{after.lane}" is not in the policy any more; submit the task anew')
+    tx.load_lines([(after.lane, after.agent)])
+    problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
+    if problem is not None:
+        return problem
+    if not after.unmet:
+        dependencies.let_in(tx, after, now)
+    tx.apply(change)
+    dependencies.place_again(tx, [after])
+    return after
+
+
+def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[Any]:
+    """Take back what dead workers hold, at once instead of when their leases run out."""
+    for request in requests:
+        leased = tx.tasks("task_leased")
+        tasks = [task for task in leased if (task.worker or "").startswith(request.prefix)]
+        tx.prepare(tasks)
+        owns = backoffs(tx, tasks)
+        for task in tasks:
+            tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
+        tx.reclaimed += tasks
+        yield len(tasks)
+
+
+# -------------------------------------------------------------------- the secret of webhooks
+
+
+def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[Any]:
+    for request in requests:
+        kept = tx.connection.run("secret_get")[0][0]
+        try:
+            secret = request.candidate if kept is None else tx.vault.open(kept)
+        except StoreMismatch as error:
+            yield error
+            continue
+        if secret is kept or kept is None:  # there was none, or it is from before there were keys
+            tx.connection.run("secret_set", secret=tx.vault.seal(secret))
+        yield secret

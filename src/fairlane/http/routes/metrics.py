@@ -1,0 +1,193 @@
+"""`GET /metrics` in the text format of Prometheus, version 0.0.4.
+
+Counters of what this node has done come from `engine/telemetry/metrics.py`. Gauges of what waits
+and runs are read from the store at that moment and are the same on every node. Labels are lanes and
+fixed words, never agents or ids, so the number of series depends only on the policy.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from fairlane.core.access import Scope
+from fairlane.core.counts import Tally
+from fairlane.core.histogram import Histogram
+from fairlane.engine.node import Node
+from fairlane.engine.telemetry import process
+from fairlane.engine.telemetry.metrics import LaneMetrics
+from fairlane.http.messages import Answer, Raw, Request, Route, Routes
+from fairlane.version import __version__
+
+TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OWED_MAX: Final = 100_000
+
+Labels = Mapping[str, str]
+Value = tuple[Labels, float]
+_NONE: Final[Labels] = {}
+
+
+class MetricsRoute:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def routes(self) -> Routes:
+        return {"/metrics": {"GET": Route(self.show, Scope.READ, agents=False)}}
+
+    async def show(self, request: Request) -> Answer:
+        request.query()
+        views, policy = self._node.views, self._node.policy
+        tallies = await views.read(views.lanes)
+        names = sorted({*policy.lanes, *tallies, *self._node.metrics.lanes})
+        oldest = await views.read(views.oldest_waits, names)
+        owed = await views.read(views.webhooks_owed, OWED_MAX)
+        now = self._node.clock.now()
+        lines = [
+            *self._done(),
+            *_standing({name: tallies.get(name, Tally()) for name in names}),
+            *_gauges(
+                "oldest_wait_seconds",
+                "How long the task has waited for a slot that has waited longest",
+                {name: (now - at) / 1000 if at else 0 for name, at in oldest.items()},
+            ),
+            *_gauges(
+                "slots",
+                "Ceiling of the lane",
+                {name: lane.max_inflight for name, lane in policy.lanes.items()},
+            ),
+            *_gauges(
+                "lane_paused",
+                "1 while the lane is paused",
+                {name: int(lane.paused) for name, lane in policy.lanes.items()},
+            ),
+            *_gauge("webhooks_owed", "Webhooks that wait to be sent, at most 100000", owed),
+            *self._node_itself(),
+        ]
+        return Answer(200, Raw("".join(f"{line}\n" for line in lines).encode(), TYPE))
+
+    def _done(self) -> Iterator[str]:
+        metrics = self._node.metrics
+        lanes = {**dict.fromkeys(self._node.policy.lanes, LaneMetrics()), **metrics.lanes}
+        for name, (field, about) in _COUNTERS.items():
+            values = [({"lane": lane}, getattr(one, field)) for lane, one in lanes.items()]
+            yield from _family(f"{name}_total", "counter", about, values)
+        for name, about in (
+            ("finished", "Tasks that have ended, by how"),
+            ("revived", "Ended tasks that somebody has queued again, by how they had ended"),
+        ):
+            values = [
+                ({"lane": lane, "outcome": outcome}, count)
+                for lane, one in lanes.items()
+                for outcome, count in getattr(one, name).items()
+            ]
+            yield from _family(f"tasks_{name}_total", "counter", about, values)
+        webhooks = [({"outcome": outcome}, count) for outcome, count in metrics.webhooks.items()]
+        yield from _family("webhooks_total", "counter", "Tries of webhooks, by outcome", webhooks)
+        yield from _histograms(
+            "wait_seconds",
+            "From ready to leased",
+            [({"lane": lane}, one.waits) for lane, one in lanes.items()],
+        )
+        yield from _histograms(
+            "run_seconds",
+            "From the start of an attempt to the end of its lease",
+            [({"lane": lane}, one.runs) for lane, one in lanes.items()],
+        )
+
+    def _node_itself(self) -> Iterator[str]:
+        node, metrics = self._node, self._node.metrics
+        sizes = [(_NONE, metrics.batch_sizes)]
+        yield from _histograms("commit_batch_size", "Requests in one commit", sizes, unit=1)
+        about = "One transaction from its begin to its durable end"
+        yield from _histograms("commit_seconds", about, [(_NONE, metrics.commits)])
+        about = "How late the event loop is, looked at once a second"
+        yield from _histograms("event_loop_lag_seconds", about, [(_NONE, metrics.loop_lags)])
+        about = "Times that the clock was found to have been set"
+        yield from _family("clock_steps_total", "counter", about, [(_NONE, metrics.clock_steps)])
+        yield from _gauge("writer_backlog", "Requests that wait for a commit", node.writer.backlog)
+        yield from _gauge("stream_clients", "Who follows events or output", node.stream_clients)
+        yield from _gauge("lease_waits", "External workers that wait for work", node.lease_waits)
+        built = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "store": node.store.dialect,
+        }
+        yield from _family("build_info", "gauge", "What runs here", [(built, 1)])
+        yield from _process()
+
+
+# What counts by lane only; `expired` are part of those that finished as failed. Without `_total` no
+# name may be that of a gauge: to some readers the two are one.
+_COUNTERS: Final = {
+    "tasks_submitted": ("submitted", "Tasks that were admitted"),
+    "tasks_rejected": ("rejected", "Tasks that were not admitted, because their queue was full"),
+    "tasks_expired": ("expired", "Tasks whose deadline passed before they were started"),
+    "tasks_retried": ("retried", "Attempts that failed and were followed by another"),
+    "parkings": ("parked", "Times that a task was parked"),
+    "leases_reclaimed": (
+        "reclaimed",
+        "Leases that were taken back because they ran out or their node was gone",
+    ),
+}
+_STANDING: Final = {
+    "waiting": ("queued", "Tasks in the queue, whatever they wait for"),
+    "ready": ("ready", "Tasks that wait for nothing but a slot"),
+    "running": ("inflight", "Tasks that are assigned or running"),
+    "parked": ("parked", "Tasks that wait for a reset"),
+}
+
+
+def _standing(tallies: Mapping[str, Tally]) -> Iterator[str]:
+    for name, (field, about) in _STANDING.items():
+        values = {lane: getattr(tally, field) for lane, tally in tallies.items()}
+        yield from _gauges(f"tasks_{name}", about, values)
+    about = "Open leases, those of cancelled runs that have not stopped yet included"
+    yield from _gauges("slots_in_use", about, {lane: one.slots for lane, one in tallies.items()})
+
+
+def _process() -> Iterator[str]:
+    for name, (kind, about, value) in process.measures().items():
+        yield from _family(name, kind, about, [(_NONE, value)], prefix="process_")
+
+
+def _gauge(name: str, about: str, value: float) -> Iterator[str]:
+    return _family(name, "gauge", about, [(_NONE, value)])
+
+
+def _gauges(name: str, about: str, by_lane: Mapping[str, float]) -> Iterator[str]:
+    return _family(name, "gauge", about, [({"lane": lane}, one) for lane, one in by_lane.items()])
+
+
+def _family(
+    name: str, kind: str, about: str, values: Iterable[Value], prefix: str = "fairlane_"
+) -> Iterator[str]:
+    yield f"# HELP {prefix}{name} {about}."
+    yield f"# TYPE {prefix}{name} {kind}"
+    for labels, value in values:
+        yield f"{prefix}{name}{_spelled(labels)} {_number(value)}"
+
+
+def _histograms(
+    name: str, about: str, all_of: Sequence[tuple[Labels, Histogram]], unit: int = 1000
+) -> Iterator[str]:
+    """`unit` is how many of what was measured make one of what is shown."""
+    yield f"# HELP fairlane_{name} {about}."
+    yield f"# TYPE fairlane_{name} histogram"
+    for labels, one in all_of:
+        total, counts = one.total / unit, one.cumulated()
+        bounds = [*(_number(bound / unit) for bound in one.bounds), "+Inf"]
+        for bound, count in zip(bounds, counts, strict=True):
+            yield f"fairlane_{name}_bucket{_spelled({**labels, 'le': bound})} {count}"
+        yield f"fairlane_{name}_sum{_spelled(labels)} {_number(total)}"
+        yield f"fairlane_{name}_count{_spelled(labels)} {counts[-1]}"
+
+
+def _spelled(labels: Labels) -> str:
+    """Names of lanes hold nothing that would have to be escaped; the rest is our own."""
+    pairs = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.15g}"

@@ -1,0 +1,138 @@
+"""The webhooks that the store owes, as the deliverer wants them: claimed, filled in, settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane import tracing
+from fairlane.core.batches import Batch
+from fairlane.core.cron import ALERTS, Job, Run
+from fairlane.engine.commands import ClaimDeliveries, OwedDelivery, SettleDelivery
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import TaskView
+from fairlane.outbound.webhooks import Delivery, Outcome
+from fairlane.schema import wire
+
+_LOOK_SECONDS: Final = 30.0
+_SOON_SECONDS: Final = 0.05
+_CROWDED_SECONDS: Final = 1.0  # how often to look when all that is due waits for its host
+
+
+class Outbox:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._owed = asyncio.Event()
+        self._crowded = False
+        node.on_owed.append(self._tell)
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._owed.set)
+
+    async def claim_deliveries(
+        self, limit: int, *, room: int, rooms: Mapping[str, int]
+    ) -> list[Delivery]:
+        self._owed.clear()
+        wait_ms = await self._wait_ms()
+        if wait_ms is None or wait_ms > 0:
+            return []
+        claim = ClaimDeliveries(limit, room=room, rooms=dict(rooms))
+        owed: list[OwedDelivery] = await self._node.writer.ask(claim)
+        self._crowded = not owed
+        views, seqs = self._node.views, [delivery.seq for delivery in owed]
+        tasks = await views.read(views.tasks_by_seq, seqs)
+        batches = await views.read(views.batches_by_seq, seqs) if len(tasks) < len(owed) else {}
+        found = [_delivery(item, tasks.get(item.seq), batches.get(item.seq)) for item in owed]
+        if self._node.tracer is not None:
+            traces = {view.task.id: view.body for view in tasks.values()}
+            found = [None if one is None else _in_trace(one, traces) for one in found]
+        alerts = await self._alerts([item for item in owed if item.event in ALERTS])
+        return [*(delivery for delivery in found if delivery is not None), *alerts]
+
+    async def _alerts(self, owed: list[OwedDelivery]) -> list[Delivery]:
+        """What to send about runs of cron jobs that fail, or succeed again."""
+        if not owed:
+            return []
+        views = self._node.views
+        runs = await views.read(views.runs_by_seq, [item.seq for item in owed])
+        told = [(item, runs[item.seq]) for item in owed if item.seq in runs]
+        jobs = [await views.read(views.job, run.job_id) for _, run in told]
+        return [_alert(item, run, job) for (item, run), job in zip(told, jobs, strict=True)]
+
+    async def _wait_ms(self) -> int | None:
+        views, now = self._node.views, self._node.clock.now()
+        return await views.read(views.next_delivery_ms, now)
+
+    async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+        request = SettleDelivery(
+            delivery.id,
+            outcome.delivered,
+            outcome.error,
+            outcome.retry_after_ms,
+            status=outcome.status,
+            attempt=delivery.attempt,
+            took_ms=took_ms,
+        )
+        await self._node.writer.ask(request)
+
+    async def wait_for_deliveries(self) -> None:
+        wait_ms = await self._wait_ms()
+        seconds = _LOOK_SECONDS
+        if wait_ms is not None:
+            least = _CROWDED_SECONDS if self._crowded else _SOON_SECONDS
+            seconds = min(seconds, max(least, wait_ms / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._owed.wait()
+
+
+def _delivery(
+    owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
+) -> Delivery | None:
+    """What to send about a task or a batch; None when it has been forgotten."""
+    if view is not None:
+        about, body = view.task.id, _shape(view)
+    elif batch is not None:
+        about, body = batch[0].id, wire.batch_status(*batch)
+    else:
+        return None
+    return _message(owed, about, body)
+
+
+def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
+    """With the trace that the task was submitted in, if there was one."""
+    try:
+        request = wire.decode(bodies.get(delivery.task_id, "{}"), type=dict[str, Any])
+    except wire.DecodeError:
+        return delivery
+    return msgspec.structs.replace(delivery, traceparent=request.get(tracing.HEADER))
+
+
+def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
+    body = {"event": owed.event, **wire.run(run)}
+    if job is not None and not job.damaged:
+        body["consecutiveErrors"] = job.consecutive_errors
+        body["enabled"] = job.definition.enabled
+    return _message(owed, run.task_id or run.id, body)
+
+
+def _message(owed: OwedDelivery, about: str, body: Mapping[str, Any]) -> Delivery:
+    return Delivery(
+        id=owed.id,
+        task_id=about,
+        url=owed.url,
+        event=owed.event,
+        attempt=owed.attempt,
+        agent=owed.agent,
+        body=wire.encode(body),
+        secret=owed.secret,
+    )
+
+
+def _shape(view: TaskView) -> dict[str, Any]:
+    return wire.task(view.task, view.body, view.result, view.error, view.log)

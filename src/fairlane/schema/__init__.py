@@ -1,0 +1,1 @@
+"""What callers send and what they get back: request and response shapes, JSON limits, SSE."""
