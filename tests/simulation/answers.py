@@ -67,10 +67,11 @@ class Answers:
         told = {task.seq for task in outcome.ended}
         demand("told", told == ended | parked, f"ended {ended} {parked}, told {told}")
         asked = {seen.after.seq for seen in ground.changed if _is_asked_to_stop(seen)}
+        # A task that was cancelled and then retried may have been leased again in the same step.
         mine = [
             task
             for task in map(ground.reader.tasks.get, ended | asked)
-            if task and task.worker == step.by
+            if task and task.worker == step.by and (task.terminal or task.seq in asked)
         ]
         stopped = {(t.seq, t.token) for t in mine if t.lease_expires_at is not None}
         open_then = set(outcome.stopped)
