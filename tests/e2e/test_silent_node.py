@@ -46,11 +46,14 @@ async def loaded(server: Program) -> AsyncIterator[None]:
             await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def works(asker: Asker) -> None:
+async def works(asker: Asker) -> bool:
+    """Submit until a task is accepted; give up after `WAIT_SECONDS`."""
+
     async def accepted() -> bool:
         return (await asker.post("/tasks", {"handler": "echo"})).status == 202
 
-    await until(accepted, WAIT_SECONDS, lambda: "nothing is taken in")
+    await until(accepted, WAIT_SECONDS, lambda: "no submission is accepted")
+    return True
 
 
 async def test_others_go_on_when_a_node_is_stopped(programs: Programs, fresh_postgres: str) -> None:
@@ -64,10 +67,10 @@ async def test_others_go_on_when_a_node_is_stopped(programs: Programs, fresh_pos
                 one.send(signal.SIGSTOP)
                 try:
                     with within(GO_ON_SECONDS_MAX):
-                        await works(there)
+                        assert await works(there)
                 finally:
                     one.send(signal.SIGCONT)
-            await works(here)
+            assert await works(here)
 
         for _ in range(TRIES):
             await steadily(stop)
