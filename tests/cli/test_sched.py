@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli.processes import FAIRLANE, environment
 from tests.cli.queues import Queue, entry
 from tests.fakes.waiting import WAIT_SECONDS
 
@@ -454,3 +457,25 @@ def test_the_server_and_the_store_answer_alike(run: Run, server: Server) -> None
     text = server.get("/scheduler/plan?now=2026-01-01T00:00:00Z")
     assert run(*command, "--url", server.url).out == f"{text}\n"
     assert run(*command, "--store", server.store).out == f"{text}\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_leases_that_nobody_reads_go_back_and_cost_no_attempt(
+    queue: Queue, form: list[str]
+) -> None:
+    queue.add("a")
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(
+        [*FAIRLANE, "sched", "lease", "--store", queue.store, *form],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=queue.folder,
+        env=environment(),
+    )
+    os.close(writing)
+    _, complaint = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, complaint) == (141, b"")
+    found = queue.entry("a")
+    assert (found["status"], found["attempts"]) == ("ready", 0)
+    assert len(queue.lease()) == 1

@@ -8,7 +8,9 @@ in a new store it could not be there.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,12 @@ from fairlane.cli.backends import Backend, names_side, opened
 from fairlane.cli.output import remark
 from fairlane.cli.queue_options import POLICY
 from fairlane.cli.submitting import read_json
-from fairlane.core.errors import InvalidRequest
+from fairlane.core.errors import FairlaneError, InvalidRequest
 
 if TYPE_CHECKING:
     from fairlane.cli.human_queue import HumanQueueOutput
+    from fairlane.cli.output import Shape
+    from fairlane.client import Client
 
 LANE: Final = "queue"
 WORKER: Final = "sched"
@@ -58,8 +62,19 @@ def lease(args: argparse.Namespace) -> int:
             ttl_ms=args.ttl,
             start=True,
         )
-        out.leased(answer)
+        try:
+            out.leased(answer)
+            sys.stdout.flush()
+        except BaseException:  # nobody has read them
+            _give_back(side.client, answer["leases"])
+            raise
     return exits.OK
+
+
+def _give_back(client: Client, leases: Sequence[Shape]) -> None:
+    for one in leases:
+        with contextlib.suppress(FairlaneError):
+            client.release_lease(one["leaseId"])
 
 
 def renew(args: argparse.Namespace) -> int:
