@@ -55,6 +55,11 @@ class Talkers:
         rng = self._rng
         if self._keyed and rng.random() < 0.08:
             return [self._again(rng.choice(self._keyed))]
+        chance = rng.random()
+        if chance < 0.1:
+            return self._crowd(key)
+        if chance < 0.15:
+            return self._chatter(key)
         said = [self._message(key) for _ in range(rng.choice((1, 1, 2, 3)))]
         if rng.random() < 0.1:
             return [Submit(said)]  # all in one request
@@ -65,13 +70,26 @@ class Talkers:
             self._keyed.append(found[0])
         return found
 
+    def _crowd(self, key: str) -> list[Submit]:
+        """More at once than the session takes: the newest are refused, or older ones dropped."""
+        drop = self._rng.choice(DROPS)
+        said = [self._message(key, mode="queue", cap=1, drop=drop, no_merge=True) for _ in range(5)]
+        return [Submit([one]) for one in said]
+
+    def _chatter(self, key: str) -> list[Submit]:
+        """One sender who says one thing in many messages."""
+        alike = {"agent_id": self._agents[0], "sender": "ann", "handler": "mail", "priority": None}
+        open_ = {"mode": "queue", "no_merge": False, "debounce_ms": 900, "callback_url": None}
+        return [Submit([self._message(key, **alike, **open_)]) for _ in range(3)]
+
     def _again(self, first: Submit) -> Submit:
         """The same words with the same key, as one who has not heard the answer repeats them."""
         (said,) = first.submissions
         again = msgspec.structs.replace(said, id=self._names.new("tsk"))
         return msgspec.structs.replace(first, submissions=[again])
 
-    def _message(self, key: str) -> Submission:
+    def _message(self, key: str, **told: Any) -> Submission:
+        """A message that says anything; `told` is what it says in any case."""
         rng = self._rng
         said = MessageBody(
             message=self._names.new("say"),
@@ -90,6 +108,8 @@ class Talkers:
             said.cap, said.drop = rng.choice(CAPS), rng.choice(DROPS)
         if rng.random() < 0.1:
             said.debounce_ms = rng.choice(DEBOUNCES)
+        for name, value in told.items():
+            setattr(said, name, value)
         made = message_submission(said, key=key, task_id=self._names.new("tsk"))
         if rng.random() < 0.04:
             assert made.message is not None

@@ -115,12 +115,12 @@ class World:
         count = rng.choice((0, 1, 2, 4, 6, 8, 10, 14))
         self.steps += max(1, count)
         batch = self._requests(count)
-        if chance < 0.01:
+        if chance < 0.022:
             self._restart()
-        elif chance < 0.02:
+        elif chance < 0.042:
             self._apply(batch, neighbour=True)
             return
-        self._apply(batch, plan=plan_faults(rng) if 0.02 <= chance < 0.06 else [])
+        self._apply(batch, plan=plan_faults(rng) if 0.042 <= chance < 0.09 else [])
 
     def drain(self) -> None:
         """No more faults and no more submissions: everything must end."""
