@@ -257,3 +257,24 @@ def test_what_is_left_of_an_end_is_not_held_up_by_newer_ends(
     for number in (5, 6, 7):
         bench.ask(Cancel(f"tsk_{number}"))
     assert [bench.state(f"tsk_{number}") for number in (2, 3, 4)] == ["cancelled"] * 3
+
+
+def test_a_parent_is_kept_until_its_revival_has_reached_its_children(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 2: it was done and forgotten by then, and a child waited for it for ever."""
+    monkeypatch.setattr(dependencies, "EDGES_MAX", 1)
+    bench.set({"retention": {"days": 1}})
+    bench.ask(bench.submit(), *[bench.submit(depends_on=("tsk_1",)) for _ in range(3)])
+    bench.ask(Cancel("tsk_1"))
+    for _ in range(3):
+        bench.ask()
+    assert bench.state("tsk_4") == "cancelled"
+    bench.ask(Retry("tsk_1"))
+    task = bench.lease()[0].task
+    bench.ask(Complete(task.seq, task.token))
+    bench.clock.advance(25 * HOUR_MS)
+    for _ in range(12):
+        bench.ask()
+    assert bench.rows("SELECT * FROM unsettled") == []
+    assert bench.rows("SELECT id FROM task WHERE state = 'waiting_dependency'") == []

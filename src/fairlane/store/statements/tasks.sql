@@ -330,6 +330,7 @@ SELECT seq, batch, lane, agent FROM task WHERE completed_at IS NOT NULL AND comp
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
   AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
     WHERE batch.id = task.batch AND delivery.state = 'due')
+  AND NOT EXISTS (SELECT 1 FROM unsettled WHERE unsettled.parent = task.id)
 ORDER BY completed_at, seq LIMIT :limit
 
 -- name: task_old_count
@@ -338,6 +339,7 @@ SELECT count(*) FROM task WHERE completed_at IS NOT NULL AND completed_at <= :be
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = task.seq AND delivery.state = 'due')
   AND NOT EXISTS (SELECT 1 FROM batch JOIN delivery ON delivery.seq = batch.seq
     WHERE batch.id = task.batch AND delivery.state = 'due')
+  AND NOT EXISTS (SELECT 1 FROM unsettled WHERE unsettled.parent = task.id)
 
 -- name: task_rejected
 SELECT seq, batch, lane, agent FROM task WHERE state = 'rejected' AND completed_at <= :before
