@@ -183,7 +183,7 @@ class Engine:
                     connection.commit()
                     return self._concluded(transaction, outcome, began)
                 connection.rollback()
-                self._remember(transaction, saved=False)
+                self._remember(transaction)
                 return outcome
             except ConnectionLost as error:
                 self.trouble = str(error)
@@ -351,9 +351,9 @@ class Engine:
         version, document = connection.run("policy_newest")[0]
         self.policy, self._policy_version = kept_policy(version, document), version
 
-    def _remember(self, tx: Transaction, *, saved: bool = True) -> None:
+    def _remember(self, tx: Transaction) -> None:
         """What the next batch may rely on: only after the commit."""
-        self._steps.remember(saved=saved)
+        self._steps.remember()
         self.policy = tx.policy
         self._policy_version = tx.policy_version
         self.due_at = tx.due_at

@@ -32,9 +32,9 @@ class Steps:
         self._clock = clock
         self._ahead: int | None = None
         self._stored: int | None = None
-        self._reading = ClockReading(
-            0, None
-        )  # by which the transaction judges that runs, or ran last
+        # Of the transaction that runs, or ran last: what it judges by, and what it stores.
+        self._reading = ClockReading(0, None)
+        self._storing: int | None = None
 
     def happened(self, reading: ClockReading) -> bool:
         """Whether the clock has been set since the last transaction."""
@@ -46,7 +46,7 @@ class Steps:
 
     def take_in(self, tx: Transaction, reading: ClockReading) -> int:
         """Move spans if the clock has been set; return by how many milliseconds it was."""
-        self._reading = reading
+        self._reading, self._storing = reading, None
         if reading.ahead is None:
             return 0
         before = self._ahead
@@ -62,19 +62,18 @@ class Steps:
     def save(self, tx: Transaction) -> None:
         """Store the distance, if it is not there already, in a transaction to be committed."""
         ahead = self._reading.ahead
-        if ahead is not None and self._differs(ahead):
+        if ahead is None:
+            return
+        if self._stored is None or abs(ahead - self._stored) >= DRIFT_MS:
             tx.connection.run("clock_save", boot=self._clock.boot, ahead=ahead)
+            self._storing = ahead
 
-    def remember(self, *, saved: bool) -> None:
+    def remember(self) -> None:
         """The transaction has ended well. Small differences are slewing and add up to no step."""
-        ahead = self._reading.ahead
-        if ahead is not None:
-            self._ahead = ahead
-            if saved and self._differs(ahead):
-                self._stored = ahead
-
-    def _differs(self, ahead: int) -> bool:
-        return self._stored is None or abs(ahead - self._stored) >= DRIFT_MS
+        if self._reading.ahead is not None:
+            self._ahead = self._reading.ahead
+        if self._storing is not None:
+            self._stored = self._storing
 
 
 def _step(before: int | None, after: int | None) -> int:
