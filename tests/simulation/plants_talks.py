@@ -155,7 +155,7 @@ def the_second_word_goes_before_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(talking, "_let_go", always(None))
 
 
-@plant("stale")
+@plant("stale", seed=35)
 def a_message_from_before_the_stop_is_taken(patch: pytest.MonkeyPatch) -> None:
     real = talking.admit
 

@@ -226,7 +226,15 @@ def who_begins_again_has_no_new_attempts(patch: pytest.MonkeyPatch) -> None:
 
 @plant("deadline")
 def a_deadline_grows_with_each_revival(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "began_again", always({}))
+    real = leases._renewed
+
+    def renewed(task: Task, verb: str, now: int, _: int | None) -> Task:
+        """Counted from when it was made, not from when it began again."""
+        forgetful = copy.copy(task)
+        forgetful.deadline_ms = None
+        return real(forgetful, verb, now, None)
+
+    patch.setattr(leases, "_renewed", renewed)
 
 
 @plant("deadline")

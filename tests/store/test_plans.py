@@ -43,6 +43,10 @@ MAY_SCAN = {
     "unsettled_all": "takes up everything that is to be gone on with",
     "rejected_count": "goes through the refused ones until it has counted a thousand",
     "agent_view": "adds up every agent for a person who looks at them",
+    "step_tasks": "rewrites every open task, when somebody sets the clock",
+    "step_ranks": "rewrites every open task of a lane, when somebody sets the clock",
+    "step_sessions": "looks at every session, when somebody sets the clock back",
+    "step_endpoints": "looks at every endpoint, when somebody sets the clock",
     "recount": "is the doctor's, who trusts no index",
     "line_all": "is the doctor's, who trusts no index",
     "session_all": "is the doctor's, who trusts no index",
@@ -213,7 +217,7 @@ INTEGERS = {
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
-    *("pid", "started_at", "draining", "silent_ms", "old_ms"),
+    *("pid", "started_at", "draining", "silent_ms", "old_ms", "by", "ahead", "critical"),
 }
 
 TEXTS = {"session_list": {"after"}, "node_save": {"version"}}  # where such a name stands for a text
