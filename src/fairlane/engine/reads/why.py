@@ -16,9 +16,9 @@ from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
 from fairlane.core.policy import FAIR, Policy
 from fairlane.core.sessions import Session
 from fairlane.engine.reads import plan
+from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.store.base import Connection, Row
 
-SILENT_MS: Final = 35_000  # a node that was not heard of for so long takes no work
 _TASK_WIDTH = len(Task.__struct_fields__)
 # So many lines, handlers and agents are looked at to tell what goes before a task.
 _LINES_MAX: Final = 100
@@ -218,7 +218,7 @@ def serving(
         runs = routes()
         if runs is not None and route not in runs:
             return {}
-        heard_since = now(connection) - SILENT_MS
+        heard_since = now(connection) - LEASE_MS
         running = {row[0]: row[1] for row in connection.run("slots_by_worker")}
         return {
             name: running.get(name, 0)
