@@ -1,0 +1,45 @@
+"""The types of fields, with their bounds, and how their names are spelled in JSON.
+
+A name means the same in every request and document.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+DAY_MS: Final = 86_400_000
+YEAR_MS: Final = 365 * DAY_MS
+LIST_LIMIT_MAX: Final = 1000
+
+# Python code says `agent`; the JSON has always said `agentId`.
+_LONGER: Final = {
+    "agent": "agentId",
+    "session": "sessionKey",
+    "tab": "tabId",
+    "batch": "batchId",
+    "task": "taskId",
+}
+
+# `$` alone would let a line break through at the end; both dialects of patterns know a lookahead.
+_END: Final = r"$(?!\n)"
+
+Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}" + _END)]
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}" + _END)]
+PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
+Cursor = Annotated[
+    str,
+    Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="Continue behind a page: its nextCursor"),
+]
+# Who changes something, by their own account: one line for people to read.
+Actor = Annotated[str, Meta(max_length=500)]
+Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+def json_name(name: str) -> str:
+    """Return the JSON name of a Python name: `delay_ms` is `delayMs`, `agent` is `agentId`."""
+    if name in _LONGER:
+        return _LONGER[name]
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)

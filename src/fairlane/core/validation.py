@@ -1,0 +1,299 @@
+"""The one validator: a decoded value in, a typed one out, or every problem at once.
+
+`msgspec` checks types, bounds and patterns in one pass, but it stops at the first
+problem and words it for programmers. So a value that it refuses is walked again here, by the same
+type, and every problem is reported with its path, the bound, and the nearest known name. The fast
+path serves good input, the slow path explains bad input; `explain` must find a problem wherever
+`msgspec` refuses, which a property test checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.policy import nearest
+
+T = TypeVar("T")
+
+PROBLEMS_MAX: Final = 20
+SHOWN_CHARACTERS_MAX: Final = 40
+
+_WORDS: Final[Mapping[type, str]] = {
+    inspect.NoneType: "null",
+    inspect.BoolType: "true or false",
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.StrType: "text",
+    inspect.ListType: "a list",
+    inspect.VarTupleType: "a list",
+    inspect.DictType: "an object",
+    inspect.StructType: "an object",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with the value at `path` ("" is the body itself).
+
+    `mismatch` says that the value has another type than the declared one.
+    """
+
+    path: str
+    text: str
+    mismatch: bool = False
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """Check a value that is already decoded. Raise `InvalidRequest` that lists every problem."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise refusal(explain(value, kind)) from None
+
+
+def convert_query(values: Mapping[str, Any], kind: type[T]) -> T:
+    """Check the parameters of a query: numbers and flags are text there."""
+    return _convert_text(values, kind, "query parameter '{}'")
+
+
+def convert_headers(values: Mapping[str, Any], kind: type[T], names: Mapping[str, str]) -> T:
+    """Check the values of headers; `names` are those of the headers, by field."""
+    return _convert_text(values, kind, "the header {}", names)
+
+
+def _convert_text(
+    values: Mapping[str, Any], kind: type[T], word: str, names: Mapping[str, str] | None = None
+) -> T:
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError:
+        problems = explain(values, kind, strings=True)
+    raise refusal(
+        [
+            Problem(one.path, one.text.replace(f"field '{one.path}'", word.format(name), 1))
+            for one in problems
+            for name in [(names or {}).get(one.path, one.path)]
+        ]
+    )
+
+
+def refusal(problems: Sequence[Problem]) -> InvalidRequest:
+    """One error for all problems: the first ones in its message, all of them in its details."""
+    texts = "; ".join(problem.text for problem in problems[:5])
+    more = f"; and {len(problems) - 5} more problems" if len(problems) > 5 else ""
+    details = None
+    if len(problems) > 1:
+        details = {"problems": [{"path": one.path, "error": one.text} for one in problems]}
+    return InvalidRequest(f"{texts}{more}", details=details)
+
+
+def explain(value: Any, kind: Any, *, strings: bool = False) -> list[Problem]:
+    """List what is wrong with a decoded value, in the order of its fields."""
+    found: list[Problem] = []
+    for problem in _problems(_type_info(kind), value, "", strings=strings):
+        found.append(problem)
+        if len(found) == PROBLEMS_MAX:
+            break
+    if not found:  # a rule of msgspec that is not walked here: never accept what it refused
+        found.append(Problem("", "the body does not have the expected form"))
+    return found
+
+
+@functools.cache
+def _type_info(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a field's type is a list, or a list or None."""
+    info = _plain(_type_info(kind))
+    members = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return any(isinstance(one, inspect.ListType) for one in members)
+
+
+def _problems(info: inspect.Type, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+    """Walk a value by its declared type. With `strings`, numbers and flags may be text."""
+    info = _plain(info)
+    check = _CHECKS.get(type(info))
+    return iter(()) if check is None else check(info, value, path, strings=strings)
+
+
+def _plain(info: inspect.Type) -> inspect.Type:
+    """The type behind its description."""
+    return info.type if isinstance(info, inspect.Metadata) else info
+
+
+def _of_union(
+    info: inspect.UnionType, value: Any, path: str, *, strings: bool
+) -> Iterator[Problem]:
+    """Report against the member that has the value's own type, or name all of them."""
+    found: list[list[Problem]] = []
+    for member in info.types:
+        problems = list(_problems(member, value, path, strings=strings))
+        if not problems:
+            return
+        found.append(problems)
+    same_type = [one for one in found if not (one[0].mismatch and one[0].path == path)]
+    yield from same_type[0] if same_type else [_wrong_type(info, path)]
+
+
+def _of_struct(
+    info: inspect.StructType, value: Any, path: str, *, strings: bool
+) -> Iterator[Problem]:
+    if type(value) is not dict:
+        yield _wrong_type(info, path)
+        return
+    fields = {field.encode_name: field for field in info.fields}
+    for name in value:
+        if name not in fields and info.forbid_unknown_fields:
+            shown = _inside(path, str(name)[:SHOWN_CHARACTERS_MAX])
+            yield Problem(shown, f"unknown field '{shown}'{nearest(str(name), fields)}")
+    for name, field in fields.items():
+        inside = _inside(path, name)
+        if name in value:
+            yield from _problems(field.type, value[name], inside, strings=strings)
+        elif field.required:
+            yield Problem(inside, f"missing required field '{inside}'")
+
+
+def _of_list(
+    info: inspect.ListType | inspect.VarTupleType, value: Any, path: str, *, strings: bool
+) -> Iterator[Problem]:
+    if type(value) is not list:
+        yield _wrong_type(info, path)
+        return
+    if info.max_length is not None and len(value) > info.max_length:
+        yield Problem(path, f"{_named(path)} must not have more than {info.max_length} items")
+        return
+    if info.min_length is not None and len(value) < info.min_length:
+        yield Problem(path, f"{_named(path)} must not be empty")
+    for number, item in enumerate(value):
+        yield from _problems(info.item_type, item, f"{path}[{number}]", strings=strings)
+
+
+def _of_dict(info: inspect.DictType, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+    if type(value) is not dict:
+        yield _wrong_type(info, path)
+        return
+    for key, item in value.items():
+        inside = _inside(path, str(key)[:SHOWN_CHARACTERS_MAX])
+        yield from _problems(info.key_type, key, inside, strings=strings)
+        yield from _problems(info.value_type, item, inside, strings=strings)
+
+
+def _of_text(
+    info: inspect.StrType,
+    value: Any,
+    path: str,
+    *,
+    strings: bool,  # noqa: ARG001 - each check is called alike
+) -> Iterator[Problem]:
+    if type(value) is not str:
+        yield _wrong_type(info, path)
+    elif info.max_length is not None and len(value) > info.max_length:
+        yield Problem(path, f"{_named(path)} must not be longer than {info.max_length} characters")
+    elif info.min_length is not None and len(value) < info.min_length:
+        yield Problem(path, f"{_named(path)} must not be empty")
+    elif info.pattern is not None and not re.search(info.pattern, value):
+        shown = info.pattern.replace("$(?!\\n)", "$")
+        yield Problem(
+            path,
+            f"{_named(path)} has characters that are not allowed, or is too long: "
+            f"it must match {shown}",
+        )
+
+
+def _of_number(
+    info: inspect.IntType | inspect.FloatType, value: Any, path: str, *, strings: bool
+) -> Iterator[Problem]:
+    number = _number(value, whole=isinstance(info, inspect.IntType)) if strings else value
+    kinds = (int,) if isinstance(info, inspect.IntType) else (int, float)
+    if type(number) not in kinds:
+        yield _wrong_type(info, path)
+        return
+    low, high = info.ge, info.le
+    if (low is not None and number < low) or (high is not None and number > high):
+        yield Problem(path, f"{_named(path)} must be {_range(low, high)}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return f"at least {low}" if high is None else f"from {low} to {high}"
+
+
+def _number(text: Any, *, whole: bool) -> Any:
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        return text
+
+
+def _of_choice(
+    info: inspect.LiteralType,
+    value: Any,
+    path: str,
+    *,
+    strings: bool,  # noqa: ARG001 - each check is called alike
+) -> Iterator[Problem]:
+    if value not in info.values:
+        words = [str(word) for word in info.values]
+        hint = nearest(value, words) if isinstance(value, str) else ""
+        yield Problem(path, f"{_named(path)} must be one of {', '.join(words)}{hint}")
+
+
+def _of_flag(info: inspect.BoolType, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+    if type(value) is not bool and not (strings and value in ("true", "false", "1", "0")):
+        yield _wrong_type(info, path)
+
+
+def _of_null(
+    info: inspect.NoneType,
+    value: Any,
+    path: str,
+    *,
+    strings: bool,  # noqa: ARG001 - each check is called alike
+) -> Iterator[Problem]:
+    if value is not None:
+        yield _wrong_type(info, path)
+
+
+_CHECKS: Final[Mapping[type, Callable[..., Iterator[Problem]]]] = {
+    inspect.UnionType: _of_union,
+    inspect.StructType: _of_struct,
+    inspect.ListType: _of_list,
+    inspect.VarTupleType: _of_list,
+    inspect.DictType: _of_dict,
+    inspect.LiteralType: _of_choice,
+    inspect.StrType: _of_text,
+    inspect.IntType: _of_number,
+    inspect.FloatType: _of_number,
+    inspect.BoolType: _of_flag,
+    inspect.NoneType: _of_null,
+}
+
+
+def _wrong_type(info: inspect.Type, path: str) -> Problem:
+    expected = "a JSON object" if not path and _expected(info) == "an object" else _expected(info)
+    return Problem(path, f"{_named(path)} must be {expected}", mismatch=True)
+
+
+def _expected(info: inspect.Type) -> str:
+    if isinstance(info, inspect.UnionType):
+        words = [
+            _expected(_plain(one)) for one in info.types if not isinstance(one, inspect.NoneType)
+        ]
+        return " or ".join(dict.fromkeys(words))
+    return _WORDS.get(type(info), "a value")
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _named(path: str) -> str:
+    return f"field '{path}'" if path else "the body"

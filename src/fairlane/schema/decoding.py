@@ -1,0 +1,44 @@
+"""JSON bodies as typed values: within the limits of JSON, and checked by the one validator."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlane.core import validation
+from fairlane.core.errors import InvalidRequest
+from fairlane.schema import json_limits
+
+T = TypeVar("T")
+
+
+def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX) -> T:
+    """Decode a request body. Raise `InvalidRequest` that lists every problem."""
+    key: Any = kind
+    decoder: msgspec.json.Decoder[T] = _decoder(key)
+    try:
+        value = decoder.decode(raw)
+    except msgspec.ValidationError:
+        raise validation.refusal(validation.explain(_untyped(raw), kind)) from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise json_limits.malformed(raw, error) from None
+    json_limits.check(raw, value if isinstance(value, dict) else None, items_max=items_max)
+    return value
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _untyped(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise json_limits.malformed(raw, error) from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
