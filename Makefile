@@ -16,7 +16,7 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check audit sbom fmt bench simulate lock clean
+.PHONY: help run demo test check audit sbom fmt generate bench simulate lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ sbom: $(VENV)/.dev ## write what a release is made of to dist/sbom.json (Cyclone
 fmt: $(VENV)/.dev ## format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+generate: $(VENV)/.dev ## write the client methods that follow from the operations of schema/
+	$(BIN)/python scripts/generate.py
 
 bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also installs the other queues; ARGS=...)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -79,7 +80,8 @@ async def called(tool: Tool, names: Mapping[str, str]) -> set[tuple[str, str]]:
         found.add((method, path))
         return {"state": "done"}
 
-    await tool.verb(Calls(ask), **arguments(given(tool, names), tool.arguments))
+    with contextlib.suppress(msgspec.ValidationError):  # the answer above is not of its type
+        await tool.verb(Calls(ask), **arguments(given(tool, names), tool.arguments))
     return {(method, _route(method, path)) for method, path in found}
 
 

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from mcp import Client
 
 from fairlane.cli import parser
+from fairlane.client.methods import AsyncMethods
 from fairlane.client.verbs import Verbs
 from fairlane.http.openapi import OPERATIONS
 from fairlane.mcp.calls import Calls
@@ -21,12 +22,14 @@ from fairlane.mcp.parameters import ABOUT
 from fairlane.mcp.server import INSTRUCTIONS, build
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Scope, Tool
+from fairlane.schema import catalog
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "mcp.md").read_text("utf-8")
 
 LEFT_OUT = {
     "call": "is no verb, but how verbs are asked",
+    "perform": "is no verb, but how operations are carried out",
     "submit_body": "the body of submit and of submit_batch",
     "task_events": "events takes the id of a task",
     "delete": "the same as cancel, by another route",
@@ -63,7 +66,8 @@ async def _ask(*_: Any, **__: Any) -> dict[str, Any]:
 def test_every_verb_is_a_tool_or_left_out_for_a_reason() -> None:
     verbs = {
         name
-        for name, _ in inspect.getmembers(Verbs, inspect.isfunction)
+        for kind in (Verbs, AsyncMethods)
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
     }
     offered = {tool.verb.__name__ for tool in TOOLS.values()}
@@ -93,9 +97,16 @@ LISTS = {
 OPTIONS = {"agentId": "agent", "sessionKey": "session", "batchId": "batch", "enabled": "on"}
 
 
+def _filters(route: str) -> tuple[str, ...]:
+    for operation in catalog.OPERATIONS.values():
+        if f"{operation.method} {operation.path}" == route:
+            return operation.part("query").__struct_encode_fields__
+    return OPERATIONS[route].query
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_has_the_filters_of_its_route_as_a_tool_and_as_a_command(name: str) -> None:
-    tool, filters = TOOLS[name], OPERATIONS[LISTS[name]].query
+    tool, filters = TOOLS[name], _filters(LISTS[name])
     assert set(filters) <= set(tool.schema["properties"])
     leaf = parser.build()[1][tool.command]
     kebab = {word: re.sub("(?=[A-Z])", "-", word).lower() for word in filters}

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli import drawing, exits, top
+from fairlane.cli.output import Shape
 from fairlane.cli.serve import serve
 from fairlane.client.asynchronous import AsyncClient
 from fairlane.client.sync import Client
@@ -175,7 +176,7 @@ class Fleet:
                     live.update(self._screen(url, seen, console.width), refresh=True)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    def _screen(self, url: str, seen: dict[str, top.Shape], width: int) -> Group:
+    def _screen(self, url: str, seen: dict[str, Shape], width: int) -> Group:
         title = Text(f"fairlane demo: {url}/", style="bold")
         title.append("  Ctrl-C ends it", style="bright_black")
         return Group(title, Text(""), self.table(), Text(""), top.draw(seen, width=width))

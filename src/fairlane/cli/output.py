@@ -15,12 +15,13 @@ from fairlane import config
 from fairlane.cli.text import shown
 from fairlane.core.errors import FairlaneError, Unauthenticated, Unreachable
 from fairlane.schema import wire
+from fairlane.schema.operation import Response
 
 if TYPE_CHECKING:
     from fairlane.cli.human import HumanOutput
 
 Told = TypeVar("Told", bound="HumanOutput")
-Shape = Mapping[str, Any]
+Shape = Mapping[str, Any] | Response
 Deliveries = Sequence[Shape]
 Say = Callable[[int, str], None]
 

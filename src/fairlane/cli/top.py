@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,12 +18,10 @@ from rich.text import Text
 
 from fairlane.cli import drawing, exits
 from fairlane.cli.backends import backend
-from fairlane.cli.output import print_json
+from fairlane.cli.output import Shape, print_json
 from fairlane.client.sync import Client
 from fairlane.clock import SystemClock
 from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreachable
-
-Shape = Mapping[str, Any]
 
 BAR: Final = 24
 BAR_NARROW: Final = 8

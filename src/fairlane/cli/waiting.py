@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane.cli import exits
 from fairlane.cli.backends import Backend
@@ -64,10 +64,10 @@ def _verdict(states: set[str], left: Sequence[str]) -> int:
 
 def _until_at_rest(
     side: Backend, ids: Sequence[str], seconds: float | None, say: Say
-) -> dict[str, Mapping[str, Any]]:
+) -> dict[str, Shape]:
     clock = SystemClock()
     end = float("inf") if seconds is None else clock.monotonic() + seconds
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Shape] = {}
     waiting = deque(ids)
     say(0, f"waiting for {ids[0]}" if len(ids) == 1 else f"waiting for {len(ids)} tasks")
     while waiting and not (clock.monotonic() >= end and len(found) == len(ids)):

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Literal, Unpack, overload
 
+from fairlane.client.methods import AsyncMethods
 from fairlane.client.verbs import Verbs, WhichEvents, event_query, task_path
 from fairlane.schema import sse, wire
 
@@ -15,7 +16,7 @@ Shapes = AsyncGenerator[Shape, None]
 Call = Coroutine[Any, Any, Shape]
 
 
-class AsyncVerbs(Verbs[Call]):
+class AsyncVerbs(Verbs[Call], AsyncMethods):
     @abstractmethod
     def _stream(
         self, path: str, query: Mapping[str, Any], last_id: str

@@ -17,7 +17,9 @@ import aiohttp
 
 from fairlane.client import transport
 from fairlane.client.async_verbs import AsyncVerbs, Shape
+from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
+from fairlane.client.methods import Q, R
 from fairlane.client.sync import (
     AT_REST,
     PAUSE_SECONDS,
@@ -31,6 +33,7 @@ from fairlane.client.transport import DEFAULT_URL, Answer, Request
 from fairlane.client.verbs import TaskFields, task_body, task_path
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.schema import sse
+from fairlane.schema.operation import Operation
 
 # Shorter than any server keeps an idle connection, so that none is used while it is being closed.
 _IDLE_SECONDS: Final = 2.0
@@ -89,6 +92,11 @@ class AsyncClient(AsyncVerbs):
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
         request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(await self._ask(request), self._where)
+
+    async def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        path, asked = bound(operation, request)
+        sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
+        return transport.decoded(await self._ask(sent), self._where, operation.response)
 
     # ---------------------------------------------------------------- parts
 

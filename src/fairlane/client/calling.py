@@ -22,6 +22,7 @@ class Asked(TypedDict, total=False):
     """
 
     query: Mapping[str, Any] | None
+    headers: Mapping[str, str]
     body: Any
     idempotency_key: str | None
     wait_ms: int

@@ -12,13 +12,16 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, Literal, Self, Unpack, overload
 
 from fairlane.client import transport
+from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
+from fairlane.client.methods import Methods, Q, R
 from fairlane.client.transport import DEFAULT_URL, Streaming, Transport
 from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError
 from fairlane.schema import sse, wire
+from fairlane.schema.operation import Operation
 
 TIMEOUT_SECONDS: Final = 30.0
 # How long the server is asked to wait at a time; a parked task is noticed when it is over.
@@ -37,7 +40,7 @@ Shape = dict[str, Any]
 Shapes = Generator[Shape, None, None]
 
 
-class Client(Verbs[Shape]):
+class Client(Verbs[Shape], Methods):
     def __init__(
         self,
         url: str = DEFAULT_URL,
@@ -109,6 +112,13 @@ class Client(Verbs[Shape]):
     def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
         request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(self._transport.ask(request), self._transport.where)
+
+    def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        path, asked = bound(operation, request)
+        sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
+        return transport.decoded(
+            self._transport.ask(sent), self._transport.where, operation.response
+        )
 
     def _wait_once(self, task_id: str, seconds: float) -> Shape:
         wait_ms = round(seconds * 1000)

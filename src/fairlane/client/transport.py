@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -27,6 +27,8 @@ _ERRORS: Final[Sequence[type[FairlaneError]]] = (
     errors.StoreMismatch,
     errors.OperatorError,
 )
+R = TypeVar("R")
+
 _BY_CODE: Final = {error.code: error for error in _ERRORS}
 
 
@@ -82,6 +84,7 @@ def build(
     wait_ms: int = 0,
     query: Mapping[str, Any] | None = None,
     body: Any = None,
+    headers: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
     last_event_id: str | None = None,
     accept: str = JSON,
@@ -90,18 +93,20 @@ def build(
 
     `timeout_seconds` is for an answer that comes at once; `wait_ms` is what it was asked to wait.
     """
-    headers = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
+    sent = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
+    for name, text in (headers or {}).items():
+        sent[name] = _header(text, name)
     if body is not None:
-        headers["Content-Type"] = JSON
+        sent["Content-Type"] = JSON
     if idempotency_key is not None:
-        headers["Idempotency-Key"] = _header(idempotency_key)
+        sent["Idempotency-Key"] = _header(idempotency_key)
     if last_event_id:
-        headers["Last-Event-ID"] = last_event_id
+        sent["Last-Event-ID"] = last_event_id
     given = {name: value for name, value in (query or {}).items() if value is not None}
     return Request(
         method,
         path + (f"?{urlencode(given)}" if given else ""),
-        headers,
+        sent,
         body=None if body is None else wire.encode(body),
         timeout_seconds=timeout_seconds + wait_ms / 1000,
     )
@@ -121,6 +126,20 @@ def understood(answer: Answer, where: str) -> dict[str, Any]:
     if answer.status >= 400:
         raise _error(shape, answer)
     return shape
+
+
+def decoded(answer: Answer, where: str, kind: type[R]) -> R:
+    """Return a response as its type. Raise the error that was answered instead."""
+    if answer.status < 400:
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # not one of our servers, or one that speaks another version: said below
+    understood(answer, where)
+    raise Unreachable(
+        f"the server at {where} sent a response that this version cannot read; "
+        f"use the same version as the server (this is {__version__})"
+    )
 
 
 def opened(streaming: Streaming, where: str) -> Streaming:
@@ -174,8 +193,8 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
     return kind(message, details=shape.get("details"), retry_after_ms=retry_after_ms)
 
 
-def _header(text: str) -> str:
+def _header(text: str, name: str = "Idempotency-Key") -> str:
     """Text that cannot be a header's value is refused here as the server would refuse it."""
     if not (text.isascii() and text.isprintable()):
-        raise errors.InvalidRequest("Idempotency-Key must be 1 to 255 visible ASCII characters")
+        raise errors.InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters")
     return text

@@ -209,18 +209,6 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A]):
         body["tasks"] = list(tasks)
         return self.submit_body(body, idempotency_key=idempotency_key)
 
-    def batch(self, batch_id: str) -> A:
-        return self.call("GET", path_of("batches", batch_id))
-
-    def batches(
-        self, *, agent: str | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> A:
-        """One page, newest first; `nextCursor` is there when there are more."""
-        return self.call("GET", "/batches", query=given(agent=agent, limit=limit, cursor=cursor))
-
-    def cancel_batch(self, batch_id: str) -> A:
-        return self.call("POST", path_of("batches", batch_id, "/cancel"))
-
     # ---------------------------------------------------------------- leases
 
     def lease(
@@ -373,22 +361,6 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A]):
     def reset_session(self, key: str) -> A:
         """The same as `stop_all`, and a new generation begins."""
         return self.call("POST", path_of("sessions", key, "/reset"))
-
-    # ---------------------------------------------------------------- lanes
-
-    def lanes(self) -> A:
-        return self.call("GET", "/lanes")
-
-    def pause_lane(self, name: str) -> A:
-        """Start nothing more there until it is resumed; what runs goes on."""
-        return self.call("POST", path_of("lanes", name, "/pause"))
-
-    def resume_lane(self, name: str) -> A:
-        return self.call("POST", path_of("lanes", name, "/resume"))
-
-    def clear_lane(self, name: str) -> A:
-        """Cancel everything that is queued there; how many that were."""
-        return self.call("POST", path_of("lanes", name, "/clear"))
 
     # ---------------------------------------------------------------- policy
 

@@ -23,6 +23,7 @@ from fairlane import config
 from fairlane.client import transport
 from fairlane.client.async_verbs import AsyncVerbs, Call, Shape, Shapes
 from fairlane.client.calling import Asked
+from fairlane.client.methods import Q, R
 from fairlane.client.verbs import TaskFields, WhichEvents, task_body
 from fairlane.clock import Clock, SystemClock
 from fairlane.config import InstanceSetting
@@ -54,6 +55,8 @@ from fairlane.outbound.sending import Sender
 from fairlane.outbound.targets import parse_target
 from fairlane.outbound.webhooks import Deliverer
 from fairlane.schema import bodies, sse, wire
+from fairlane.schema.operation import Operation
+from fairlane.services import catalog
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
 from fairlane.tracing import Tracer
@@ -361,6 +364,11 @@ class Fairlane(AsyncVerbs):
         return transport.understood(
             await in_process.ask(self._routes, request, caller), "this process"
         )
+
+    async def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        if self._http is None:
+            raise RuntimeError(NOT_STARTED)
+        return await catalog.perform(self.node, TRUSTED, operation, request)
 
     @property
     def _routes(self) -> HttpApp:

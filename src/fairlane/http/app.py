@@ -11,7 +11,7 @@ from typing import Final
 from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import FairlaneError, NotFound, TooManyConnections
 from fairlane.engine.node import Node
-from fairlane.http import openapi
+from fairlane.http import openapi, operations
 from fairlane.http.auth import Gate, refused
 from fairlane.http.cross_site import went_wrong
 from fairlane.http.dashboard import Dashboard, wants_page
@@ -32,11 +32,9 @@ from fairlane.http.messages import (
     send_stream,
 )
 from fairlane.http.routes.audit import AuditLog, note_denied, recorded
-from fairlane.http.routes.batches import Batches
 from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.health import Health
-from fairlane.http.routes.lanes import Lanes
 from fairlane.http.routes.leases import Leases
 from fairlane.http.routes.metrics import MetricsRoute
 from fairlane.http.routes.policy import Policies
@@ -44,7 +42,6 @@ from fairlane.http.routes.queue import Queue
 from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
-from fairlane.http.routes.tokens import TokenRoutes
 from fairlane.http.routes.watch import Watch
 from fairlane.http.routes.webhooks import Webhooks
 from fairlane.schema import json_limits, wire
@@ -89,9 +86,8 @@ class HttpApp:
             "/openapi.json": {"GET": Route(self._openapi, None)},
             **tasks.routes(),
             **Events(node, look_seconds).routes(),
-            **Batches(node).routes(),
+            **operations.routes(node),
             **Sessions(node, tasks).routes(),
-            **Lanes(node).routes(),
             **Leases(node).routes(),
             **Policies(node).routes(),
             **Queue(node).routes(),
@@ -100,7 +96,6 @@ class HttpApp:
             **Webhooks(node, check_url).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
-            **TokenRoutes(node).routes(),
             **AuditLog(node).routes(),
             **Watch(node).routes(),
             **MetricsRoute(node).routes(),

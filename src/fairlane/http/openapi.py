@@ -19,8 +19,8 @@ from fairlane.core.webhooks import OVERLAP_SECONDS_MAX
 from fairlane.engine.telemetry.history import WINDOWS
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
-from fairlane.http.routes import leases, tokens, webhooks
-from fairlane.schema import bodies, entries, fields, jobs, json_limits, messages, wire
+from fairlane.http.routes import leases, webhooks
+from fairlane.schema import bodies, entries, fields, jobs, json_limits, messages, openapi, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -95,15 +95,12 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers=("Last-Event-ID",),
         content=(JSON, EVENTS),
     ),
-    "GET /batches": Operation(query=("agentId", *_PAGE)),
     "GET /sessions": Operation(query=_PAGE),
     "PATCH /sessions/{key}": Operation(body=sessions.Settings),
     "POST /sessions/{key}/messages": Operation(
         202, messages.MessageBody, headers=_ONCE, also=(200,)
     ),
     "PUT /sessions/{key}/usage": Operation(body=messages.UsageBody),
-    "POST /lanes/{name}/pause": Operation(headers=_ACTOR),
-    "POST /lanes/{name}/resume": Operation(headers=_ACTOR),
     "POST /leases": Operation(body=leases.LeaseBody),
     "POST /leases/withdraw": Operation(body=leases.WithdrawBody),
     "POST /leases/reclaim": Operation(body=dict, needed=False),
@@ -149,7 +146,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "POST /webhooks/{id}/rotate": Operation(body=webhooks.RotateBody, needed=False),
     "GET /events/pulse": Operation(content=(EVENTS,)),
     "POST /login": Operation(body=auth.LoginBody),
-    "POST /tokens": Operation(201, tokens.TokenBody),
     "GET /audit": Operation(query=("who", "action", "outcome", "after", *_PAGE)),
     "GET /stats/history": Operation(query=("window", "shares")),
     "GET /metrics": Operation(content=("text/plain",)),
@@ -251,7 +247,17 @@ def document(routes: Routes) -> Schema:
         f"{method} {path}": (path, method, route)
         for path, methods in routes.items()
         for method, route in methods.items()
+        if route.operation is None
     }
+    declared = openapi.describe(
+        (
+            route.operation
+            for methods in routes.values()
+            for route in methods.values()
+            if route.operation is not None
+        ),
+        STATUS,
+    )
     kinds = list(dict.fromkeys(one.body for one in OPERATIONS.values() if _is_type(one.body)))
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     references = dict(zip(kinds, schemas, strict=True))
@@ -262,12 +268,14 @@ def document(routes: Routes) -> Schema:
         if links:
             described["responses"][str(OPERATIONS[name].status)]["links"] = links
         paths.setdefault(path, {})[method.lower()] = described
+    for path, ways in declared["paths"].items():
+        paths.setdefault(path, {}).update(ways)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fairlane", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {**_bounded(components), "Error": _error()},
+            "schemas": {**_bounded(components), **declared["schemas"], "Error": _error()},
             "responses": _refusals(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },

@@ -18,6 +18,7 @@ from fairlane.mcp import schemas
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.tool import Tool
 from fairlane.schema import wire
+from fairlane.schema.operation import Response
 
 log = logging.getLogger("fairlane.mcp")
 
@@ -35,7 +36,9 @@ async def answer(calls: Calls, tool: Tool, given: Mapping[str, Any], *, writes: 
     try:
         if tool.writes and not writes:
             raise _not_allowed(tool)
-        shape: Shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
+        shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
+        if isinstance(shape, Response):
+            shape = shape.to_dict()
         return _told(tool, shape)
     except FairlaneError as error:
         return _failed(wire.error(error))

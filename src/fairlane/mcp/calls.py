@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Unpack
 
+import msgspec
+
 from fairlane.client.async_verbs import Call, Shape
+from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
+from fairlane.client.methods import AsyncMethods, Q, R
 from fairlane.client.sync import AT_REST, WAIT_SLICE_SECONDS
 from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
 from fairlane.clock import SystemClock
 from fairlane.core.access import Caller
 from fairlane.schema.fields import within
+from fairlane.schema.operation import Operation
 
 # What the route allows, too.
 WAIT_MS: Final = 30_000
@@ -28,13 +33,18 @@ class Ask(Protocol):
 AskAs = Callable[[Caller], Ask]
 
 
-class Calls(Verbs[Call]):
+class Calls(Verbs[Call], AsyncMethods):
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._clock = SystemClock()
 
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
         return await self._ask(method, path, **asked)
+
+    async def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        path, asked = bound(operation, request)
+        shape = await self._ask(operation.method, path, **asked)
+        return msgspec.convert(shape, operation.response)
 
     def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Call:
         return self.submit_body(task_body(fields), idempotency_key=idempotency_key)

@@ -331,6 +331,7 @@ _RULES: Final = (
         "operate",
         "Start nothing more in a lane; what runs goes on.",
         names=_LANE,
+        without=frozenset({"actor"}),
         idempotent=True,
     ),
     write(
@@ -340,6 +341,7 @@ _RULES: Final = (
         "operate",
         "Start work in a lane again.",
         names=_LANE,
+        without=frozenset({"actor"}),
         idempotent=True,
     ),
     write(

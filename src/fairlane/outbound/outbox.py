@@ -17,6 +17,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
 from fairlane.outbound.webhooks import Delivery, Outcome
 from fairlane.schema import wire
+from fairlane.schema.batches import batch_status
 
 _LOOK_SECONDS: Final = 30.0
 _SOON_SECONDS: Final = 0.05
@@ -98,7 +99,7 @@ def _delivery(
     if view is not None:
         about, body = view.task.id, _shape(view)
     elif batch is not None:
-        about, body = batch[0].id, wire.batch_status(*batch)
+        about, body = batch[0].id, batch_status(*batch).to_dict()
     else:
         return None
     return _message(owed, about, body)

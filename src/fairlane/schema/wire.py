@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core import lifecycle, model, moments, sessions
-from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
-from fairlane.core.policy import LanePolicy, Policy, SessionPolicy
+from fairlane.core.policy import Policy, SessionPolicy
 from fairlane.core.secrets import masked
 from fairlane.core.sessions import Session
 
@@ -324,22 +323,6 @@ def run(one: Run) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if value is not None}
 
 
-def batch_status(batch: Batch, by_state: Mapping[str, int] | None = None) -> dict[str, Any]:
-    shape: dict[str, Any] = {
-        "batchId": batch.id,
-        "agentId": batch.agent,
-        "state": batch.state,
-        "total": batch.total,
-        "open": batch.open,
-        "byState": by_state,
-        "parallelism": batch.parallelism,
-        "createdAt": moment(batch.created_at),
-        "completedAt": None if batch.completed_at is None else moment(batch.completed_at),
-        "callbackUrl": batch.callback_url,
-    }
-    return {key: value for key, value in shape.items() if value is not None}
-
-
 def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
     """A session in a list: its numbers."""
     shape: dict[str, Any] = {
@@ -422,25 +405,6 @@ def _in_session(row: Task) -> dict[str, Any]:
     if row.started_at is not None:
         shape["startedAt"] = moment(row.started_at)
     return shape
-
-
-def lane(
-    name: str, settings: LanePolicy, tally: Tally, oldest_at: int | None, now: int
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ceiling": settings.max_inflight,
-        "active": tally.slots,
-        "waiting": tally.queued,
-        "ready": tally.ready,
-        "oldestWaitMs": 0 if oldest_at is None else moments.span(oldest_at, now),
-        "parked": tally.parked,
-        "completed": tally.completed,
-        "failed": tally.failed,
-        "paused": settings.paused,
-        "strategy": settings.strategy,
-        "reserved": {"critical": settings.reserved.critical},
-    }
 
 
 def _latency(row: Task) -> int | None:

@@ -113,7 +113,7 @@ def recorded(routes: Routes, audit: Audit) -> Routes:
     return {
         path: {
             method: _recorded(route, audit, f"{method} {path}")
-            if method != "GET" and is_recorded(path, route)
+            if method != "GET" and route.operation is None and is_recorded(path, route)
             else route
             for method, route in methods.items()
         }

@@ -1,0 +1,97 @@
+"""Batches: tasks that were submitted together. `POST /tasks/batch` submits one (`tasks.py`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, field
+
+from fairlane.core.access import Scope
+from fairlane.core.batches import Batch
+from fairlane.core.types import Cursor, Moment, PageLimit
+from fairlane.schema.operation import GET, POST, Operation, Request, Response
+from fairlane.schema.wire import moment
+
+BatchId = Annotated[str, Meta(description="Id of the batch")]
+
+
+class ListBatches(Request):
+    agent: Annotated[str | None, Meta(description="Only batches of this agent")] = None
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class BatchRequest(Request):
+    """Names one batch."""
+
+    batch_id: BatchId = field(name="id")
+
+
+class BatchStatus(Response):
+    batch: str
+    agent: str
+    state: str
+    total: int
+    open: int
+    created_at: Moment
+    by_state: dict[str, int] | None = None
+    parallelism: int | None = None
+    completed_at: Moment | None = None
+    callback_url: str | None = None
+
+
+class BatchPage(Response):
+    batches: list[BatchStatus]
+    count: int
+    next_cursor: str | None = None
+
+
+class BatchCancelled(Response):
+    batch: str
+    cancelled: Annotated[int, Meta(description="How many tasks were cancelled")]
+    state: str
+
+
+def batch_status(batch: Batch, by_state: dict[str, int] | None = None) -> BatchStatus:
+    """Describe a batch, with how many of its tasks are in which state if that is known."""
+    return BatchStatus(
+        batch=batch.id,
+        agent=batch.agent,
+        state=batch.state,
+        total=batch.total,
+        open=batch.open,
+        by_state=by_state,
+        parallelism=batch.parallelism,
+        created_at=moment(batch.created_at),
+        completed_at=None if batch.completed_at is None else moment(batch.completed_at),
+        callback_url=batch.callback_url,
+    )
+
+
+BATCHES: Final = Operation(
+    "batches",
+    GET,
+    "/batches",
+    ListBatches,
+    BatchPage,
+    Scope.READ,
+    "List batches, newest first",
+)
+BATCH: Final = Operation(
+    "batch",
+    GET,
+    "/batches/{id}",
+    BatchRequest,
+    BatchStatus,
+    Scope.READ,
+    "Show a batch: how many of its tasks are in which state",
+)
+CANCEL_BATCH: Final = Operation(
+    "cancel_batch",
+    POST,
+    "/batches/{id}/cancel",
+    BatchRequest,
+    BatchCancelled,
+    Scope.CANCEL,
+    "Cancel all open tasks of a batch",
+)

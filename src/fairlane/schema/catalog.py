@@ -1,0 +1,17 @@
+"""Every operation, by name: what a server can be asked."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fairlane.schema import batches, lanes, tokens
+from fairlane.schema.operation import Operation
+
+MODULES: Final = (batches, lanes, tokens)
+
+OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
+    operation.name: operation
+    for module in MODULES
+    for operation in vars(module).values()
+    if isinstance(operation, Operation)
+}

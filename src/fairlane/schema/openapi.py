@@ -1,0 +1,127 @@
+"""OpenAPI 3.1, derived from the operations: parameters, bodies, responses and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.schema import json_limits
+from fairlane.schema.operation import Operation
+
+Schema = dict[str, Any]
+
+JSON: Final = "application/json"
+_REF: Final = "#/components/schemas/{name}"
+
+
+def describe(operations: Iterable[Operation[Any, Any]], statuses: Mapping[str, int]) -> Schema:
+    """Return `paths` and the `components` that they refer to. `statuses` is by error code."""
+    listed = list(operations)
+    kinds = [kind for operation in listed for kind in _types(operation)]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    known = dict(zip(kinds, schemas, strict=True))
+    paths: Schema = {}
+    for operation in listed:
+        described = _operation(operation, known, components, statuses)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    hidden = {
+        kind.__name__ for one in listed for kind in map(one.part, ("path", "query", "header"))
+    }
+    return {
+        "paths": paths,
+        "schemas": {
+            name: _bounded(schema) for name, schema in components.items() if name not in hidden
+        },
+    }
+
+
+def _types(operation: Operation[Any, Any]) -> list[Any]:
+    return [
+        operation.response,
+        *(operation.part(place) for place in ("path", "query", "header", "body")),
+    ]
+
+
+def _operation(
+    operation: Operation[Any, Any],
+    known: Mapping[Any, Schema],
+    components: Mapping[str, Any],
+    statuses: Mapping[str, int],
+) -> Schema:
+    described: Schema = {
+        "operationId": operation.name,
+        "tags": [operation.path.strip("/").partition("/")[0]],
+        "summary": operation.summary,
+        "parameters": [*_parameters(operation, components)],
+        "security": _security(operation),
+        "responses": {
+            str(operation.status): {
+                "description": operation.summary,
+                "content": {JSON: {"schema": known[operation.response]}},
+            },
+            **{str(status): _refusal(status) for status in _errors(operation, statuses)},
+        },
+    }
+    body = operation.part("body")
+    if body.__struct_fields__:
+        described["requestBody"] = {
+            "required": any(field.required for field in msgspec.structs.fields(body)),
+            "content": {JSON: {"schema": known[body]}},
+        }
+    return described
+
+
+def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -> Iterator[Schema]:
+    headers = {
+        one.encode_name: operation.headers[one.name]
+        for one in msgspec.structs.fields(operation.part("header"))
+    }
+    for place in ("path", "query", "header"):
+        part = operation.part(place)
+        properties = components[part.__name__]["properties"] if part.__struct_fields__ else {}
+        for name, schema in properties.items():
+            yield {
+                "name": headers.get(name, name),
+                "in": place,
+                "required": place == "path" or name in components[part.__name__]["required"],
+                **_documented(schema),
+            }
+
+
+def _documented(schema: Schema) -> Schema:
+    """A parameter's schema without null, which no query can say, and its description beside it."""
+    choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    kept = {key: value for key, value in schema.items() if key not in ("anyOf", "description")}
+    if kept.get("default", "") is None:
+        del kept["default"]
+    if len(choices) == 1:
+        kept = {**choices[0], **kept}
+    elif choices:
+        kept["anyOf"] = choices
+    text = kept.pop("description", None) or schema.get("description")
+    return {"schema": kept, **({"description": text} if text else {})}
+
+
+def _security(operation: Operation[Any, Any]) -> list[Schema]:
+    if operation.open:
+        return []
+    return [{"token": [str(operation.scope)] if operation.scope else []}]
+
+
+def _errors(operation: Operation[Any, Any], statuses: Mapping[str, int]) -> list[int]:
+    """The errors that a route may answer with: fewer when it has no body."""
+    body = bool(operation.part("body").__struct_fields__)
+    return sorted(set(statuses.values()) - (set() if body else {413, 415}))
+
+
+def _refusal(status: int) -> Schema:
+    return {"$ref": f"#/components/responses/{status}"}
+
+
+def _bounded(schema: Schema) -> Schema:
+    """No object that a caller sends may have more keys than JSON limits allow."""
+    if schema.get("type") == "object" and not schema.get("additionalProperties", True):
+        return {**schema, "maxProperties": json_limits.KEYS_MAX}
+    return schema

@@ -1,0 +1,192 @@
+"""One declaration per operation, and what its types say about it.
+
+An `Operation` names the method, the path, the scope, the request and response types, and says in
+one line what it does. The HTTP route, OpenAPI, the client methods, the MCP tool and the reference
+tables come from it; one function of `services/` implements it.
+
+A field of a request is read from the path if the path names it in braces, from a header if its
+type is annotated with `Header`, from the query if the method has no body or if it is annotated
+with `Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body.
+Python and JSON names follow one rule, `json_name`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from fairlane.core.access import Scope
+from fairlane.core.types import json_name
+
+GET: Final = "GET"
+POST: Final = "POST"
+PUT: Final = "PUT"
+PATCH: Final = "PATCH"
+DELETE: Final = "DELETE"
+
+_WITHOUT_BODY: Final = frozenset({GET, DELETE})
+_OPERATORS: Final = frozenset({Scope.OPERATE, Scope.ADMIN})
+_PARAMETER: Final = re.compile(r"{(\w+)}")
+
+
+class Request(msgspec.Struct, rename=json_name, forbid_unknown_fields=True):
+    """What a caller sends; unknown fields are refused."""
+
+
+class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
+    """What a caller gets. A field with a default is absent while it has that value.
+
+    In Python a field is an attribute: `task.started_at`. Until version 0.3 the JSON names work as
+    keys, too: `task["startedAt"]`, `task.get("error")`, `"error" in task`.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        return self.to_dict()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.to_dict()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_dict())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.to_dict().get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        return self.to_dict().keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self.to_dict().items()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that this response is on the wire."""
+        shape: dict[str, Any] = msgspec.to_builtins(self)
+        return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Marks a field that is read from a header: `Annotated[str | None, Header("X-Name")]`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Marks a field that is read from the query although the method has a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBody:
+    """Marks the field that is the whole JSON body, for documents that the core checks."""
+
+
+Q = TypeVar("Q", bound=Request)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Operation(Generic[Q, R]):
+    """What a caller may ask, declared once.
+
+    `scope` is what a token needs; None lets any valid token in. `agents` lets tokens of a single
+    agent call it, so the service must show and change nothing of others. `open` needs no token.
+    `waits` names the field that says for how long the server may hold the response back.
+    `statuses` are those of other response types than the first. `audited` overrides the rule that
+    whatever changes something and needs an operator's scope is written to the audit log.
+    """
+
+    name: str
+    method: str
+    path: str
+    request: type[Q]
+    response: type[R]
+    scope: Scope | None
+    summary: str
+    status: int = 200
+    agents: bool = True
+    open: bool = False
+    waits: str | None = None
+    statuses: Mapping[type, int] = field(default_factory=dict)
+    audited: bool | None = None
+
+    @property
+    def is_audited(self) -> bool:
+        if self.audited is not None:
+            return self.audited
+        return self.method != GET and self.scope in _OPERATORS
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names in braces of the path, in order."""
+        return tuple(_PARAMETER.findall(self.path))
+
+    @functools.cached_property
+    def places(self) -> dict[str, str]:
+        """Where each field is read from: `path`, `header`, `query`, `body` or `document`."""
+        others = "query" if self.method in _WITHOUT_BODY else "body"
+        return {
+            one.name: "path" if one.encode_name in self.parameters else _PLACES.get(marker, others)
+            for one in msgspec.structs.fields(self.request)
+            for marker in [type(_marker(self.request, one.name))]
+        }
+
+    @functools.cached_property
+    def headers(self) -> dict[str, str]:
+        """The header that each field of this kind is read from."""
+        return {
+            name: marker.name
+            for name in self.places
+            if isinstance(marker := _marker(self.request, name), Header)
+        }
+
+    @functools.cached_property
+    def document(self) -> str | None:
+        """The field that is the whole body, if there is one."""
+        return next((name for name, place in self.places.items() if place == "document"), None)
+
+    def part(self, place: str) -> type[msgspec.Struct]:
+        """A type with the fields of the request that are read from one place."""
+        return _part(self.request, place, tuple(self.places.items()))
+
+    def status_of(self, response: Any) -> int:
+        return self.statuses.get(type(response), self.status)
+
+
+@functools.cache
+def _part(
+    request: type[Request], place: str, places: tuple[tuple[str, str], ...]
+) -> type[msgspec.Struct]:
+    """The same type for the same request, however many operations take it."""
+    where = dict(places)
+    fields = msgspec.structs.fields(request)
+    suffix = "" if place == "body" else place.title()
+    return msgspec.defstruct(
+        f"{request.__name__}{suffix}",
+        [(one.name, one.type, _default(one)) for one in fields if where[one.name] == place],
+        rename={one.name: one.encode_name for one in fields},
+        forbid_unknown_fields=True,
+        kw_only=True,
+    )
+
+
+def _default(one: msgspec.structs.FieldInfo) -> Any:
+    if one.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=one.default_factory)
+    return one.default
+
+
+_PLACES: Final = {Header: "header", Query: "query", WholeBody: "document"}
+
+
+def _marker(request: type[Request], name: str) -> Header | Query | WholeBody | None:
+    hint = get_type_hints(request, include_extras=True)[name]
+    for marker in get_args(hint)[1:] if get_origin(hint) is not None else ():
+        if isinstance(marker, Header | Query | WholeBody):
+            return marker
+    return None

@@ -1,0 +1,120 @@
+"""Access tokens: create, list, revoke. A token's text is shown once, when it is created."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, field
+
+from fairlane.core.access import OPEN_MAX, Scope, Token
+from fairlane.core.types import Identifier, Moment
+from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
+from fairlane.schema.wire import moment
+
+
+class CreateAccessToken(Request):
+    name: Annotated[str, Meta(description="Name of the token, for people")]
+    agent: Annotated[
+        Identifier | None, Meta(description="Bind the token to this agent: it sees nothing else")
+    ] = None
+    scopes: Annotated[
+        list[str] | None, Meta(description="What the token may do; default: submit, read, cancel")
+    ] = None
+    expires_at: Annotated[Moment | None, Meta(description="When the token stops working")] = None
+    rate: Annotated[
+        str | None, Meta(description="Maximum number of requests, as in 50/s, 600/m or 1000/h")
+    ] = None
+    max_open: Annotated[
+        Annotated[int, Meta(ge=1, le=OPEN_MAX)] | None,
+        Meta(description="Maximum number of open tasks"),
+    ] = None
+
+
+class ListTokens(Request):
+    """Takes nothing."""
+
+
+class RevokeAccessToken(Request):
+    token: Annotated[str, Meta(description="Id or name of the token")] = field(name="id")
+
+
+class TokenShown(Response):
+    """A token without its text."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: Moment
+    agent: str | None = None
+    expires_at: Moment | None = None
+    revoked_at: Moment | None = None
+    last_used_at: Moment | None = None
+    rate: str | None = None
+    max_open: int | None = None
+
+
+class TokenCreated(TokenShown, kw_only=True):
+    token: Annotated[str, Meta(description="The token itself; it is never shown again")]
+
+
+class TokenList(Response):
+    tokens: list[TokenShown]
+    count: int
+
+
+class TokenRevoked(Response):
+    id: str
+    name: str
+    revoked: bool
+
+
+def token_shown(token: Token) -> TokenShown:
+    return TokenShown(
+        id=token.id,
+        name=token.name,
+        scopes=token.scopes.split(),
+        created_at=moment(token.created_at),
+        agent=token.agent,
+        expires_at=_moment(token.expires_at),
+        revoked_at=_moment(token.revoked_at),
+        last_used_at=_moment(token.last_used_at),
+        rate=token.rate,
+        max_open=token.max_open,
+    )
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else moment(at)
+
+
+CREATE_TOKEN: Final = Operation(
+    "create_token",
+    POST,
+    "/tokens",
+    CreateAccessToken,
+    TokenCreated,
+    Scope.ADMIN,
+    "Create an access token; its text is in this response only",
+    status=201,
+    agents=False,
+)
+TOKENS: Final = Operation(
+    "tokens",
+    GET,
+    "/tokens",
+    ListTokens,
+    TokenList,
+    Scope.ADMIN,
+    "List all access tokens, revoked ones too, without their texts",
+    agents=False,
+)
+REVOKE_TOKEN: Final = Operation(
+    "revoke_token",
+    DELETE,
+    "/tokens/{id}",
+    RevokeAccessToken,
+    TokenRevoked,
+    Scope.ADMIN,
+    "Revoke an access token; it stops working with the next request",
+    agents=False,
+)

@@ -1,0 +1,66 @@
+"""Every service by the name of its operation, and how a caller in this process has one called."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from fairlane.core import validation
+from fairlane.core.access import Caller
+from fairlane.core.errors import FairlaneError, Forbidden
+from fairlane.engine.node import Node
+from fairlane.schema.operation import Operation, Request
+from fairlane.services import (  # noqa: F401 - each module registers its services
+    batches,
+    lanes,
+    tokens,
+    trail,
+)
+from fairlane.services.registry import REGISTERED, Service
+
+Q = TypeVar("Q", bound=Request)
+R = TypeVar("R")
+
+SERVICES: Final[dict[str, Service[Any, Any]]] = REGISTERED
+
+
+async def perform(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:
+    """Carry out an operation for a caller in this process, checked as a request over HTTP is.
+
+    The response is read back from its JSON, so that it is the same value that a client gets.
+    """
+    try:
+        problem = refused(caller, operation)
+        if problem is not None:
+            raise problem
+        checked = validation.convert(msgspec.to_builtins(request), operation.request)
+        response = await answer(node, caller, operation, checked)
+    except FairlaneError as error:
+        action, target = trail.action_of(operation), trail.target_of(operation, request)
+        trail.note_denied(node.audit, caller, action, target, error)
+        raise
+    return msgspec.json.decode(msgspec.json.encode(response), type=operation.response)
+
+
+async def answer(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:
+    """Call the service of an operation; what operators change goes to the audit log."""
+    service: Service[Q, R] = SERVICES[operation.name]
+    if not operation.is_audited:
+        return await service(node, caller, request)
+    response: R = await trail.recorded(
+        node.audit, caller, operation, request, lambda: service(node, caller, request)
+    )
+    return response
+
+
+def refused(caller: Caller, operation: Operation[Any, Any]) -> Forbidden | None:
+    """Return why a caller may not ask this, or None."""
+    try:
+        if operation.scope is not None:
+            caller.require(operation.scope)
+    except Forbidden as problem:
+        return problem
+    if caller.agent is not None and not operation.agents:
+        return Forbidden("this is about all agents; a token that is one agent's cannot do it")
+    return None

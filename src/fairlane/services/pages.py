@@ -1,0 +1,8 @@
+"""Pages of lists that are ordered by a number."""
+
+from __future__ import annotations
+
+
+def number(cursor: str | None) -> int | None:
+    """Return where the page before has ended."""
+    return None if cursor is None else int(cursor)
