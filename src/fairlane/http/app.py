@@ -12,7 +12,7 @@ from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import FairlaneError, NotFound, TooManyConnections
 from fairlane.engine.node import Node
 from fairlane.http import openapi, operations
-from fairlane.http.auth import Gate, refused
+from fairlane.http.auth import Gate
 from fairlane.http.cross_site import went_wrong
 from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
@@ -45,6 +45,7 @@ from fairlane.http.routes.templates import Templates
 from fairlane.http.routes.watch import Watch
 from fairlane.http.routes.webhooks import Webhooks
 from fairlane.schema import json_limits, wire
+from fairlane.services.catalog import refused
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")

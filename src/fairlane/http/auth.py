@@ -23,6 +23,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
 from fairlane.http.messages import Answer, Request, Route, Routes, Scope
 from fairlane.schema import fields
+from fairlane.services.catalog import refused
 
 AWAY_SECONDS: Final = 1.0  # between two looks whether the store is back
 COOKIE: Final = "fairlane_login"
@@ -148,18 +149,6 @@ class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(LoginBody)
-
-
-def refused(caller: Caller, route: Route) -> Forbidden | None:
-    """Why the caller may not ask there; None for who may."""
-    try:
-        if route.scope is not None:
-            caller.require(route.scope)
-    except Forbidden as problem:
-        return problem
-    if caller.agent is not None and not route.agents:
-        return Forbidden("this is about all agents; a token that is one agent's cannot do it")
-    return None
 
 
 async def _nobody() -> Answer:

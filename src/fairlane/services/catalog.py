@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from fairlane.core import validation
-from fairlane.core.access import Caller
+from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, Forbidden
 from fairlane.engine.node import Node
 from fairlane.schema.operation import Operation, Request
@@ -48,19 +48,29 @@ async def answer(node: Node, caller: Caller, operation: Operation[Q, R], request
     service: Service[Q, R] = SERVICES[operation.name]
     if not operation.is_audited:
         return await service(node, caller, request)
-    response: R = await trail.recorded(
-        node.audit, caller, operation, request, lambda: service(node, caller, request)
+    action, target = trail.action_of(operation), trail.target_of(operation, request)
+    return await trail.recorded(
+        node.audit, caller, action, target, lambda: service(node, caller, request)
     )
-    return response
 
 
-def refused(caller: Caller, operation: Operation[Any, Any]) -> Forbidden | None:
+class Guarded(Protocol):
+    """What says who may ask: an operation, or a route."""
+
+    @property
+    def scope(self) -> Scope | None: ...
+
+    @property
+    def agents(self) -> bool: ...
+
+
+def refused(caller: Caller, wanted: Guarded) -> Forbidden | None:
     """Return why a caller may not ask this, or None."""
     try:
-        if operation.scope is not None:
-            caller.require(operation.scope)
+        if wanted.scope is not None:
+            caller.require(wanted.scope)
     except Forbidden as problem:
         return problem
-    if caller.agent is not None and not operation.agents:
+    if caller.agent is not None and not wanted.agents:
         return Forbidden("this is about all agents; a token that is one agent's cannot do it")
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from fairlane.core.audit import REFUSED
 from fairlane.core.errors import FairlaneError, Forbidden, NotFound, Unauthenticated
 from fairlane.engine.verbs.audit import Audit, facts
 from fairlane.schema.operation import Operation
+
+R = TypeVar("R")
 
 # What is worth knowing of a response; never of the request, which may hold anything.
 _FACTS: Final = (
@@ -33,35 +35,39 @@ def target_of(operation: Operation[Any, Any], request: Any) -> str:
 async def recorded(
     audit: Audit,
     caller: Caller,
-    operation: Operation[Any, Any],
-    request: Any,
-    act: Callable[[], Awaitable[Any]],
-) -> Any:
-    """Do what was asked and write it to the audit log before it is answered, also a refusal."""
-    action, target = action_of(operation), target_of(operation, request)
+    action: str,
+    target: str,
+    act: Callable[[], Awaitable[R]],
+    *,
+    document: Callable[[R], Any] = msgspec.to_builtins,
+) -> R:
+    """Do what was asked and write it to the audit log before it is answered, also a refusal.
+
+    `document` returns the JSON object of a response; a dry run is not written.
+    """
     try:
         response = await act()
     except FairlaneError as error:
         detail = _detail(caller, error.code)
         await audit.note(caller.name, action, target, outcome=REFUSED, detail=detail)
         raise
-    said = msgspec.to_builtins(response)
-    if not said.get("dryRun"):
+    said = document(response)
+    if not (isinstance(said, dict) and said.get("dryRun")):
         await audit.note(caller.name, action, target, detail=_detail(caller, facts(said, _FACTS)))
     return response
 
 
 def note_denied(
-    audit: Audit, caller: Caller, action: str, target: str, error: FairlaneError
+    audit: Audit, caller: Caller, action: str, target: str, error: FairlaneError, *, who: str = ""
 ) -> None:
-    """Count a call that was turned away.
+    """Count a call that was turned away; `who` replaces the caller's name if that is not known.
 
     To a caller with an agent's token, a task that does not exist and one of another agent look
     the same, so both count.
     """
     lost = isinstance(error, NotFound) and caller.agent is not None
     if lost or isinstance(error, Unauthenticated | Forbidden):
-        audit.denied(caller.name, action, target, reason=_detail(caller, error.code) or "")
+        audit.denied(who or caller.name, action, target, reason=_detail(caller, error.code) or "")
 
 
 def _detail(caller: Caller, text: str | None) -> str | None:

@@ -11,17 +11,14 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import access
-from fairlane.core.access import Caller
-from fairlane.core.audit import OUTCOMES, REFUSED, Written
+from fairlane.core.audit import OUTCOMES, Written
 from fairlane.core.errors import (
     FairlaneError,
-    Forbidden,
     InvalidRequest,
-    NotFound,
     Unauthenticated,
 )
 from fairlane.engine.node import Node
-from fairlane.engine.verbs.audit import Audit, facts
+from fairlane.engine.verbs.audit import Audit
 from fairlane.http.messages import (
     Answer,
     Handler,
@@ -35,15 +32,11 @@ from fairlane.http.messages import (
     whole_number,
 )
 from fairlane.schema import wire
+from fairlane.services import trail
 
 _OPERATORS: Final = (access.Scope.OPERATE, access.Scope.ADMIN)
 _ALSO: Final = frozenset({"/tasks/cancel", "/sessions/{key}/stopall", "/sessions/{key}/reset"})
 _UNSAID: Final = frozenset({"/sessions/{key}/usage"})  # told by every run: numbers, not deeds
-# What is worth knowing of an answer; never what was asked, which may hold anything.
-_FACTS: Final = (
-    *("id", "name", "agentId", "scopes", "version", "enabled", "paused", "maxInflight"),
-    *("matched", "changed", "tasks", "stopped", "drained", "count", "taskId"),
-)
 
 
 class AuditLog:
@@ -88,24 +81,16 @@ def _shape(one: Written) -> dict[str, Any]:
 
 
 def note_denied(audit: Audit, scope: Scope, request: Request, error: FairlaneError) -> None:
-    """Count a call that was turned away. What is not there and what is not theirs look the same
-    to who has an agent's token, so both count.
-    """
-    caller = request.caller
-    lost = isinstance(error, NotFound) and caller.agent is not None
-    if not lost and not isinstance(error, Unauthenticated | Forbidden):
-        return
+    """Count a call that was turned away."""
     path = scope["path"]
     for name, value in request.path.items():
         path = path.replace(value, f"{{{name}}}")
-    known = not isinstance(error, Unauthenticated)
-    address = (scope.get("client") or ("this process",))[0]
-    audit.denied(
-        caller.name if known else f"unknown at {address}",
-        f"{scope['method']} {path}",
-        " ".join(request.path.values()),
-        reason=_told(caller, error.code) or "",
-    )
+    who = ""
+    if isinstance(error, Unauthenticated):
+        address = (scope.get("client") or ("this process",))[0]
+        who = f"unknown at {address}"
+    target = " ".join(request.path.values())
+    trail.note_denied(audit, request.caller, f"{scope['method']} {path}", target, error, who=who)
 
 
 def recorded(routes: Routes, audit: Audit) -> Routes:
@@ -129,23 +114,13 @@ def _recorded(route: Route, audit: Audit, action: str) -> Route:
     act: Handler = route.handler
 
     async def handler(request: Request) -> Answer | Stream:
-        who, target = request.caller.name, " ".join(request.path.values())
-        try:
-            answer = await act(request)
-        except FairlaneError as error:
-            detail = _told(request.caller, error.code)
-            await audit.note(who, action, target, outcome=REFUSED, detail=detail)
-            raise
-        said = answer.shape if isinstance(answer, Answer) else None
-        if not (isinstance(said, dict) and said.get("dryRun")):
-            detail = _told(request.caller, facts(said, _FACTS))
-            await audit.note(who, action, target, detail=detail)
-        return answer
+        target = " ".join(request.path.values())
+        return await trail.recorded(
+            audit, request.caller, action, target, lambda: act(request), document=_document
+        )
 
     return msgspec.structs.replace(route, handler=handler)
 
 
-def _told(caller: Caller, text: str | None) -> str | None:
-    """With the token that was used: names can be given again, ids cannot."""
-    words = [f"token {caller.token}" if caller.token else None, text]
-    return ", ".join(word for word in words if word) or None
+def _document(answer: Answer | Stream) -> Any:
+    return answer.shape if isinstance(answer, Answer) else None
