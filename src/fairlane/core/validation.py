@@ -63,7 +63,7 @@ def convert_query(values: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def convert_headers(values: Mapping[str, Any], kind: type[T], names: Mapping[str, str]) -> T:
-    """Check the values of headers; `names` are those of the headers, by field."""
+    """Check the values of headers; `names` are those of the headers, by the field's JSON name."""
     return _convert_text(values, kind, "the header {}", names)
 
 

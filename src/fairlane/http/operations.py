@@ -74,15 +74,13 @@ def _header_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values
     part = operation.part("header")
     if not operation.headers:
         return None
-    wanted = [
-        (one.encode_name, operation.headers[one.name].lower().encode())
-        for one in msgspec.structs.fields(part)
-    ]
+    names = {one.encode_name: operation.headers[one.name] for one in msgspec.structs.fields(part)}
+    wanted = [(name, header.lower().encode()) for name, header in names.items()]
 
     def read(request: Request) -> Values:
         found = {name: request.header(header) for name, header in wanted}
         given = {name: text for name, text in found.items() if text}
-        return _values(validation.convert_headers(given, part, operation.headers))
+        return _values(validation.convert_headers(given, part, names))
 
     return read
 

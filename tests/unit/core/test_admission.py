@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.core import admission
+from fairlane.core import admission, moments
 from fairlane.core.errors import InvalidRequest, QueueFull
 from fairlane.core.model import Task
 from fairlane.core.policy import LanePolicy, Policy, from_document
@@ -106,6 +106,13 @@ def test_a_run_of_cron_waits_as_long_as_it_takes() -> None:
     run = submission(id="cron_1")
     change = admission.admit(run, "cron", Policy(), seq=9, line=3, position=4, now=NOW)
     assert change.after.deadline_at is None
+
+
+def test_a_deadline_given_as_a_span_counts_from_now_and_stays_a_span() -> None:
+    task = _admitted(deadline_ms=5000)
+    assert (task.deadline_at, task.deadline_ms) == (NOW + 5000, 5000)
+    never = _admitted(deadline_ms=2**62)
+    assert never.deadline_at == moments.MAX
 
 
 def test_an_admitted_handler_has_no_deadline_and_three_attempts() -> None:

@@ -142,6 +142,13 @@ def test_a_query_may_say_numbers_and_flags_as_text() -> None:
         validation.convert_query({"flag": "maybe", "share": "0.5", "mode": "queue"}, Sample)
 
 
+def test_a_header_is_named_as_it_is_spelled() -> None:
+    names = {"agentId": "X-Agent-Id"}
+    assert validation.convert_headers({"agentId": "a"}, Sample, names).agent == "a"
+    with pytest.raises(InvalidRequest, match="the header X-Agent-Id has characters"):
+        validation.convert_headers({"agentId": "a b"}, Sample, names)
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 15) | st.floats(-2, 2) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
