@@ -148,8 +148,8 @@ class Freezer:
             while True:
                 caller, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._server)
                 self._ends += [caller, server]
+                server.connect(self._server)
                 for ends in ((caller, server, TO_SERVER), (server, caller, TO_CLIENT)):
                     thread = threading.Thread(target=self._pass, args=ends)
                     self._threads.append(thread)
