@@ -21,7 +21,7 @@ BED: Final = Bed()
 plant = BED.plant
 
 
-@plant("fencing")
+@plant("fencing", "result")
 def any_token_is_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases, "_stale", lambda task, _: not task.leased)
 
@@ -41,7 +41,7 @@ def a_result_cannot_be_reported_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leases, "_loses_nothing", lambda _result, _kept: False)
 
 
-@plant("deadline")
+@plant("deadline", seed=15)
 def a_task_is_started_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
     real = leases.start
 
@@ -212,7 +212,7 @@ def what_is_done_stays_due(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ticks, "tick", tick)
 
 
-@plant("time")
+@plant("time", seed=17)
 def after_an_outage_no_lease_ever_runs_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine_module, "GRACE_SECONDS", 1e6)
 

@@ -55,7 +55,7 @@ def the_first_parent_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dependencies, "met", met)
 
 
-@plant("edges", "stranded", "family")
+@plant("edges", "stranded", "family", "orphan")
 def what_is_left_to_settle_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     def keep(tx: Transaction) -> None:
         tx.settling = {}
@@ -340,7 +340,7 @@ def the_most_important_makes_room(patch: pytest.MonkeyPatch) -> None:
 # --- events and output ------------------------------------------------------------------------
 
 
-@plant("history", "events")
+@plant("history", "events", "revival")
 def an_event_outlives_its_transaction(patch: pytest.MonkeyPatch) -> None:
     """What a try that was rolled back had written is written with the next one."""
     real, begin, remember = Transaction._record, Engine._begin, Engine._remember
