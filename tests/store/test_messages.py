@@ -8,7 +8,12 @@ import pytest
 
 from fairlane.core.model import Task
 from fairlane.engine.commands import IdempotencyKey, Submit
-from fairlane.engine.verbs.sessions import TEXT_CHARACTERS_MAX
+from fairlane.engine.verbs.sessions import (
+    MERGED_CHARACTERS_MAX,
+    MERGED_KEYS_MAX,
+    REQUESTS_AT_A_TIME,
+    TEXT_CHARACTERS_MAX,
+)
 from tests.store.chat import WINDOW_MAX_MS, WINDOW_MS, Chat
 
 if TYPE_CHECKING:
@@ -128,6 +133,38 @@ def test_a_text_that_has_grown_too_long_begins_another_task_and_the_order_stays(
     assert chat.say("c", "z" * 20).id == "c"  # it would fit the first, but came after the second
     scheduler.pass_time(WINDOW_MS)
     assert scheduler.run_to_end() == ["a", "b", "c"]
+
+
+def test_a_request_that_would_grow_too_large_begins_another_task(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    half = {"x": "y" * (MERGED_CHARACTERS_MAX // 2)}
+    chat.say("a", metadata={"one": half})
+    assert chat.say("b", metadata={"two": half}).id == "b"
+    assert chat.say("c").id == "b"
+    scheduler.pass_time(WINDOW_MS)
+    assert scheduler.run_to_end() == ["a", "b"]
+
+
+def test_a_request_that_would_get_too_many_keys_begins_another_task(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.say("a", metadata={f"a{number}": 1 for number in range(MERGED_KEYS_MAX)})
+    assert chat.say("b", metadata={"b": 1}).id == "b"
+    scheduler.pass_time(WINDOW_MS)
+    assert scheduler.run_to_end() == ["a", "b"]
+
+
+def test_the_message_to_collect_is_found_behind_many_plain_tasks(
+    scheduler: Scheduler, chat: Chat
+) -> None:
+    chat.tune(mode="collect", cap=100)
+    chat.say("running", debounce_ms=0)
+    scheduler.lease()
+    chat.say("first", debounce_ms=0)
+    for number in range(2 * REQUESTS_AT_A_TIME + 1):
+        scheduler.submit(f"plain-{number}", session=chat.key)
+    assert chat.say("later", debounce_ms=0).id == "first"
 
 
 def test_a_message_that_waits_for_nothing_takes_the_window_with_it(

@@ -155,6 +155,7 @@ INTENDED = {
     "task_place": {"task_pkey"},
     "task_preemptible": {"task_preempt"},
     "inputs_find": {"dependency_pkey", "task_id_key", "result_pkey"},
+    "results_find": {"result_pkey"},
     "session_find": {"session_pkey"},
     "session_next": {"task_session"},
     "session_ready": {"task_session"},

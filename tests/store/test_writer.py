@@ -19,6 +19,7 @@ from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time
 from tests.store.faults import BEGIN, COMMIT, COMMITTED, WatchedConnection, WatchedStore
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler, lease_request, submission
+from tests.store.stores import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -578,3 +579,12 @@ async def test_nothing_is_taken_in_after_the_end(desk: Desk) -> None:
         await desk.submit("second")
     with pytest.raises(StoreUnavailable):
         desk.writer.ask_and_wait(Lease("w", None, frozenset(), 1, 1000))
+
+
+async def test_a_defect_in_leasing_refuses_no_other_request(desk: Desk) -> None:
+    execute(desk.store, f"UPDATE scheduler SET last_token = {2**63 - 1}")  # no token is left
+    lease = await desk.lease()
+    assert [task.state for task in await desk.submit("a")] == ["queued"]
+    assert [task.state for task in await desk.submit("b")] == ["queued"]
+    assert not lease.done()
+    lease.cancel()

@@ -59,6 +59,10 @@ class Line(Tally):
     id: int = 0
 
 
+# An imported entry may say that it waits since the year 1. A store keeps 64 bits.
+WAITED_MS_MAX: Final = 2**62
+
+
 def apply(lane: Tally, line: Tally, change: Change) -> None:
     """Move what `change` moves, in both at once: nothing is asked of a task more often here than
     how it counts.
@@ -73,8 +77,8 @@ def apply(lane: Tally, line: Tally, change: Change) -> None:
     elif verb == lifecycle.LEASE:
         lane.dispatched += 1
         line.dispatched += 1
-        lane.waited_ms += change.waited_ms
-        line.waited_ms += change.waited_ms
+        lane.waited_ms = min(lane.waited_ms + change.waited_ms, WAITED_MS_MAX)
+        line.waited_ms = min(line.waited_ms + change.waited_ms, WAITED_MS_MAX)
     elif verb == lifecycle.COMPLETE:
         lane.completed += 1
         line.completed += 1

@@ -263,13 +263,14 @@ class Writer:
             pauses.append(POLL_SECONDS)
         return min(pauses) if pauses else None
 
-    def _write(self, batch: list[Ticket]) -> None:
+    def _write(self, batch: list[Ticket], *, leasing: bool = True) -> None:
+        """Apply a batch, and grant leases to those who wait for them if `leasing`."""
         if not batch and not self._has_reason():
             return
         with self._wake:
             self._nudged = False
             self._waiting = [t for t in self._waiting if not t.future.done()]
-            waiting = list(self._waiting)
+            waiting = list(self._waiting) if leasing else []
         self.busy_since = self.engine.clock.monotonic()
         try:
             outcome = self.engine.apply(
@@ -285,7 +286,7 @@ class Writer:
         except Exception as error:
             self.trouble = "something went wrong there; see the log"
             log.exception("a batch of %d could not be applied", len(batch))
-            self._write_one_by_one(batch, error)
+            self._write_one_by_one(batch, error, leased=bool(waiting))
         else:
             self.trouble = None
             self._worked_at = self.engine.clock.monotonic()
@@ -303,15 +304,17 @@ class Writer:
         asked = self._nudged or is_due or shared
         return asked or self.engine.clock_was_set() or self.engine.others_wrote()
 
-    def _write_one_by_one(self, batch: list[Ticket], error: Exception) -> None:
-        """One bad request must not spoil the others of its batch."""
+    def _write_one_by_one(self, batch: list[Ticket], error: Exception, *, leased: bool) -> None:
+        """One bad request must not spoil the others of its batch, nor a bad lease any request."""
         if not batch:  # a defect in what time does: do not repeat it without a pause
             self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
-        if len(batch) <= 1:
+        elif len(batch) > 1:
+            for ticket in batch:
+                self._write([ticket])
+        elif leased:
+            self._write(batch, leasing=False)
+        else:
             _answer((ticket, error) for ticket in batch)
-            return
-        for ticket in batch:
-            self._write([ticket])
 
     def _share(self, batch: list[Ticket], waiting: list[Ticket], outcome: Outcome) -> None:
         answers = list(zip(batch, outcome.answers, strict=True))

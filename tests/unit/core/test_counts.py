@@ -143,6 +143,13 @@ def test_the_time_that_a_task_waited_is_summed_when_it_is_leased() -> None:
     assert _moved(change)["waited_ms"] == 250
 
 
+def test_the_sum_of_waits_stops_before_a_store_could_not_keep_it() -> None:
+    tally, line = Tally(waited_ms=2**63 - 1), Tally()
+    change = Change(rows.queued(), rows.assigned(), "lease", waited_ms=250)
+    counts.apply(tally, line, change)
+    assert (tally.waited_ms, line.waited_ms) == (counts.WAITED_MS_MAX, 250)
+
+
 def test_a_line_counts_as_its_lane_does() -> None:
     line = Line(lane="main", agent="ada", route="handler/count")
     counts.apply(Tally(), line, Change(None, rows.queued(), "submit"))

@@ -236,12 +236,24 @@ def _orphaned(task: Task) -> bool:
 
 
 def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
-    """Ids, states and results of the parents of each task. Of what is too much, the results go."""
+    """Ids, states and results of the parents of each task. Of what is too much, the results go.
+
+    Sizes are looked at first, so that no result is read that would only be dropped.
+    """
     rows = [(task.seq,) for task in tasks if task.unmet is not None]
-    found: dict[int, list[tuple[str, str, str | None]]] = {}
+    parents = tx.connection.run_rows("inputs_find", rows) if rows else []
     sizes: dict[int, int] = {}
-    for child, id_, state, result in tx.connection.run_rows("inputs_find", rows) if rows else ():
-        sizes[child] = sizes.get(child, 0) + len(result or "")
-        kept = result if sizes[child] <= INPUT_CHARACTERS_MAX else None
+    wanted: set[int] = set()
+    fitting: set[tuple[int, int]] = set()
+    for child, parent, _, _, size in parents:
+        sizes[child] = sizes.get(child, 0) + (size or 0)
+        if size is not None and sizes[child] <= INPUT_CHARACTERS_MAX:
+            wanted.add(parent)
+            fitting.add((child, parent))
+    chosen = [(seq,) for seq in sorted(wanted)]
+    results: dict[int, str] = dict(tx.connection.run_rows("results_find", chosen))
+    found: dict[int, list[tuple[str, str, str | None]]] = {}
+    for child, parent, id_, state, _ in parents:
+        kept = results[parent] if (child, parent) in fitting else None
         found.setdefault(child, []).append((id_, state, kept))
-    return {child: tuple(parents) for child, parents in found.items()}
+    return {child: tuple(some) for child, some in found.items()}

@@ -23,6 +23,9 @@ from fairlane.engine.verbs import ownership
 from fairlane.store.transaction import Transaction
 
 TEXT_CHARACTERS_MAX: Final = 100_000
+MERGED_CHARACTERS_MAX: Final = 1_048_576  # as one request may have
+MERGED_KEYS_MAX: Final = 1000
+REQUESTS_AT_A_TIME: Final = 8
 TOKENS_MAX: Final = 2**53
 
 
@@ -174,17 +177,33 @@ def _that_may_grow(
     lane = tx.policy.lane_name(submission.lane, submission.kind)
     kind = (lane, submission.agent, submission.route, submission.callback_url)
     waiting = tx.tasks(name, session=submission.session)
-    tasks = [task for task in waiting if task.priority == submission.priority]
-    bodies = tx.requests(task.seq for task in tasks) if tasks else {}
-    for task in reversed(tasks):
-        body = _decoded(bodies[task.seq])
+    newest_first = [task for task in waiting if task.priority == submission.priority][::-1]
+    for task, raw in _with_requests(tx, newest_first):
+        body = _decoded(raw)
         if body.sender == message.sender or (collects and body.sender is not None):
             size = len(_text(body)) + 1 + len(message.text)
             alike = (task.lane, task.agent, task.route, task.callback_url) == kind
             fits = alike and not body.no_merge and size <= TEXT_CHARACTERS_MAX
-            fits = fits and not _moves_secret(body, submission)
-            return (task, bodies[task.seq]) if fits else None
+            fits = fits and not _moves_secret(body, submission) and _stays_small(raw, submission)
+            return (task, raw) if fits else None
     return None
+
+
+def _with_requests(tx: Transaction, tasks: Sequence[Task]) -> Iterator[tuple[Task, str]]:
+    """Yield tasks with their requests, which are read a few at a time: mostly the first counts."""
+    for start in range(0, len(tasks), REQUESTS_AT_A_TIME):
+        part = tasks[start : start + REQUESTS_AT_A_TIME]
+        bodies = tx.requests(task.seq for task in part)
+        yield from ((task, bodies[task.seq]) for task in part)
+
+
+def _stays_small(body: str, later: Submission) -> bool:
+    """Whether the merged request is still within the limits of a single one."""
+    if len(body) + len(later.body) > MERGED_CHARACTERS_MAX:
+        return False
+    merged: dict[str, Any] = msgspec.json.decode(joined(body, later))
+    objects = (merged.get(field) for field in _SAID_BESIDES)
+    return all(len(one) <= MERGED_KEYS_MAX for one in objects if isinstance(one, dict))
 
 
 _body = msgspec.json.Decoder(_Body)

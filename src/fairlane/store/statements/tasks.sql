@@ -114,6 +114,10 @@ UPDATE task SET line = rows.line, rank = rows.rank FROM rows WHERE task.seq = ro
 -- rows: seq int
 SELECT request.seq, request.body FROM rows JOIN request ON request.seq = rows.seq
 
+-- name: results_find
+-- rows: seq int
+SELECT result.seq, result.result FROM rows JOIN result ON result.seq = rows.seq
+
 -- name: result_find
 -- rows: seq int
 SELECT result.result FROM rows JOIN result ON result.seq = rows.seq
@@ -282,7 +286,7 @@ ORDER BY priority DESC, seq DESC
 
 -- name: inputs_find
 -- rows: child int
-SELECT d.child, parent.id, parent.state, result.result FROM rows
+SELECT d.child, parent.seq, parent.id, parent.state, length(result.result) FROM rows
 JOIN dependency AS d ON d.child = rows.child
 JOIN task AS parent ON parent.id = d.parent
 LEFT JOIN result ON result.seq = parent.seq
