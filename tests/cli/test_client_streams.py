@@ -232,7 +232,7 @@ def test_a_batch_is_looked_at_and_cancelled(server: Server, agent: str) -> None:
         assert [one["batchId"] for one in client.batches(agent=agent, limit=1)["batches"]] == [
             batch_id
         ]
-        assert client.cancel_batch(batch_id) == {
+        assert client.cancel_batch(batch_id).to_dict() == {
             "batchId": batch_id,
             "cancelled": 2,
             "state": "cancelled",

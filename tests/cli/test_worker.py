@@ -68,7 +68,7 @@ def running(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_worker_runs_tasks_until_a_signal_and_finishes_what_it_has_begun(
     server: Server, tmp_path: Path, handler: str
 ) -> None:
-    (tmp_path / "schema/jobs.py").write_text(MODULE.replace("HANDLER", handler), "utf-8")
+    (tmp_path / "jobs.py").write_text(MODULE.replace("HANDLER", handler), "utf-8")
     flags = ["--url", server.url, "--lanes", "main,team", "--lanes", "cron", "--name", "w-of-cli"]
     with Client(server.url) as client, running(tmp_path, *flags, "--concurrency", "2") as process:
         first = client.submit(handler=handler, params={"seconds": 0})["taskId"]
@@ -89,7 +89,7 @@ def test_what_runs_too_long_is_given_back_by_a_drain_without_patience(
 ) -> None:
     text = MODULE.replace("HANDLER", handler).replace("time.sleep", "await asyncio.sleep")
     text = "import asyncio\n" + text.replace("def slow", "async def slow")
-    (tmp_path / "schema/jobs.py").write_text(text, "utf-8")
+    (tmp_path / "jobs.py").write_text(text, "utf-8")
     flags = ["--url", server.url, "--lanes", "main", "--drain-seconds", "0"]
     with Client(server.url) as client, running(tmp_path, *flags) as process:
         task = client.submit(handler=handler, params={"seconds": 600})["taskId"]
@@ -123,7 +123,7 @@ def _until_running(client: Client, task_id: str) -> None:
 def test_what_is_wrong_with_the_module_is_told_in_one_line(
     tmp_path: Path, name: str, said: str
 ) -> None:
-    (tmp_path / "schema/jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
+    (tmp_path / "jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
     (tmp_path / "broken.py").write_text("1 / 0\n", "utf-8")
     (tmp_path / "lacking.py").write_text("import not_installed_anywhere\n", "utf-8")
     (tmp_path / "empty.py").write_text("import fairlane\nworker = fairlane.Worker()\n", "utf-8")
@@ -146,7 +146,7 @@ def test_what_is_wrong_with_the_module_is_told_in_one_line(
 
 
 def test_a_lane_that_does_not_exist_is_told(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "schema/jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
+    (tmp_path / "jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
     with running(tmp_path, "--url", server.url, "--lanes", "mian") as process:
         assert process.wait(WAIT_SECONDS) == 2
         assert process.stderr is not None

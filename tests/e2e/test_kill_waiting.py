@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 from fairlane.core.leases import WORKER_GONE
+from fairlane.core.model import Task
 from fairlane.store.opening import open_store
 from tests.e2e import checks
 from tests.e2e.processes import until
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.slow
 Scene = Callable[[World, float], AsyncGenerator[None, None]]
 
 THE_END = "the end"
-BEGUN_AGAIN_SECONDS_MAX = 20.0  # what a node ran that is gone, at the next: a lease lasts for 15
+BEGUN_AGAIN_SECONDS_MAX = 20.0  # what a node ran that is gone, at the next: a lease lasts for 12
 LATE_MS_MAX = 3000  # how long after its moment, or after the server is ready, work may begin
 
 
@@ -312,7 +313,9 @@ async def _stopping(store: str) -> None:
     connection = open_store(store).reader()
     try:
         await until(
-            lambda: any(row[-1] == 1 for row in connection.run("task_preemptible", lane=ONE)),
+            lambda: any(
+                Task(*row).preempt == 1 for row in connection.run("task_preemptible", lane=ONE)
+            ),
             WAIT_SECONDS,
             lambda: "nobody makes room",
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.e2e.processes import Program, Programs
     from tests.fakes.chat_agent import Entry
 
-LEASE_SECONDS = 15.0
+LEASE_SECONDS = 12.0
 TAKEN_BACK_SECONDS = LEASE_SECONDS + WAIT_SECONDS  # what a dead node held is another's by then
 AT_ONCE = {"maxRetries": 3, "backoffMs": 0}
 NEVER = {"maxRetries": 0}

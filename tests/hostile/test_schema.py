@@ -91,6 +91,8 @@ def schema_of(described: dict[str, Any], url: str) -> Any:
         del described["paths"][path][method.lower()]
     schema = schemathesis.openapi.from_dict(described)
     schema.config.update(base_url=url)
+    # The document says itself where a response names something: nothing has to be guessed.
+    schema.config.phases.stateful.inference.algorithms = []
     return schema
 
 

@@ -172,7 +172,7 @@ async def test_callers_are_answered_while_the_write_thread_hangs(store: Store) -
 async def test_reads_are_answered_while_the_database_hangs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlane.engine.views.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("fairlane.engine.reads.views.ANSWER_SECONDS", 0.05)
     views, gate = Views(store), Gate(BEGIN)
     gate.shut()
     nobody: Any = None

@@ -158,7 +158,7 @@ def test_a_guarded_write_that_misses_its_row_is_an_error(store: Store) -> None:
     writer = store.writer()
     writer.begin()
     guards = (task.seq, "running", 5)
-    columns = ("done", None, 1, None, None, 0, None, 1, 5, None, None, None, None)
+    columns = ("done", None, 1, None, None, 0, None, 1, 5, None, None, None, None, None)
     row = (*guards, *columns)
 
     def change() -> None:

@@ -264,7 +264,7 @@ def document(routes: Routes) -> Schema:
     paths: dict[str, Any] = {}
     for name, (path, method, route) in found.items():
         described = _operation(name, path, route, references)
-        links = _links(name, found)
+        links = _links(name, routes)
         if links:
             described["responses"][str(OPERATIONS[name].status)]["links"] = links
         paths.setdefault(path, {})[method.lower()] = described
@@ -395,13 +395,15 @@ def _with_limits(shape: Schema) -> Schema:
     )
 
 
-def _links(name: str, found: Mapping[str, tuple[str, str, Route]]) -> Schema:
+def _links(name: str, routes: Routes) -> Schema:
+    """Return the operations that take what a response names as their `{id}`."""
     pointer, prefix = _MADE.get(name, ("", ""))
-    return {
-        _operation_id(other): {
-            "operationId": _operation_id(other),
-            "parameters": {"id": f"$response.body#{pointer}"},
-        }
-        for other, (path, _, _) in found.items()
+    ids = [
+        _operation_id(f"{method} {path}") if route.operation is None else route.operation.name
+        for path, methods in routes.items()
         if pointer and path.startswith(prefix)
+        for method, route in methods.items()
+    ]
+    return {
+        id_: {"operationId": id_, "parameters": {"id": f"$response.body#{pointer}"}} for id_ in ids
     }

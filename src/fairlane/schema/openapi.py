@@ -82,12 +82,15 @@ def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -
         part = operation.part(place)
         properties = components[part.__name__]["properties"] if part.__struct_fields__ else {}
         for name, schema in properties.items():
-            yield {
+            described = {
                 "name": headers.get(name, name),
                 "in": place,
                 "required": place == "path" or name in components[part.__name__]["required"],
                 **_documented(schema),
             }
+            if place == "path":  # an empty one would be another path
+                described["schema"].setdefault("minLength", 1)
+            yield described
 
 
 def _documented(schema: Schema) -> Schema:
