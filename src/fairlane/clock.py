@@ -2,7 +2,7 @@
 
 `Clock.now` is wall time in milliseconds since the epoch and is what gets stored; `monotonic` is
 for waiting and never goes back. `reading_of` reads both at once: the distance between them tells
-whether somebody has set the wall clock. `ManualClock` is for tests: it stands still until it is
+whether the wall clock was set. `ManualClock` is for tests: it stands still until it is
 moved.
 """
 
@@ -41,7 +41,7 @@ class Clock(Protocol):
 class ClockReading(NamedTuple):
     """Wall time, and by how many milliseconds it is ahead of the monotonic clock.
 
-    `ahead` stays the same until somebody sets the wall clock or the machine is suspended. It is
+    `ahead` stays the same until the wall clock is set or the machine is suspended. It is
     None when the process was held up between the two looks, so that nothing can be told.
     """
 
@@ -67,7 +67,7 @@ class SystemClock:
     def boot(self) -> str:
         try:
             return _BOOT_FILE.read_text("ascii").strip()
-        except OSError:  # nobody knows when the machine started: only this process can compare
+        except OSError:  # the boot is unknown: only this process can compare
             return uuid.uuid4().hex
 
     def now(self) -> int:

@@ -40,7 +40,7 @@ def backend(
 
 
 def names_side(args: argparse.Namespace) -> bool:
-    """Whether the command or `FAIRLANE_URL` says whom to ask, so that nobody else may answer."""
+    """Return whether the command or `FAIRLANE_URL` names the server or store to use."""
     return bool(args.store or args.url or config.variable("FAIRLANE_URL"))
 
 

@@ -140,7 +140,7 @@ def usable_store(
     """
     tell = tell or _quiet
     if empty and (_lacks_file(url) or _is_empty_file(url)):
-        config.load({"store": url})  # what is wrong with the settings is told in any case
+        config.load({"store": url})  # report invalid settings in any case
         return _empty_store(url, tell)
     store = existing_store(url, create=create)
     version, newest = _version(store), newest_schema()

@@ -1,6 +1,6 @@
 """What the commands of `fairlane sched` and `fairlane queue` do.
 
-They work without a server and without a store that somebody has set up: what looks finds an empty
+They work without a server and without a store that was set up before: what looks finds an empty
 queue, what puts something in makes the store. What names a lease or an entry makes nothing, because
 in a new store it could not be there.
 """
@@ -65,7 +65,7 @@ def lease(args: argparse.Namespace) -> int:
         try:
             out.leased(answer)
             sys.stdout.flush()
-        except BaseException:  # nobody has read them
+        except BaseException:  # the caller has not received them
             _give_back(side.client, answer["leases"])
             raise
     return exits.OK

@@ -65,7 +65,7 @@ SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 STATUSES: Final = (QUEUED, RUNNING, OK, ERROR, CANCELLED, SKIPPED, MISSED)
 
-# In place of a definition that the store has and nobody can read.
+# In place of a stored definition that cannot be read.
 DAMAGED: Final = "its definition in the store is damaged: delete it and create it again"
 
 BY_CALLER: Final = "by caller"

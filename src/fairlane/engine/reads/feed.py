@@ -57,7 +57,7 @@ class _Read:
             return
         try:
             self.future.set_result(view(*arguments))
-        except BaseException as error:  # noqa: BLE001 - told to everybody who waits for it
+        except BaseException as error:  # noqa: BLE001 - passed on to every waiting caller
             self.future.set_exception(error)
 
 
@@ -108,7 +108,7 @@ class Feed:
         self._closed = False
 
     async def read(self, view: Callable[..., T], *arguments: Any, late: bool = False) -> T:
-        """Return what `view` returns. A stream that is `late` goes after those that are not.
+        """Return what `view` returns. Streams that are `late` wait for the others.
 
         The arguments have to be hashable: equal reads that wait are done once.
         """
