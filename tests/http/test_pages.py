@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import Client
-from fairlane.engine.reads.pages import PAGE_BYTES_MAX
+from fairlane.store.pages import PAGE_BYTES_MAX
 from tests.http.server import COMMAND
 
 if TYPE_CHECKING:

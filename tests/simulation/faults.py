@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.store.base import Connection, ConnectionLost, Page, Row, Store
+from fairlane.store.base import Connection, ConnectionLost, Row, RowPage, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ class FaultyConnection:
         self._reach(LOOK_UP if name == "writer_commit" else STATEMENT)
         return self._real.run(name, **values)
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
         self._reach(STATEMENT)
         return self._real.run_page(name, limit, bytes_max, **values)
 

@@ -9,7 +9,7 @@ import msgspec
 from fairlane.core import cron, schedule_times
 from fairlane.engine.engine import Engine
 from fairlane.engine.verbs import cron as engine_cron
-from fairlane.store import cron as store_cron
+from fairlane.store.tables import cron as store_cron
 from tests.simulation.planting import Bed, always
 
 if TYPE_CHECKING:

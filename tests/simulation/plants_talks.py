@@ -16,6 +16,8 @@ from fairlane.engine.commands import StopSession
 from fairlane.engine.verbs import sessions as talking
 from fairlane.engine.verbs import tasks as verbs
 from fairlane.engine.verbs import ticks
+from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always
 
@@ -186,13 +188,12 @@ def a_window_is_not_begun_anew(patch: pytest.MonkeyPatch) -> None:
 
 @plant("time")
 def a_window_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.tasks
+    real = task_table.due
 
-    def tasks(tx: Transaction, name: str, **values: object) -> list[Task]:
-        found = real(tx, name, **values)
-        return [t for t in found if name != "task_due" or t.gate != "debounce"]
+    def due(*args: Any, **values: Any) -> list[Task]:
+        return [task for task in real(*args, **values) if task.gate != "debounce"]
 
-    patch.setattr(Transaction, "tasks", tasks)
+    patch.setattr(task_table, "due", due)
 
 
 # --- who has to go ----------------------------------------------------------------------------
@@ -221,7 +222,7 @@ def the_newest_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def cancel(tx: Transaction, tasks: Any, error: str, now: int) -> list[str]:
         tasks = list(tasks)
         if error == sessions.DROPPED and tasks:
-            tasks = tx.tasks("session_open", session=tasks[0].session)[-len(tasks) :]
+            tasks = tx.tasks(session_table.waiting_tasks, session=tasks[0].session)[-len(tasks) :]
         return real(tx, tasks, error, now)
 
     patch.setattr(talking, "_cancel", cancel)
@@ -245,7 +246,7 @@ def a_refused_message_has_its_way(patch: pytest.MonkeyPatch) -> None:
 @plant("stop", "interrupt")
 def a_stopall_leaves_what_waits(patch: pytest.MonkeyPatch) -> None:
     def queued(tx: Transaction, key: str) -> list[Task]:
-        return tx.tasks("session_held", session=key)
+        return tx.tasks(session_table.turn_tasks, session=key)
 
     patch.setattr(talking, "_queued", queued)
 

@@ -17,6 +17,8 @@ from fairlane.engine.verbs import dependencies as settling
 from fairlane.engine.verbs import leasing, policies, ticks
 from fairlane.engine.verbs import tasks as verbs
 from fairlane.store.sqlite import SqliteConnection
+from fairlane.store.tables import dependencies as dependency_table
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always
 
@@ -66,7 +68,7 @@ def what_is_left_to_settle_is_not_kept(patch: pytest.MonkeyPatch) -> None:
 @plant("edges", "stranded", "family", "time")
 def what_is_left_to_settle_is_not_taken_up(patch: pytest.MonkeyPatch) -> None:
     def load(tx: Transaction) -> None:
-        tx.connection.run("unsettled_forget")
+        dependency_table.take_unsettled(tx.connection)
         tx.unsettled = 0
 
     patch.setattr(settling, "_load", load)
@@ -328,13 +330,8 @@ def one_too_many_makes_room(patch: pytest.MonkeyPatch) -> None:
 
 @plant("preemption", seed=12)
 def the_most_important_makes_room(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.tasks
-
-    def tasks(tx: Transaction, name: str, **values: object) -> list[Task]:
-        found = real(tx, name, **values)
-        return found[::-1] if name == "task_preemptible" else found
-
-    patch.setattr(Transaction, "tasks", tasks)
+    real = task_table.preemptible
+    patch.setattr(task_table, "preemptible", lambda *args, **values: real(*args, **values)[::-1])
 
 
 # --- events and output ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fairlane.engine.commands import (
     UpdateJob,
 )
 from fairlane.schema.wire import moment
-from fairlane.store.cron import job_from_row, run_from_row
+from fairlane.store.tables.cron import job_from_row, run_from_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable

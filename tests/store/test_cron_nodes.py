@@ -12,7 +12,7 @@ from fairlane.clock import ManualClock
 from fairlane.core.cron import Schedule
 from fairlane.engine.commands import CreateJobs
 from fairlane.engine.verbs import cron
-from fairlane.store.cron import save_jobs
+from fairlane.store.tables.cron import save_jobs
 from tests.store.crontab import HOUR, MINUTE, Crontab, document
 from tests.store.faults import CONNECT, MOMENTS, BreakOnce, WatchedConnection, WatchedStore
 from tests.store.invariants import assert_sound

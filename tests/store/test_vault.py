@@ -30,8 +30,8 @@ from fairlane.engine.commands import (
 )
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import EventFilter, Views
-from fairlane.engine.verbs.key_rotation import SEALED_LIKE
 from fairlane.store.opening import open_store
+from fairlane.store.tables.secrets import SEALED_LIKE
 from fairlane.store.vault import Vault, new_key, read_keys
 from tests.store.scheduler import Scheduler, lease_request, submission
 from tests.store.stores import SQLITE

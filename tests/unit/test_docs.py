@@ -11,10 +11,10 @@ from fairlane.cli import parser
 from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
 from fairlane.embedded.app import Fairlane
-from fairlane.engine.verbs import ticks
 from fairlane.http.app import HttpApp
 from fairlane.http.messages import STATUS
 from fairlane.store import queries
+from fairlane.store.tables import tasks
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
 
 def test_every_statement_is_used() -> None:
     source = "".join(file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
-    deleted_in_a_loop = {f"{name}_delete" for name in ticks.TABLES}
+    deleted_in_a_loop = {f"{name}_delete" for name in tasks.DELETED_WITH_TASK}
     unused = {
         name
         for dialect in (queries.SQLITE, queries.POSTGRES)

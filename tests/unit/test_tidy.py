@@ -28,6 +28,8 @@ CLOCK_READERS = {
     "datetime.date.today",
 }
 ENVIRONMENT_READERS = {"os.environ", "os.environb", "os.getenv"}
+STATEMENT_RUNNERS = {"run_rows", "run_page", "change_rows"}
+ROW_TYPES = {"fairlane.store.base.Row", "fairlane.store.base.RowPage"}
 EXCUSE = re.compile(r"#\s*(?:noqa|type:\s*ignore|pragma:)(?::?\s*[A-Z]+\d+,?|\[[^]]*\]|\s*no \w+)*")
 MACHINE = re.compile(
     r"(?:(?<![\w.~})/-])|file://)/(?:home|opt|root|work|Users)/[\w.]"  # somebody's folders
@@ -70,6 +72,29 @@ def only_the_clock_reads_time(path: PurePath, text: str) -> Iterator[str]:
 def only_config_reads_the_environment(path: PurePath, text: str) -> Iterator[str]:
     if path.name != "config.py":
         yield from _uses(text, ENVIRONMENT_READERS, "belongs in config.py")
+
+
+def only_the_store_runs_statements(path: PurePath, text: str) -> Iterator[str]:
+    """A statement is named, and its rows are taken apart, in `store/` and nowhere else."""
+    if path.parts[:3] == ("src", "fairlane", "store"):
+        return
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _runs_a_statement(node):
+            yield f"{node.lineno}: runs a statement, which belongs in store/tables"
+    for name in ROW_TYPES.intersection(full for _, full in _imported(tree)):
+        yield f"takes rows apart ({name}), which belongs in store/tables"
+
+
+def _runs_a_statement(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr in STATEMENT_RUNNERS:
+        return True
+    first = call.args[0] if call.args else None
+    names_one = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    owner = _dotted(call.func.value).rpartition(".")[2]
+    return call.func.attr == "run" and (names_one or owner == "connection")
 
 
 def excuses_have_a_reason(path: PurePath, text: str) -> Iterator[str]:
@@ -195,6 +220,24 @@ RULES = [
             "import os\nos.getenv('A')",
         ),
         ("import os\nos.getpid()", "environ = scope['environ']"),
+    ),
+    Rule(
+        only_the_store_runs_statements,
+        CODE,
+        (
+            "def f(tx):\n    return tx.connection.run('lane_all')",
+            "def f(tx, name):\n    return tx.connection.run(name, limit=1)",
+            "def f(reader):\n    return reader.run('lane_all')",
+            "def f(c):\n    c.run_rows(f'{x}_delete', [])",
+            "def f(c):\n    c.change_rows('task_update', [])",
+            "def f(c):\n    return c.run_page('task_list', 1, 2)",
+            "from fairlane.store.base import Connection, Row",
+        ),
+        (
+            "import asyncio\nasyncio.run(main())",
+            "def f(worker):\n    return worker.run()",
+            "from fairlane.store.base import Connection\nlanes(connection)",
+        ),
     ),
     Rule(
         excuses_have_a_reason,

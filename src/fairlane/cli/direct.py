@@ -33,6 +33,7 @@ from fairlane.http.app import HttpApp
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
+from fairlane.store.tables import policy as policy_table
 
 T = TypeVar("T")
 
@@ -113,10 +114,10 @@ def _policy(store: Store, node: Node) -> Policy:
     """The policy in force; a node that has not written yet does not know it."""
     connection = store.reader()
     try:
-        rows = connection.run("policy_newest")
+        newest = policy_table.newest(connection)
     finally:
         connection.close()
-    return kept_policy(*rows[0]) if rows else node.policy
+    return node.policy if newest is None else kept_policy(*newest)
 
 
 def _check_callback(url: str) -> None:

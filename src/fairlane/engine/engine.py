@@ -41,6 +41,9 @@ from fairlane.engine.verbs import (
 )
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.counters import Kept
+from fairlane.store.tables import policy as policy_table
+from fairlane.store.tables import scheduler
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
@@ -280,7 +283,7 @@ class Engine:
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
         if self.store.shared or self._others_wrote:  # somebody else may have stopped what runs here
-            return [(row[0], row[1]) for row in tx.connection.run("task_stopped", worker=self.name)]
+            return task_table.leases_to_stop(tx.connection, self.name)
         return [(task.seq, task.token) for task in tx.stopped if task.worker == self.name]
 
     def _concerns_others(self, tx: Transaction) -> bool:
@@ -306,39 +309,26 @@ class Engine:
         tx.note_due(self._prune_at)
 
     def _begin(self, connection: Connection) -> Transaction:
-        (
-            last_seq,
-            last_token,
-            version,
-            last_line,
-            last_event,
-            open_edges,
-            unsettled,
-            moment,
-        ) = connection.begin()
+        row = connection.begin()
         if self._outages.seconds(WRITES) >= OUTAGE_SECONDS:
             self._judge_at = self.clock.monotonic() + GRACE_SECONDS
-        if version != self._policy_version:
+        if row.policy_version != self._policy_version:
             self._load_policy(connection)
         if self.others_wrote() or not self._kept.alone:
             self._kept.clear()
-        own = moment is None or self.clock.judges
-        self._reading = reading_of(self.clock) if own else ClockReading(moment, None)
+        if row.moment is None or self.clock.judges:
+            self._reading = reading_of(self.clock)
+        else:
+            self._reading = ClockReading(row.moment, None)
         self._judged = (self._reading.now, self.clock.monotonic())
         return Transaction(
             connection,
             now=self._reading.now,
-            last_seq=last_seq,
-            last_token=last_token,
-            last_line=last_line,
-            last_event=last_event,
-            open_edges=open_edges,
-            unsettled=unsettled,
-            policy_version=version,
+            row=row,
             policy=self.policy,
             vault=self.store.vault,
             kept=self._kept,
-            token_base=leases.token_base(last_token, self._reading.now, self._draw()),
+            token_base=leases.token_base(row.last_token, self._reading.now, self._draw()),
         )
 
     def _draw(self) -> int:
@@ -348,8 +338,9 @@ class Engine:
         return zlib.crc32(f"{self.name} {self._commit_id}".encode())
 
     def _load_policy(self, connection: Connection) -> None:
-        version, document = connection.run("policy_newest")[0]
-        self.policy, self._policy_version = kept_policy(version, document), version
+        newest = policy_table.newest(connection)
+        assert newest is not None, "the scheduler's row names a version of the policy"
+        self.policy, self._policy_version = kept_policy(*newest), newest.version
 
     def _remember(self, tx: Transaction) -> None:
         """What the next batch may rely on: only after the commit."""
@@ -392,8 +383,7 @@ class Engine:
             self._unanswered = None
 
     def _committed(self, connection: Connection, commit_id: int) -> bool:
-        rows = connection.run("writer_commit", name=self.name)
-        return bool(rows) and rows[0][0] == commit_id
+        return scheduler.last_commit(connection, self.name) == commit_id
 
     def _connect(self) -> Connection:
         if self._connection is None:

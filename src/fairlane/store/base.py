@@ -18,23 +18,39 @@ PART_ROWS_MIN: Final = 4
 _PART_ROWS_MAX: Final = 500
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """The first rows of a result, and whether there are more."""
 
     rows: list[Row]
     more: bool
 
 
-def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> Page:
+class SchedulerRow(NamedTuple):
+    """The newest numbers that were given out, and what is counted once for the whole store.
+
+    `moment` is the database's own time where that judges, None where the process's clock does.
+    """
+
+    last_seq: int
+    last_token: int
+    policy_version: int
+    last_line: int
+    last_event: int
+    open_edges: int
+    unsettled: int
+    moment: int | None = None
+
+
+def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> RowPage:
     """Take rows up to `limit` and `bytes_max`, but at least one; reads one row further."""
     kept: list[Row] = []
     size = 0
     for row in rows:
         size += row_bytes(row)
         if kept and (len(kept) == limit or size > bytes_max):
-            return Page(kept, more=True)
+            return RowPage(kept, more=True)
         kept.append(row)
-    return Page(kept, more=False)
+    return RowPage(kept, more=False)
 
 
 def next_part(count: int, read: int, size: int, bytes_max: int) -> int:
@@ -57,7 +73,7 @@ class Connection(Protocol):
         """Run one statement. A value that is None leaves out the lines that depend on it."""
         ...
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
         """Run a statement with `:limit` inside of `snapshot`, and read no more than the page.
 
         A page has at least one row, if there is one, and else ends before `bytes_max`.
@@ -75,11 +91,8 @@ class Connection(Protocol):
         """
         ...
 
-    def begin(self) -> Row:
-        """Open the one write transaction: the scheduler's row, and the database's own time.
-
-        The time is None where the process's clock judges.
-        """
+    def begin(self) -> SchedulerRow:
+        """Open the one write transaction and return the scheduler's row."""
         ...
 
     def commit(self) -> None: ...

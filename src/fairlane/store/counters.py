@@ -12,15 +12,16 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from msgspec.structs import astuple
-
 from fairlane.core import batches, counts, gates, lifecycle, sessions
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Session
-from fairlane.store.base import Connection, Row
+from fairlane.store.base import Connection
+from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import lines as line_table
+from fairlane.store.tables import sessions as session_table
 
 _number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
@@ -73,7 +74,7 @@ class Counters:
 
     def lanes(self) -> Mapping[str, Tally]:
         if self._lanes is None:
-            self._lanes = {row[0]: Tally(*row[1:]) for row in self.connection.run("lane_all")}
+            self._lanes = line_table.lanes(self.connection)
         return self._lanes
 
     def lane(self, name: str) -> Tally:
@@ -87,7 +88,7 @@ class Counters:
         """Load all lines of the given (lane, agent) pairs that are not here yet."""
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
         if missing:
-            self.take_lines(Line(*row) for row in self.connection.run_rows("line_find", missing))
+            self.take_lines(line_table.of_agents(self.connection, missing))
             for pair in missing:
                 self._lines.setdefault(pair, {})
 
@@ -127,10 +128,10 @@ class Counters:
             if key in self._kept.sessions:
                 self._sessions[key] = copy.copy(self._kept.sessions[key])
                 self._known_sessions.add(key)
-        rows = [(key,) for key in missing if key not in self._sessions]
-        for row in self.connection.run_rows("session_find", rows) if rows else ():
-            self._sessions[row[0]] = Session(*row)
-            self._known_sessions.add(row[0])
+        stored = [key for key in missing if key not in self._sessions]
+        for session in session_table.by_key(self.connection, stored) if stored else ():
+            self._sessions[session.key] = session
+            self._known_sessions.add(session.key)
         for key in missing:
             session = self._sessions.setdefault(key, Session(key))
             session.limit = sessions.limit(self.policy.sessions, session)
@@ -141,7 +142,7 @@ class Counters:
     def forget_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Delete the lines of agents that have none of their tasks left."""
         pairs = list(dict.fromkeys(pairs))
-        self.connection.run_rows("line_forget", pairs)
+        line_table.forget(self.connection, pairs)
         for pair in pairs:
             self._lines.pop(pair, None)
 
@@ -176,9 +177,9 @@ class Counters:
             self.tight_sessions.add(key)
 
     def load_batches(self, ids: Iterable[str]) -> None:
-        missing = [(id_,) for id_ in dict.fromkeys(ids) if id_ not in self._batches]
-        for row in self.connection.run_rows("batch_find", missing) if missing else ():
-            self._batches[row[0]] = Batch(*row)
+        missing = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._batches]
+        for batch in batch_table.by_id(self.connection, missing) if missing else ():
+            self._batches[batch.id] = batch
 
     def batch(self, id_: str) -> Batch | None:
         self.load_batches([id_])
@@ -195,7 +196,7 @@ class Counters:
         """Take back a batch that none of its tasks has come into."""
         del self._batches[id_]
         self._dirty_batches.discard(id_)
-        self.connection.run_rows("batch_forget", [(id_,)])
+        batch_table.forget(self.connection, [id_])
 
     def prepare(self, tasks: Iterable[Task]) -> None:
         """Load the counters of many tasks at once, before changes are applied to them."""
@@ -252,17 +253,17 @@ class Counters:
 
     def write_counters(self) -> None:
         if self._dirty_lanes:
-            names = sorted(self._dirty_lanes)
-            rows: list[Row] = [(name, *astuple(self.lane(name))) for name in names]
-            self.connection.run_rows("lane_save", rows)
+            dirty = {name: self.lane(name) for name in sorted(self._dirty_lanes)}
+            line_table.save_lanes(self.connection, dirty)
             self._dirty_lanes.clear()
         if self._dirty_lines:
             self._write_lines()
         if self._dirty_sessions:
             self._write_sessions()
         if self._dirty_batches:
-            rows = [astuple(self._batches[id_]) for id_ in sorted(self._dirty_batches)]
-            self.connection.run_rows("batch_save", rows)
+            batch_table.save(
+                self.connection, [self._batches[id_] for id_ in sorted(self._dirty_batches)]
+            )
             self._dirty_batches.clear()
 
     def share_lines(self) -> list[Line]:
@@ -281,33 +282,33 @@ class Counters:
         return sorted(found, key=_number)  # as they lie in the table
 
     def _write_lines(self) -> None:
-        new: list[Row] = []
-        known: list[Row] = []
+        new: list[Line] = []
+        known: list[Line] = []
         for line in self.share_lines():
-            (new if line.id in self._new_lines else known).append(astuple(line))
+            (new if line.id in self._new_lines else known).append(line)
         self._dirty_lines.clear()
         if new:
-            self.connection.run_rows("line_insert", new)
+            line_table.insert(self.connection, new)
             self._new_lines.clear()
         if known:
-            self.connection.change_rows("line_update", known)
+            line_table.update(self.connection, known)
 
     def _write_sessions(self) -> None:
-        keep: list[Row] = []
-        forget: list[Row] = []
+        keep: list[Session] = []
+        forget: list[str] = []
         for key in sorted(self._dirty_sessions):
             session = self._sessions[key]
             if not session.empty:
                 session.touched_at = self.now
-                keep.append(astuple(session)[:-1])
+                keep.append(session)
                 self._known_sessions.add(key)
                 continue
             session.agent = None  # whoever comes next may have it
             if key in self._known_sessions:
-                forget.append((key,))
+                forget.append(key)
                 self._known_sessions.discard(key)
         self._dirty_sessions.clear()
         if keep:
-            self.connection.run_rows("session_save", keep)
+            session_table.save(self.connection, keep)
         if forget:
-            self.connection.run_rows("session_forget", forget)
+            session_table.forget(self.connection, forget)

@@ -20,12 +20,13 @@ from fairlane.core.model import (
     Change,
     Task,
 )
-from fairlane.store.base import Row
+from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables.lines import URGENT, Order, Pair
+from fairlane.store.tables.tasks import Ready
 from fairlane.store.transaction import Transaction
 
-Ready = tuple[Task, str]
 Fits = Callable[[Task, Mapping[str, Any]], bool]
-Order = Callable[[Task], tuple[int, ...]]
+SortKey = Callable[[Task], tuple[int, ...]]
 
 
 class Draft(Transaction):
@@ -49,12 +50,12 @@ class Draft(Transaction):
 
     # ---------------------------------------------------------------- look-ups
 
-    def tasks(self, name: str, **values: Any) -> list[Task]:
-        fits, order = _CONDITIONS[name]
+    def tasks(self, read: Callable[..., list[Task]], **values: Any) -> list[Task]:
+        fits, order = _CONDITIONS[read]
         limit = values.get("limit")
         if limit is not None:
             values["limit"] = limit + len(self._updates)
-        found = {task.seq: task for task in super().tasks(name, **values)} | self._updates
+        found = {task.seq: task for task in super().tasks(read, **values)} | self._updates
         return sorted((t for t in found.values() if fits(t, values)), key=order)[:limit]
 
     def ready_routes(self, lane: str) -> list[str]:
@@ -71,14 +72,14 @@ class Draft(Transaction):
         left.sort(key=lambda pair: (pair[0].line, pair[0].rank, pair[0].seq))
         return _first_of_each(left, lambda pair: pair[0].line, limit)
 
-    def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
-        super().first_lines(name, rows, limit + len(self._dirty_lines))
-        counted = "urgent" if name == "line_urgent" else "ready"
-        wanted, lanes = set(rows), {row[0] for row in rows}
+    def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
+        super().first_lines(order, wanted, limit + len(self._dirty_lines))
+        counted = "urgent" if order is URGENT else "ready"
+        places, lanes = set(wanted), {pair[0] for pair in wanted}
         return [
             line
             for (lane, _), lines in self._lines.items()
-            if lane in lanes and any(_is_one(line, wanted, counted) for line in lines.values())
+            if lane in lanes and any(_is_one(line, places, counted) for line in lines.values())
             for line in lines.values()
         ]
 
@@ -100,7 +101,7 @@ class Draft(Transaction):
         return sorted([*left, *moved], key=lambda task: (task.priority, task.seq))
 
 
-def _is_one(line: Line, wanted: set[Row], counted: str) -> bool:
+def _is_one(line: Line, wanted: set[Pair], counted: str) -> bool:
     return (line.lane, line.route) in wanted and getattr(line, counted) > 0
 
 
@@ -127,7 +128,7 @@ def _overdue(task: Task, values: Mapping[str, Any]) -> bool:
 
 def _abandoned(task: Task, values: Mapping[str, Any]) -> bool:
     at = task.lease_expires_at
-    return at is not None and at <= values["now"] and task.lane not in values.get("by_hand", ())
+    return at is not None and at <= values["now"] and task.lane not in (values.get("by_hand") or ())
 
 
 def _due(task: Task, values: Mapping[str, Any]) -> bool:
@@ -145,12 +146,12 @@ def _place(task: Task) -> tuple[int, ...]:
 
 
 # What the statements say in SQL, about a task as the draft has left it, and their order.
-_CONDITIONS: Final[Mapping[str, tuple[Fits, Order]]] = {
-    "task_overdue": (_overdue, lambda t: (t.deadline_at or 0, t.seq)),
-    "task_abandoned": (_abandoned, lambda t: (t.lease_expires_at or 0, t.seq)),
-    "task_due": (_due, lambda t: (t.eligible_at or 0, t.seq)),
-    "task_preemptible": (_preemptible, lambda t: (-t.priority, -t.seq)),
-    "task_held": (lambda t, v: t.lane == v["lane"] and t.gate == v["gate"], _place),
-    "task_parked": (lambda t, v: t.lane == v["lane"] and t.state == lifecycle.PARKED, _place),
-    "task_ended_last": (lambda t, v: t.lane == v["lane"] and t.terminal, _place),
+_CONDITIONS: Final[Mapping[Callable[..., list[Task]], tuple[Fits, SortKey]]] = {
+    task_table.overdue: (_overdue, lambda t: (t.deadline_at or 0, t.seq)),
+    task_table.abandoned: (_abandoned, lambda t: (t.lease_expires_at or 0, t.seq)),
+    task_table.due: (_due, lambda t: (t.eligible_at or 0, t.seq)),
+    task_table.preemptible: (_preemptible, lambda t: (-t.priority, -t.seq)),
+    task_table.held: (lambda t, v: t.lane == v["lane"] and t.gate == v["gate"], _place),
+    task_table.parked: (lambda t, v: t.lane == v["lane"] and t.state == lifecycle.PARKED, _place),
+    task_table.ended_last: (lambda t, v: t.lane == v["lane"] and t.terminal, _place),
 }

@@ -31,8 +31,9 @@ from fairlane.store.base import (
     Connection,
     ConnectionLost,
     GuardFailed,
-    Page,
     Row,
+    RowPage,
+    SchedulerRow,
     next_part,
     page_of,
     row_bytes,
@@ -105,7 +106,7 @@ class PostgresConnection:
         cursor = self._execute(*self._spelled_out(name, values))
         return self._fetch(cursor) if self._statements[name].reads else []
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
         text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
         try:
             with self._connection.cursor(_PAGE_CURSOR) as cursor:
@@ -125,7 +126,7 @@ class PostgresConnection:
             cursor = self._execute_rows(name, rows, {})
             self._guarded.append((name, cursor, len(rows)))
 
-    def begin(self) -> Row:
+    def begin(self) -> SchedulerRow:
         self._connection.patience = _BEGIN_SECONDS
         for _ in range(_LOCK_TRIES):
             try:
@@ -140,7 +141,7 @@ class PostgresConnection:
                 return row
         raise ConnectionLost("another session holds the lock and does not let go")
 
-    def _begin(self) -> Row:
+    def _begin(self) -> SchedulerRow:
         self._guarded = []
         self._pipeline = contextlib.ExitStack()
         self._pipe = self._pipeline.enter_context(self._connection.pipeline())
@@ -149,7 +150,7 @@ class PostgresConnection:
         name, values = self._moment
         moment = self._connection.execute(self._scalar_text(name, values, {}), values)
         self._pipe.sync()
-        return (*lock.fetchall()[0], *moment.fetchall()[0][:1])
+        return SchedulerRow(*lock.fetchall()[0])._replace(moment=moment.fetchall()[0][0])
 
     def _end_silent_holders(self) -> None:
         """End the sessions of our own that hold the lock and do nothing with it, or for too long.

@@ -17,7 +17,15 @@ import apsw
 
 from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
 from fairlane.store import migrate, queries
-from fairlane.store.base import Connection, ConnectionLost, GuardFailed, Page, Row, page_of
+from fairlane.store.base import (
+    Connection,
+    ConnectionLost,
+    GuardFailed,
+    Row,
+    RowPage,
+    SchedulerRow,
+    page_of,
+)
 from fairlane.store.vault import Vault
 
 SQLITE_MIN: Final = (3, 51, 3)
@@ -56,7 +64,7 @@ class SqliteConnection:
     def run(self, name: str, /, **values: Any) -> list[Row]:
         return self._execute(*self._spelled_out(name, values))
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> Page:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
         text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
         try:
             cursor = self._connection.execute(text, bindings)
@@ -86,9 +94,9 @@ class SqliteConnection:
         if self._connection.total_changes() - before != len(rows):
             raise GuardFailed(f"{name} missed a row")
 
-    def begin(self) -> Row:
+    def begin(self) -> SchedulerRow:
         self._execute("BEGIN IMMEDIATE", ())
-        return self.run("scheduler_lock")[0]
+        return SchedulerRow(*self.run("scheduler_lock")[0])
 
     def commit(self) -> None:
         self._execute("COMMIT", ())

@@ -6,22 +6,27 @@ together, before the next look-up that could need them. Nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from msgspec.structs import astuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from fairlane.core import batches, dependencies, events, lifecycle
-from fairlane.core.batches import Batch
 from fairlane.core.counts import Line
 from fairlane.core.cron import Run
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
-from fairlane.store.base import Connection, Row
+from fairlane.store.base import Connection, Row, SchedulerRow
 from fairlane.store.counters import Counters, Kept
+from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import deliveries as delivery_table
+from fairlane.store.tables import dependencies as dependency_table
+from fairlane.store.tables import events as event_table
+from fairlane.store.tables import idempotency, lines, scheduler
+from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables.deliveries import DueDelivery
+from fairlane.store.tables.idempotency import KeyRow
+from fairlane.store.tables.tasks import Ready
 from fairlane.store.vault import Vault
-
-_TASK_WIDTH = len(Task.__struct_fields__)
-_NAMES_OF = {"line_order": "line_order_agents", "line_urgent": "line_urgent_agents"}
 
 
 class Transaction(Counters):
@@ -32,28 +37,22 @@ class Transaction(Counters):
         connection: Connection,
         *,
         now: int,
-        last_seq: int,
-        last_token: int,
-        last_line: int,
-        last_event: int,
-        open_edges: int,
-        unsettled: int,
-        policy_version: int,
+        row: SchedulerRow,
         policy: Policy,
         vault: Vault | None = None,
         kept: Kept | None = None,
         token_base: int = 0,
     ) -> None:
         kept = Kept() if kept is None else kept
-        super().__init__(connection, now=now, last_line=last_line, policy=policy, kept=kept)
-        self.policy_version = policy_version
+        super().__init__(connection, now=now, last_line=row.last_line, policy=policy, kept=kept)
+        self.policy_version = row.policy_version
         self.vault = vault or Vault()  # one that opens nothing, for who only plans
-        self.last_seq = last_seq
-        self.last_token = last_token
+        self.last_seq = row.last_seq
+        self.last_token = row.last_token
         self._token_base = token_base  # see `leases.token_base`
-        self.last_event = last_event
-        self.open_edges = open_edges
-        self.unsettled = unsettled
+        self.last_event = row.last_event
+        self.open_edges = row.open_edges
+        self.unsettled = row.unsettled
         self.changes: list[Change] = []
         self.reclaimed: list[Task] = []
         self.ended: list[Task] = []
@@ -73,9 +72,9 @@ class Transaction(Counters):
         self._bodies: dict[int, str] = {}
         self._updates: dict[int, Task] = {}
         self._guards: dict[int, tuple[str, int]] = {}
-        self._results: dict[int, Row] = {}
-        self._owed: list[Row] = []
-        self._keys: list[Row] = []
+        self._results: dict[int, tuple[int, str | None, str | None]] = {}
+        self._owed: list[DueDelivery] = []
+        self._keys: list[KeyRow] = []
         self._events: list[Row] = []
 
     # ---------------------------------------------------------------- load
@@ -89,11 +88,11 @@ class Transaction(Counters):
         return self.last_token
 
     def tasks_by_id(self, ids: Iterable[str]) -> dict[str, Task]:
-        rows = [(id_,) for id_ in dict.fromkeys(ids)]
-        if not rows:
+        wanted = dict.fromkeys(ids)
+        if not wanted:
             return {}
         self.write()
-        found = [Task(*row) for row in self.connection.run_rows("task_by_id", rows)]
+        found = task_table.by_id(self.connection, wanted)
         return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
 
     def tasks_by_seq(self, seqs: Iterable[int]) -> dict[int, Task]:
@@ -106,8 +105,8 @@ class Transaction(Counters):
                 else:
                     missing[seq] = None
         if missing:
-            for row in self.connection.run_rows("task_by_seq", [(seq,) for seq in missing]):
-                tasks[row[0]] = Task(*row)
+            for task in task_table.by_seq(self.connection, missing):
+                tasks[task.seq] = task
         return tasks
 
     def keep(self) -> None:
@@ -123,27 +122,24 @@ class Transaction(Counters):
         """A task as this transaction has left it."""
         return self._tasks[seq]
 
-    def tasks(self, name: str, **values: object) -> list[Task]:
-        """The tasks that the statement `name` finds."""
+    def tasks(self, read: Callable[..., list[Task]], **values: Any) -> list[Task]:
+        """Return the tasks that a function of a table finds."""
         self.write()
-        found = [Task(*row) for row in self.connection.run(name, **values)]
+        found = read(self.connection, **values)
         return [self._tasks.setdefault(task.seq, task) for task in found]
 
     def requests(self, seqs: Iterable[int]) -> dict[int, str]:
         """The requests, as JSON text, that the tasks were made from."""
-        rows = [(seq,) for seq in seqs]
         self.write()
-        found = self.connection.run_rows("request_find", rows)
-        return {row[0]: self.vault.open_body(row[1]) for row in found}
+        return task_table.requests(self.connection, self.vault, seqs)
 
     def result(self, seq: int) -> str | None:
         """The result, as JSON text, that a task has ended with."""
         self.write()
-        rows = self.connection.run_rows("result_find", [(seq,)])
-        return rows[0][0] if rows else None
+        return task_table.results(self.connection, [seq]).get(seq)
 
     def rewrite_request(self, seq: int, body: str) -> None:
-        self.connection.run_rows("request_grow", [(seq, self.vault.seal_body(body))])
+        task_table.rewrite_request(self.connection, self.vault, seq, body)
         self.changed = True
 
     def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
@@ -157,56 +153,45 @@ class Transaction(Counters):
         ]
         return found if len(found) == self.lane(lane).ready else None
 
-    def next_tasks(self, lines: Sequence[int], limit: int) -> list[tuple[Task, str]]:
+    def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
         """The first `limit` ready tasks of each line, with their requests."""
         self.write()
-        wanted = [(line,) for line in lines]
-        if limit == 1:  # one value instead of a table of one row: twice as fast on SQLite
-            rows = self.connection.run_rows("task_head", wanted)
-        else:
-            rows = self.connection.run_rows("task_next", wanted, limit=limit)
-        return self._opened(rows)
+        return task_table.heads(self.connection, self.vault, lines, limit)
 
-    def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[tuple[Task, str]]:
+    def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[Ready]:
         """The same, of one agent only, where lines are of all agents."""
         self.write()
-        wanted = [(line,) for line in lines]
-        return self._opened(
-            self.connection.run_rows("task_next_of", wanted, agent=agent, limit=limit)
-        )
+        return task_table.heads_of_agent(self.connection, self.vault, lines, agent, limit)
 
-    def _opened(self, rows: Iterable[Row]) -> list[tuple[Task, str]]:
-        open_body = self.vault.open_body
-        return [(Task(*row[:_TASK_WIDTH]), open_body(row[_TASK_WIDTH])) for row in rows]
-
-    def first_lines(self, name: str, rows: Sequence[Row], limit: int) -> list[Line]:
-        """All lines of the agents that come first by the statement `name`, for each of `rows`."""
+    def first_lines(
+        self, order: lines.Order, wanted: Sequence[tuple[str, str]], limit: int
+    ) -> list[Line]:
+        """Return all lines of the agents that come first, for each lane and capability."""
         self.write()
         if self._kept.alone:  # most are at hand, and a second statement costs little
-            run, names = self.connection.run, _NAMES_OF[name]
-            found = [run(names, lane=lane, route=route, limit=limit) for lane, route in rows]
-            pairs = dict.fromkeys(pair for agents in found for pair in agents)
+            agents = [
+                lines.first_agents(self.connection, order, lane, capability, limit)
+                for lane, capability in wanted
+            ]
+            pairs = dict.fromkeys(pair for some in agents for pair in some)
             self.load_lines(pairs)
         else:
-            lines = [Line(*row) for row in self.connection.run_rows(name, rows, limit=limit)]
-            pairs = dict.fromkeys((line.lane, line.agent) for line in lines)
-            self.take_lines(lines)
+            first = lines.first(self.connection, order, wanted, limit)
+            pairs = dict.fromkeys((line.lane, line.agent) for line in first)
+            self.take_lines(first)
         return [line for pair in pairs for line in self._lines[pair].values()]
 
     def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
         self.write()
-        rows = self.connection.run_rows("batch_next", [(id_,) for id_ in ids], limit=limit)
-        return [Task(*row) for row in rows]
+        return batch_table.next_tasks(self.connection, ids, limit)
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
         self.write()
-        rows = self.connection.run_rows("session_next", [(key,) for key in keys], limit=limit)
-        return [Task(*row) for row in rows]
+        return session_table.next_tasks(self.connection, keys, limit)
 
     def ready_in_sessions(self, keys: Iterable[str]) -> list[Task]:
         self.write()
-        rows = [(key,) for key in keys]
-        return [Task(*row) for row in self.connection.run_rows("session_ready", rows)]
+        return session_table.ready_tasks(self.connection, keys)
 
     # ---------------------------------------------------------------- save
 
@@ -238,8 +223,7 @@ class Transaction(Counters):
         """Renewals move one moment and no counter."""
         newest = {change.after.seq: change.after for change in changes}
         self.write()
-        rows = [(task.seq, task.token, task.lease_expires_at) for task in newest.values()]
-        self.connection.change_rows("task_renew", rows)
+        task_table.renew(self.connection, newest.values())
         self._tasks.update(newest)
         for task in newest.values():
             self._note_due(task)
@@ -252,7 +236,7 @@ class Transaction(Counters):
         """
         if self._rejected is None:
             self.write()
-            self._rejected = int(self.connection.run("rejected_count", limit=most)[0][0])
+            self._rejected = task_table.count_rejected(self.connection, most)
         if self._rejected < most or is_run(change.after.id):
             self._rejected += 1
             self.apply(change, body)
@@ -272,18 +256,12 @@ class Transaction(Counters):
         """A webhook about a run of a cron job."""
         self.owes = True
         id_ = f"msg_{run.id}_{self.last_event}"
-        self._owed.append((id_, run.seq, url, event, "due", self.now, 0, self.now, agent))
-
-    def output_sizes(self, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Row]:
-        """The next part and the number of characters that are kept of runs, by task and token."""
-        rows = list(dict.fromkeys(leases))
-        found = self.connection.run_rows("output_sizes", rows) if rows else ()
-        return {(row[0], row[1]): row[2:] for row in found}
+        self._owed.append(DueDelivery(id_, run.seq, url, event, 0, agent))
 
     def ready_routes(self, lane: str) -> list[str]:
         """What a worker would have to be able to run there, each once."""
         self.write()
-        return [row[0] for row in self.connection.run("line_ready_routes", lane=lane)]
+        return lines.ready_capabilities(self.connection, lane)
 
     def _record(
         self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
@@ -296,24 +274,23 @@ class Transaction(Counters):
     def reline(self, lane: str, *, by_agent: bool, aging_ms: int) -> None:
         """Put all tasks of a lane into other lines: those with open leases too, so read them."""
         self.write()
-        self.connection.run("task_reline", lane=lane, by_agent=int(by_agent), aging_ms=aging_ms)
+        task_table.reline(self.connection, lane, by_agent=by_agent, aging_ms=aging_ms)
         self._kept.clear()
 
     def place(self, tasks: Iterable[Task]) -> None:
         """Put tasks that come back from their end into the lines where they belong now."""
         self.write()
-        self.connection.run_rows("task_place", [(t.seq, t.line, t.rank) for t in tasks])
+        task_table.place(self.connection, tasks)
 
     def began_again(self, seqs: Iterable[int]) -> dict[int, int]:
         """When tasks were last queued again after they had ended or parked, if ever."""
         self.write()
-        rows = [(seq,) for seq in seqs]
-        return {row[0]: row[1] for row in self.connection.run_rows("event_requeued", rows)}
+        return event_table.requeued_at(self.connection, seqs)
 
     def connect(self, child: int, edges: Iterable[tuple[str, int]]) -> None:
         """Keep the edges of a new task: its parents and the state of each edge."""
         rows = [(child, parent, state) for parent, state in edges]
-        self.connection.run_rows("dependency_insert", rows)
+        dependency_table.insert(self.connection, rows)
         awaited = [parent for _, parent, state in rows if state == dependencies.OPEN]
         self.open_edges += len(awaited)
         self._awaited.update(dict.fromkeys(awaited, True))
@@ -323,49 +300,38 @@ class Transaction(Counters):
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._awaited]
         self._awaited.update(dict.fromkeys(new, False))
         if new and self.open_edges:
-            rows = [(id_, dependencies.OPEN) for id_ in new]
-            for (id_,) in self.connection.run_rows("dependency_awaited", rows):
+            for id_ in dependency_table.awaited(self.connection, new, dependencies.OPEN):
                 self._awaited[id_] = True
 
     def is_awaited(self, id_: str) -> bool:
         self.load_awaited([id_])
         return self._awaited[id_]
 
-    def edges_of(self, children: Iterable[int]) -> dict[int, dict[str, int]]:
-        """The edges of each child: parent and state."""
-        found: dict[int, dict[str, int]] = {}
-        rows = [(child,) for child in children]
-        for child, parent, state in self.connection.run_rows("dependency_of", rows):
-            found.setdefault(child, {})[parent] = state
-        return found
-
-    def remember_key(self, row: Row) -> None:
+    def remember_key(self, row: KeyRow) -> None:
         """Keep what an idempotency key stands for."""
         self._keys.append(row)
 
     def write(self) -> None:
         """Send what has been applied so far. Every look-up by index comes after this."""
-        run = self.connection.run_rows
+        connection = self.connection
         if self._inserts:
-            run("task_insert", [astuple(task) for task in self._inserts.values()])
-            seal = self.vault.seal_body
-            run("request_insert", [(seq, seal(body)) for seq, body in self._bodies.items()])
+            task_table.insert(connection, self._inserts.values())
+            task_table.insert_requests(connection, self.vault, self._bodies)
             self._inserts, self._bodies = {}, {}
         if self._updates:
-            rows = [(seq, *self._guards[seq], *_moving(t)) for seq, t in self._updates.items()]
-            self.connection.change_rows("task_update", rows)
+            task_table.update(connection, self._updates, self._guards)
             self._updates, self._guards = {}, {}
         if self._results:
-            run("result_save", list(self._results.values()))
+            task_table.save_results(connection, self._results.values())
             self._results = {}
         if self._owed:
-            run("delivery_insert", self._owed)
+            delivery_table.insert(connection, self._owed, self.now)
             self._owed = []
         if self._keys:
-            run("idempotency_insert", self._keys)
+            idempotency.insert(connection, self._keys)
             self._keys = []
         if self._events:
-            run("event_insert", self._events)
+            event_table.insert(connection, self._events)
             self._events = []
         self.write_counters()
 
@@ -407,8 +373,7 @@ class Transaction(Counters):
         if task.callback_url:
             self.owes = True
             id_, event = f"msg_{task.id}_{self.last_event}", EVENTS[task.state]
-            what = (id_, task.seq, task.callback_url, event)
-            self._owed.append((*what, "due", self.now, 0, self.now, task.agent))
+            self._owed.append(DueDelivery(id_, task.seq, task.callback_url, event, 0, task.agent))
 
     def close_batches(self) -> None:
         """Tell of the batches that have ended: asked when everything has been counted."""
@@ -419,13 +384,10 @@ class Transaction(Counters):
                 self._record(None, events.BATCH_COMPLETED, 0, batch.state, id_)
                 if batch.callback_url:
                     self.owes = True
-                    self._owed.append(self._batch_delivery(batch))
-
-    def _batch_delivery(self, batch: Batch) -> Row:
-        id_ = f"msg_{batch.id}_{self.last_event}"
-        event = events.BATCH_COMPLETED
-        what = (id_, batch.seq, batch.callback_url, event)
-        return (*what, "due", self.now, 0, self.now, batch.agent)
+                    event, msg = events.BATCH_COMPLETED, f"msg_{batch.id}_{self.last_event}"
+                    self._owed.append(
+                        DueDelivery(msg, batch.seq, batch.callback_url, event, 0, batch.agent)
+                    )
 
     def _note_due(self, task: Task) -> None:
         if task.lease_expires_at is not None:
@@ -445,16 +407,17 @@ class Transaction(Counters):
     def finish(self, writer: str, commit_id: int) -> None:
         """The last writes of the transaction; the caller commits."""
         self.write()
-        self.connection.run(
-            "scheduler_save",
+        row = SchedulerRow(
             last_seq=self.last_seq,
             last_token=self.last_token,
+            policy_version=self.policy_version,
             last_line=self.last_line,
             last_event=self.last_event,
             open_edges=self.open_edges,
             unsettled=self.unsettled,
         )
-        self.connection.run("writer_save", name=writer, commit_id=commit_id, now=self.now)
+        scheduler.save(self.connection, row)
+        scheduler.save_commit(self.connection, writer, commit_id, self.now)
 
 
 # Verbs that neither end a task nor leave anything to be told of it.
@@ -479,23 +442,3 @@ EVENTS = {
     lifecycle.CANCELLED: events.CANCELLED,
     lifecycle.PARKED: events.PARKED,
 }
-
-
-def _moving(task: Task) -> Row:
-    """The columns of `task_update`, after its guards."""
-    return (
-        task.state,
-        task.gate,
-        task.attempts,
-        task.deadline_at,
-        task.eligible_at,
-        task.queued_at,
-        task.started_at,
-        task.completed_at,
-        task.token,
-        task.worker,
-        task.lease_expires_at,
-        task.unmet,
-        task.preempt,
-        task.deadline_ms,
-    )

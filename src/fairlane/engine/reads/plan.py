@@ -30,6 +30,9 @@ from fairlane.engine.engine import kept_policy
 from fairlane.engine.verbs import leasing, ticks
 from fairlane.store.base import Connection
 from fairlane.store.draft import Draft
+from fairlane.store.tables import policy as policy_table
+from fairlane.store.tables import scheduler
+from fairlane.store.tables import tasks as task_table
 
 PARKED: Final = "parked"
 TERMINAL: Final = "terminal"
@@ -110,25 +113,24 @@ def plan(tx: Draft, lane: str, limit: int) -> Plan:
 
 
 def _draft(connection: Connection, now: int) -> Draft:
-    names = ("last_seq", "last_token", "policy_version", "last_line", "last_event")
-    row = connection.run("scheduler_view")[0]
-    values = dict(zip((*names, "open_edges", "unsettled"), row, strict=True))
-    return Draft(connection, now=now, policy=policy_in_force(connection), **values)
+    row = scheduler.view(connection)
+    return Draft(connection, now=now, row=row, policy=policy_in_force(connection))
 
 
 def policy_in_force(connection: Connection) -> Policy:
-    rows = connection.run("policy_newest")
-    return _kept(*rows[0]) if rows else Policy()
+    newest = policy_table.newest(connection)
+    return Policy() if newest is None else _policy(*newest)
 
 
 @lru_cache(maxsize=8)
-def _kept(version: int, document: str) -> Policy:
+def _policy(version: int, document: str) -> Policy:
     return kept_policy(version, document)
 
 
 def _pass_time(tx: Draft, lane: str) -> set[int]:
     """Let everything happen that a transaction at this moment begins with; whose lease ran out."""
-    late = tx.tasks("task_abandoned", now=tx.now, limit=ticks.STEP, **ticks.by_hand(tx))
+    lanes = ticks.by_hand(tx)
+    late = tx.tasks(task_table.abandoned, now=tx.now, limit=ticks.STEP, by_hand=lanes)
     ticks.tick(tx, tx.now)
     # Children of what ends now are cancelled with it; that makes none of them ready.
     tx.settling.clear()
@@ -176,7 +178,7 @@ class _Reasons:
 
     def add_held(self, lane: str, limit: int) -> None:
         for gate in GATES:
-            tasks = self.tx.tasks("task_held", lane=lane, gate=gate, limit=limit)
+            tasks = self.tx.tasks(task_table.held, lane=lane, gate=gate, limit=limit)
             if len(tasks) < limit:
                 for task in tasks:
                     self._count(_reason_of(gate, tried=task.attempts > 0), 1)
@@ -186,20 +188,21 @@ class _Reasons:
 
     def add_parked(self, lane: str, limit: int) -> None:
         self._count(PARKED, self.tx.lane(lane).parked)
-        self._list(self.tx.tasks("task_parked", lane=lane, limit=limit))
+        self._list(self.tx.tasks(task_table.parked, lane=lane, limit=limit))
 
     def add_terminal(self, lane: str, limit: int) -> None:
         tally = self.tx.lane(lane)
         ended = tally.completed + tally.failed + tally.cancelled + tally.rejected
         self._count(TERMINAL, ended)
         if ended:
-            self._list(self.tx.tasks("task_ended_last", lane=lane, look=_LOOK, limit=limit))
+            tasks = self.tx.tasks(task_table.ended_last, lane=lane, look=_LOOK, limit=limit)
+            self._list(tasks)
 
     def _count_held(self, lane: str, gate: str) -> None:
-        rows = self.tx.connection.run("task_held_count", lane=lane, gate=gate, limit=COUNT_MAX)
-        full = sum(number for _, number in rows) >= COUNT_MAX
-        for tried, number in rows:
-            reason = _reason_of(gate, tried=bool(tried))
+        counts = task_table.count_held(self.tx.connection, lane, gate, COUNT_MAX)
+        full = sum(number for _, number in counts) >= COUNT_MAX
+        for tried, number in counts:
+            reason = _reason_of(gate, tried=tried)
             self._count(reason, number)
             self.at_least += [reason] if full else []
         for task in self.tx.changed_tasks():

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
-from fairlane.store.base import Connection, Row
+from fairlane.store.base import Connection
+from fairlane.store.tables import batches, cron, dependencies, lines, sessions
+from fairlane.store.tables.batches import BatchCounts
+from fairlane.store.tables.sessions import SessionCounts
 
 _COUNTED: Final = ("queued", "ready", "urgent", "inflight", "slots", "parked")
 
 
 def recount(connection: Connection) -> list[str]:
     """Every counter against the tasks it counts."""
-    real: dict[tuple[str, str, str], Row] = {
-        (r[0], r[1], r[2]): r[3:] for r in connection.run("recount")
-    }
-    lines = {
-        (ln.lane, ln.agent, ln.route): ln for r in connection.run("line_all") for ln in [Line(*r)]
-    }
+    real = lines.recount(connection)
+    stored = {(line.lane, line.agent, line.route): line for line in lines.all_lines(connection)}
     problems: list[str] = []
-    for key in sorted(real.keys() | lines.keys()):
-        line = lines.get(key, Line())
+    for key in sorted(real.keys() | stored.keys()):
+        line = stored.get(key, Line())
         _compare(f"line {'/'.join(key)}", line, real.get(key, (0,) * len(_COUNTED)), problems)
-    for row in connection.run("lane_all"):
-        tally = Tally(*row[1:])
-        mine = [counts for key, counts in real.items() if key[0] == row[0]]
+    for name, tally in lines.lanes(connection).items():
+        mine = [counts for key, counts in real.items() if key[0] == name]
         sums = tuple(sum(column) for column in zip(*mine, strict=True)) or (0,) * len(_COUNTED)
-        _compare(f"lane {row[0]}", tally, sums, problems)
+        _compare(f"lane {name}", tally, sums, problems)
         if not tally.balanced:
-            problems.append(f"lane {row[0]}: what was submitted is not all accounted for")
+            problems.append(f"lane {name}: what was submitted is not all accounted for")
     return [
         *problems,
         *_recount_sessions(connection),
@@ -39,19 +36,18 @@ def recount(connection: Connection) -> list[str]:
     ]
 
 
-def _compare(what: str, tally: Tally, real: Row, problems: list[str]) -> None:
+def _compare(what: str, tally: Tally, real: tuple[int, ...], problems: list[str]) -> None:
     for name, value in zip(_COUNTED, real, strict=True):
         if getattr(tally, name) != value:
             problems.append(f"{what}: {name} is {getattr(tally, name)}, the tasks say {value}")
 
 
 def _recount_sessions(connection: Connection) -> list[str]:
-    real = {row[0]: tuple(row[1:]) for row in connection.run("session_recount")}
-    kept = {row[0]: tuple(row[1:]) for row in connection.run("session_all")}
+    real, stored = sessions.recount(connection), sessions.stored_counts(connection)
     problems = []
-    for key in sorted(real.keys() | kept.keys()):
-        *counted, interrupted = kept.get(key, (0,) * 5)
-        *expected, stopped = real.get(key, (0,) * 5)
+    for key in sorted(real.keys() | stored.keys()):
+        *counted, interrupted = stored.get(key, SessionCounts())
+        *expected, stopped = real.get(key, SessionCounts())
         if counted != expected:
             problems.append(f"session {key}: has {tuple(counted)}, the tasks say {tuple(expected)}")
         if interrupted and not 0 < stopped == expected[0]:
@@ -61,22 +57,20 @@ def _recount_sessions(connection: Connection) -> list[str]:
 
 def _recount_batches(connection: Connection) -> list[str]:
     """A batch remembers how many tasks it had, even those that are not kept any more."""
-    real = {row[0]: tuple(row[1:]) for row in connection.run("batch_recount")}
-    kept = {b.id: b for row in connection.run("batch_all") for b in [Batch(*row)]}
-    problems = [
-        f"batch {id_}: its tasks are there, it is not" for id_ in sorted(real.keys() - kept.keys())
-    ]
-    for id_, batch in sorted(kept.items()):
-        total, *counted = real.get(id_, (0, 0, 0, 0))
-        numbers = [batch.open, batch.holders, batch.waiting]
-        if batch.total < total or numbers != counted:
-            has = (batch.total, *numbers)
-            problems.append(f"batch {id_}: has {has}, the tasks say {(total, *counted)}")
+    real = batches.recount(connection)
+    stored = {batch.id: batch for batch in batches.all_batches(connection)}
+    missing = sorted(real.keys() - stored.keys())
+    problems = [f"batch {id_}: its tasks are there, it is not" for id_ in missing]
+    for id_, batch in sorted(stored.items()):
+        has = BatchCounts(batch.total, batch.open, batch.holders, batch.waiting)
+        said = real.get(id_, BatchCounts())
+        if has.total < said.total or has[1:] != said[1:]:
+            problems.append(f"batch {id_}: has {tuple(has)}, the tasks say {tuple(said)}")
     return problems
 
 
 def _recount_dependencies(connection: Connection) -> list[str]:
-    edges, open_edges, unsettled, parents = connection.run("dependency_recount")[0]
+    edges, open_edges, unsettled, parents = dependencies.recount(connection)
     problems = []
     if edges != open_edges:
         problems.append(f"dependencies: {edges} are counted as open, {open_edges} are")
@@ -84,7 +78,7 @@ def _recount_dependencies(connection: Connection) -> list[str]:
         problems.append(
             f"dependencies: {unsettled} parents are counted as unsettled, {parents} are"
         )
-    for id_, unmet, real in connection.run("unmet_recount"):
+    for id_, unmet, real in dependencies.recount_unmet(connection):
         if unmet != real or not real:
             problems.append(f"task {id_}: waits for {unmet} others, its dependencies say {real}")
     return problems
@@ -94,7 +88,7 @@ def _astray(connection: Connection) -> list[str]:
     """Runs of cron that nothing will end, and jobs that nothing will wake."""
     runs = [
         f"run {run_id}: goes on, its task {'is gone' if state is None else f'is {state}'}"
-        for run_id, state in connection.run("run_astray")
+        for run_id, state in cron.runs_astray(connection)
     ]
-    asleep = [row[0] for row in connection.run("job_asleep")]
+    asleep = cron.jobs_without_next_run(connection)
     return [*runs, *(f"job {job_id}: is enabled, but has no next run" for job_id in asleep)]

@@ -9,17 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fairlane.core import admission, explain, fairness, lifecycle, sessions
-from fairlane.core.batches import Batch
 from fairlane.core.counts import Line
 from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
 from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
 from fairlane.core.policy import FAIR, Policy
-from fairlane.core.sessions import Session
 from fairlane.engine.reads import plan
 from fairlane.engine.verbs.nodes import LEASE_MS
-from fairlane.store.base import Connection, Row
+from fairlane.store.base import Connection
+from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import dependencies as dependency_table
+from fairlane.store.tables import lines as line_table
+from fairlane.store.tables import nodes as node_table
+from fairlane.store.tables import scheduler, task_views
+from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables.lines import BY_SHARE, URGENT
 
-_TASK_WIDTH = len(Task.__struct_fields__)
 # So many lines, handlers and agents are looked at to tell what goes before a task.
 _LINES_MAX: Final = 100
 _ROUTES_MAX: Final = 50
@@ -48,10 +52,10 @@ def read(
     With `agent`, other tasks are named only when they are that agent's.
     """
     with connection.snapshot():
-        rows = connection.run("task_view", id=task_id)
-        if not rows:
+        views = task_views.by_id(connection, task_id)
+        if not views:
             return None
-        task, error = Task(*rows[0][:_TASK_WIDTH]), rows[0][-1]
+        task, error = views[0].task, views[0].error
         policy = plan.policy_in_force(connection)
         known = _surroundings(connection, task, policy, agent, servers)
     pace = pace_of(task.line if _has_own_line(task, policy) else task.lane)
@@ -68,52 +72,41 @@ def _surroundings(
     connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
 ) -> dict[str, Any]:
     if task.state == lifecycle.WAITING:
-        parents = connection.run("why_parents", seq=task.seq, limit=NAMED_MAX)
+        parents = dependency_table.open_parents(connection, task.seq, NAMED_MAX)
         mine = [row for row in parents if agent is None or row[2] in (None, agent)]
         return {"parents": [(row[0], row[1]) for row in mine]}
     if task.state != lifecycle.QUEUED:
         return {}
-    if task.gate == SESSION_GATE:
-        return _of_session(connection, task, policy, agent)
-    if task.gate == BATCH_GATE:
-        holders = connection.run(
-            "why_batch_holders", batch=task.batch, agent=agent, limit=NAMED_MAX
-        )
-        found = connection.run_rows("batch_find", [(task.batch,)])
-        batch = Batch(*found[0]) if found else None
-        return {"batch": batch, "holders": [row[0] for row in holders]}
+    if task.gate == SESSION_GATE and task.session is not None:
+        return _of_session(connection, task, task.session, policy, agent)
+    if task.gate == BATCH_GATE and task.batch is not None:
+        holders = batch_table.holders(connection, task.batch, agent, NAMED_MAX)
+        batch = next(iter(batch_table.by_id(connection, [task.batch])), None)
+        return {"batch": batch, "holders": holders}
     return {} if task.gate else _of_lane(connection, task, policy, agent, servers)
 
 
 def _of_session(
-    connection: Connection, task: Task, policy: Policy, agent: str | None
+    connection: Connection, task: Task, key: str, policy: Policy, agent: str | None
 ) -> dict[str, Any]:
-    rows = connection.run("session_view", key=task.session)
-    session = Session(*rows[0]) if rows else None
+    session = session_table.view(connection, key)
     if session is not None:
         session.limit = sessions.limit(policy.sessions, session)
-    turns = connection.run("session_turns", session=task.session)
-    held = connection.run("session_held", session=task.session)
-    ahead = connection.run(
-        "why_session_ahead",
-        session=task.session,
-        priority=task.priority,
-        seq=task.seq,
-        limit=AHEAD_MAX,
-    )
-    found = [Task(*row) for row in (*turns, *held)]
-    holders = [one.id for one in found if agent in (None, one.agent)][:NAMED_MAX]
-    return {"session": session, "holders": holders, "ahead": ahead[0][0]}
+    leased = session_table.leased_tasks(connection, session=key)
+    with_turn = [*leased, *session_table.turn_tasks(connection, session=key)]
+    holders = [one.id for one in with_turn if agent in (None, one.agent)][:NAMED_MAX]
+    ahead = session_table.count_ahead(connection, task, AHEAD_MAX)
+    return {"session": session, "holders": holders, "ahead": ahead}
 
 
 def _of_lane(
     connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
 ) -> dict[str, Any]:
-    slots = {row[0]: row[1 + _SLOTS] for row in connection.run("lane_view")}
-    lines = [Line(*row) for row in connection.run_rows("line_find", [(task.lane, task.agent)])]
+    slots = {name: tally.slots for name, tally in line_table.lanes_by_name(connection).items()}
+    lines = line_table.of_agents(connection, [(task.lane, task.agent)])
     running = servers(connection, task.route) if policy.worker_count else {}
     ahead = _ahead(connection, task, [task.line])
-    known = {
+    known: dict[str, Any] = {
         "ahead": ahead,
         "beside": _beside(connection, task, policy, ahead),
         "lane_slots": slots.get(task.lane, 0),
@@ -131,14 +124,13 @@ def _holders(
     connection: Connection, task: Task, scope: str, agent: str | None, running: Mapping[str, int]
 ) -> list[str]:
     """Return the tasks that have the slots of a ceiling. With `agent` only that agent's."""
-    rows = connection.run(
-        "why_holders",
+    return task_views.holders(
+        connection,
         lane=task.lane if scope in (explain.LANE, explain.AGENT) else None,
         agent=task.agent if scope == explain.AGENT else agent,
         workers=sorted(running) if scope == explain.WORKER else None,
         limit=NAMED_MAX,
     )
-    return [row[0] for row in rows]
 
 
 # -------------------------------------------------------------------- who goes before it
@@ -146,8 +138,7 @@ def _holders(
 
 def _ahead(connection: Connection, task: Task, lines: Iterable[int]) -> int:
     """Return how many ready tasks of these lines go before it there."""
-    place = {"rank": task.rank, "seq": task.seq, "limit": AHEAD_MAX}
-    return sum(connection.run("why_ahead", line=line, **place)[0][0] for line in lines)
+    return sum(task_views.count_ahead(connection, task, line, AHEAD_MAX) for line in lines)
 
 
 def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> int:
@@ -158,13 +149,13 @@ def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> i
     if settings is None:
         return 0
     fair = settings.strategy == FAIR
-    rows = connection.run_rows("line_find", [(task.lane, task.agent if fair else "")])
-    numbers = [line.id for line in map(_line, rows) if line.id != task.line][:_LINES_MAX]
+    lines = line_table.of_agents(connection, [(task.lane, task.agent if fair else "")])
+    numbers = [line.id for line in lines if line.id != task.line][:_LINES_MAX]
     own = _ahead(connection, task, numbers)
     if not fair:
         return min(own, AHEAD_MAX)
     contenders = _contenders(connection, task.lane, task.agent, policy)
-    served: int = connection.run("scheduler_view")[0][1]
+    served = scheduler.view(connection).last_token
     turn = min(ahead + own + 1, AHEAD_MAX)
     others = fairness.others_before(contenders, task.agent, turn, served=served, most=AHEAD_MAX)
     return min(own + others, AHEAD_MAX)
@@ -177,12 +168,12 @@ def _contenders(
     counted: it is told apart.
     """
     pairs = {(lane, agent): None}
-    for (route,) in connection.run("line_ready_routes", lane=lane)[:_ROUTES_MAX]:
-        for name in ("line_urgent_agents", "line_order_agents"):
-            found = connection.run(name, lane=lane, route=route, limit=_AGENTS_MAX)
-            pairs.update(dict.fromkeys((row[0], row[1]) for row in found))
+    for capability in line_table.ready_capabilities(connection, lane)[:_ROUTES_MAX]:
+        for order in (URGENT, BY_SHARE):
+            first = line_table.first_agents(connection, order, lane, capability, _AGENTS_MAX)
+            pairs.update(dict.fromkeys(first))
     by_agent: dict[str, list[Line]] = {}
-    for line in map(_line, connection.run_rows("line_find", list(pairs))):
+    for line in line_table.of_agents(connection, pairs):
         by_agent.setdefault(line.agent, []).append(line)
     return [
         fairness.Contender(
@@ -196,10 +187,6 @@ def _contenders(
         )
         for name, lines in by_agent.items()
     ]
-
-
-def _line(row: Row) -> Line:
-    return Line(*row)
 
 
 # -------------------------------------------------------------------- servers
@@ -219,14 +206,11 @@ def serving(
         if runs is not None and route not in runs:
             return {}
         heard_since = now(connection) - LEASE_MS
-        running = {row[0]: row[1] for row in connection.run("slots_by_worker")}
+        running = task_views.count_by_worker(connection)
         return {
-            name: running.get(name, 0)
-            for name, _, _, _, _, seen_at, draining in connection.run("node_list")
-            if not draining and (name == here or seen_at > heard_since)
+            node.name: running.get(node.name, 0)
+            for node in node_table.all_nodes(connection)
+            if not node.draining and (node.name == here or node.seen_at > heard_since)
         }
 
     return read
-
-
-_SLOTS = Line.__struct_fields__.index("slots")

@@ -19,6 +19,7 @@ from fairlane.core.fairness import fair_shares
 from fairlane.core.histogram import SPANS_MS
 from fairlane.core.policy import Policy
 from fairlane.engine.telemetry.metrics import Metrics
+from fairlane.store.tables.lines import Waiting
 
 LINES_MAX: Final = 1000
 AGENTS_KEPT: Final = 50
@@ -32,16 +33,6 @@ WINDOWS: Final[Mapping[str, tuple[int, int]]] = {
     "1h": (3_600_000, 30_000),
     "24h": (86_400_000, 300_000),
 }
-
-
-class Waiting(NamedTuple):
-    """A line that has work ready, and how much of it was begun ever since."""
-
-    line: int
-    lane: str
-    agent: str
-    ready: int
-    dispatched: int
 
 
 class Sample(NamedTuple):

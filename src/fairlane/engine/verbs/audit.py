@@ -18,8 +18,9 @@ import msgspec
 
 from fairlane import logs
 from fairlane.clock import Clock
-from fairlane.core.audit import BLOCKED, DENIED, DONE, Entry
+from fairlane.core.audit import BLOCKED, DENIED, DONE, Entry, Written
 from fairlane.engine.commands import Record
+from fairlane.store.tables import audit as table
 from fairlane.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ _OTHERS: Final = "(others)"
 
 def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[None]:
     entries = [entry for request in requests for entry in request.entries]
-    rows = [(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries]
-    tx.connection.run_rows("audit_insert", rows)
+    written = [Written(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries]
+    table.insert(tx.connection, written)
     keep = max((request.keep or 0 for request in requests), default=0)
     if keep:
-        tx.connection.run("audit_forget", before=now - DAYS * 86_400_000)
+        table.forget(tx.connection, now - DAYS * 86_400_000)
         _make_room(tx, keep)
     tx.changed = True
     yield from [None] * len(requests)
@@ -49,11 +50,11 @@ def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[No
 
 def _make_room(tx: Transaction, keep: int) -> None:
     """A tenth at once, because it takes long to find whose; of anybody at most the older half."""
-    excess = tx.connection.run("audit_count")[0][0] - keep
+    excess = table.count(tx.connection) - keep
     if excess > 0:
-        whose, count = tx.connection.run("audit_most")[0]
+        whose, count = table.most(tx.connection)
         limit = max(1, min(excess + keep // 10, count // 2))
-        tx.connection.run("audit_trim", whose=whose, limit=limit)
+        table.trim(tx.connection, whose, limit)
 
 
 class Audit:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fairlane.clock import ClockReading
 from fairlane.core.model import CRITICAL
+from fairlane.store.tables import scheduler
 
 if TYPE_CHECKING:
     from fairlane.clock import Clock
@@ -51,7 +52,7 @@ class Steps:
             return 0
         before = self._ahead
         if self._stored is None:
-            boot, ahead = tx.connection.run("clock_get")[0]
+            boot, ahead = scheduler.clock(tx.connection)
             if boot == self._clock.boot:
                 self._stored = before = ahead
         by = _step(before, reading.ahead)
@@ -65,7 +66,7 @@ class Steps:
         if ahead is None:
             return
         if self._stored is None or abs(ahead - self._stored) >= DRIFT_MS:
-            tx.connection.run("clock_save", boot=self._clock.boot, ahead=ahead)
+            scheduler.save_clock(tx.connection, self._clock.boot, ahead)
             self._storing = ahead
 
     def remember(self) -> None:
@@ -84,15 +85,8 @@ def _step(before: int | None, after: int | None) -> int:
 
 def move_spans(tx: Transaction, by: int) -> None:
     """Move the ends of all spans in progress: leases, waits, windows, deadlines, ages."""
-    run = tx.connection.run
-    run("step_leases", by=by)
-    run("step_tasks", by=by)
+    scheduler.move_spans(tx.connection, by, tx.now)
     for name, lane in tx.policy.lanes.items():
         if lane.aging_ms is not None:
-            run("step_ranks", by=by, lane=name, critical=CRITICAL)
-    run("step_deliveries", by=by)
-    run("step_endpoints", by=by, before=tx.now - by)
-    run("step_nodes", by=by)
-    if by < 0:  # a stop must not refuse what is said after it
-        run("step_sessions", by=by, now=tx.now)
+            scheduler.move_ranks(tx.connection, name, by, CRITICAL)
     tx.changed = tx.owes = True

@@ -22,7 +22,7 @@ from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
 from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, Submit, ToggleJob, UpdateJob
 from fairlane.engine.verbs import tasks
 from fairlane.schema import jobs
-from fairlane.store import cron as store
+from fairlane.store.tables import cron as store
 from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.cron")
@@ -79,7 +79,7 @@ def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iter
 
 
 def _changed(tx: Transaction, id_: str, document: dict[str, Any], now: int) -> Job | FairlaneError:
-    job = store.jobs_by_id(tx, [id_]).get(id_)
+    job = store.jobs_by_id(tx.connection, tx.vault, [id_]).get(id_)
     if job is None:
         return not_found(id_)
     if job.damaged:
@@ -146,7 +146,7 @@ def delete_job(tx: Transaction, requests: Sequence[DeleteJob], now: int) -> Iter
     """The log stays, and so do the tasks of its runs, unless they are to be cancelled."""
     follow(tx, now)
     for request in requests:
-        job = store.jobs_by_id(tx, [request.id]).get(request.id)
+        job = store.jobs_by_id(tx.connection, tx.vault, [request.id]).get(request.id)
         if job is None:
             yield not_found(request.id)
             continue
@@ -169,7 +169,7 @@ def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[A
     """A run by hand: the schedule stays as it is. A run that is refused is logged all the same."""
     follow(tx, now)
     for request in requests:
-        job = store.jobs_by_id(tx, [request.id]).get(request.id)
+        job = store.jobs_by_id(tx.connection, tx.vault, [request.id]).get(request.id)
         if job is None:
             yield not_found(request.id)
             continue
@@ -373,7 +373,7 @@ def follow(tx: Transaction, now: int) -> None:
         return
     changes, tx.run_changes = tx.run_changes, {}
     runs = store.runs_by_task(tx, changes)
-    found = store.jobs_by_id(tx, (run.job_id for run in runs.values()))
+    found = store.jobs_by_id(tx.connection, tx.vault, (run.job_id for run in runs.values()))
     done: set[str] = set()
     for task_id, run in runs.items():
         job = found.get(run.job_id)

@@ -14,6 +14,9 @@ from fairlane.core import admission, dependencies, gates, leases, lifecycle
 from fairlane.core.dependencies import BROKEN, MET, OPEN
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
 from fairlane.core.model import DELAY_GATE, ORPHANED, Change, Submission, Task
+from fairlane.store.tables import dependencies as table
+from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables.dependencies import Unsettled
 from fairlane.store.transaction import Transaction
 
 LEVELS_MAX: Final = 50
@@ -60,7 +63,7 @@ def refuse_cycle(tx: Transaction, submission: Submission) -> InvalidRequest | No
         found = tx.tasks_by_id(level)
         by_seq = {task.seq: id_ for id_, task in found.items()}
         level = []
-        for child, parents in tx.edges_of(by_seq).items():
+        for child, parents in table.of_children(tx.connection, by_seq).items():
             for parent, state in parents.items():
                 if state == OPEN and came_from.setdefault(parent, by_seq[child]) == by_seq[child]:
                     level.append(parent)
@@ -78,7 +81,7 @@ def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
     """Make a revived task wait for its parents; refused while one of them has ended badly."""
     if task.unmet is None:
         return None
-    found = tx.edges_of([task.seq]).get(task.seq, {})
+    found = table.of_children(tx.connection, [task.seq]).get(task.seq, {})
     broken = next((parent for parent, state in found.items() if state == BROKEN), None)
     if broken is not None:
         return Conflict(
@@ -137,22 +140,21 @@ def settle(tx: Transaction, now: int) -> None:
 def _load(tx: Transaction) -> None:
     """What was left over goes first, so that newer ends cannot hold it up for ever."""
     newer, tx.settling = tx.settling, {}
-    for parent, goes, state in tx.connection.run("unsettled_all"):
+    for parent, goes, state in table.take_unsettled(tx.connection):
         left = BROKEN if goes == OPEN else OPEN
         # What a revived parent has not mended yet must be, before that it is done can count.
         if parent not in newer or (goes == OPEN and newer[parent][1] == MET):
             tx.settling[parent] = (left, goes, state)
     for parent, work in newer.items():
         tx.settling.setdefault(parent, work)
-    tx.connection.run("unsettled_forget")
     tx.unsettled = 0
     tx.changed = True
 
 
 def _keep(tx: Transaction) -> None:
-    rows = [(parent, goes, state) for parent, (_, goes, state) in tx.settling.items()]
-    tx.connection.run_rows("unsettled_save", rows)
-    tx.unsettled = len(rows)
+    left = [Unsettled(parent, goes, state) for parent, (_, goes, state) in tx.settling.items()]
+    table.save_unsettled(tx.connection, left)
+    tx.unsettled = len(left)
     tx.settling = {}
 
 
@@ -160,7 +162,7 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     """One step down from some of the parents; how many edges that took."""
     parents = dict(list(tx.settling.items())[:_PARENTS_MAX])
     wanted = [(parent, leaves) for parent, (leaves, _, _) in parents.items()]
-    found = tx.connection.run_rows("dependency_children", wanted, limit=budget)
+    found = table.children(tx.connection, wanted, budget)
     if len(found) < budget:  # all of their edges are at hand
         for parent in parents:
             del tx.settling[parent]
@@ -168,7 +170,7 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     if not found:
         return 0
     moved = [(child, parent, parents[parent][1]) for parent, child in found]
-    tx.connection.run_rows("dependency_settle", moved)
+    table.change(tx.connection, moved)
     tx.open_edges += sum(1 if goes == OPEN else -1 for _, _, goes in moved)
     children = tx.tasks_by_seq(child for child, _, _ in moved)
     tx.prepare(children[child] for child, _, _ in moved)
@@ -214,7 +216,8 @@ def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
     orphans = [child for child in dict.fromkeys(children) if _orphaned(tx.task(child))]
     if not orphans:
         return
-    edges_of, since = tx.edges_of(orphans), tx.began_again(orphans)
+    edges_of = table.of_children(tx.connection, orphans)
+    since = tx.began_again(orphans)
     mended = []
     for seq in orphans:
         states = edges_of[seq].values()
@@ -240,8 +243,8 @@ def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
 
     Sizes are looked at first, so that no result is read that would only be dropped.
     """
-    rows = [(task.seq,) for task in tasks if task.unmet is not None]
-    parents = tx.connection.run_rows("inputs_find", rows) if rows else []
+    children = [task.seq for task in tasks if task.unmet is not None]
+    parents = table.parents_of(tx.connection, children) if children else []
     sizes: dict[int, int] = {}
     wanted: set[int] = set()
     fitting: set[tuple[int, int]] = set()
@@ -250,8 +253,7 @@ def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
         if size is not None and sizes[child] <= INPUT_CHARACTERS_MAX:
             wanted.add(parent)
             fitting.add((child, parent))
-    chosen = [(seq,) for seq in sorted(wanted)]
-    results: dict[int, str] = dict(tx.connection.run_rows("results_find", chosen))
+    results = task_table.results(tx.connection, sorted(wanted))
     found: dict[int, list[tuple[str, str, str | None]]] = {}
     for child, parent, id_, state, _ in parents:
         kept = results[parent] if (child, parent) in fitting else None

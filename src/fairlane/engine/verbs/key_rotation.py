@@ -7,41 +7,40 @@ retention, and until then the old key opens them. What no key opens stays as it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from fairlane.core.errors import StoreMismatch
 from fairlane.engine.commands import Reseal
-from fairlane.store.base import Row
+from fairlane.store.tables import secrets
+from fairlane.store.tables.secrets import Sealed, SealedBody, SealedSecrets
 from fairlane.store.transaction import Transaction
 from fairlane.store.vault import Vault
 
-SEALED_LIKE: Final = '%"sealed:1:%'
-_STATEMENTS: Final = {
-    "template": "template_reseal",
-    "job": "job_reseal",
-    "endpoint": "endpoint_reseal",
-}
-
 
 def reseal(tx: Transaction, requests: Sequence[Reseal], _: int) -> Iterator[int]:
-    rows: dict[str, list[Row]] = {what: [] for what in _STATEMENTS}
-    for what, id_, first, second in tx.connection.run("sealed_all", text=SEALED_LIKE):
-        if what == "endpoint":
-            rows[what].append((id_, _again(tx.vault, first), _again(tx.vault, second)))
-        else:
-            rows[what].append((id_, tx.vault.seal_body(tx.vault.open_body(first))))
-    for what, changed in rows.items():
-        if changed:
-            tx.connection.change_rows(_STATEMENTS[what], changed)
-            tx.changed = True
-    kept = tx.connection.run("secret_get")[0][0]
-    if kept is not None:
-        tx.connection.run("secret_set", secret=_again(tx.vault, kept))
-    return iter([sum(map(len, rows.values()))] * len(requests))
+    before, vault = secrets.sealed(tx.connection), tx.vault
+    after = Sealed(
+        templates=[_resealed_body(vault, one) for one in before.templates],
+        jobs=[_resealed_body(vault, one) for one in before.jobs],
+        endpoints=[_resealed_secrets(vault, one) for one in before.endpoints],
+    )
+    count = secrets.reseal(tx.connection, after)
+    secret = secrets.webhook_secret(tx.connection)
+    if secret is not None:
+        secrets.save_webhook_secret(tx.connection, _resealed(vault, secret))
+    return iter([count] * len(requests))
 
 
-def _again(vault: Vault, text: str | None) -> str | None:
+def _resealed_body(vault: Vault, one: SealedBody) -> SealedBody:
+    return SealedBody(one.id, vault.seal_body(vault.open_body(one.definition)))
+
+
+def _resealed_secrets(vault: Vault, one: SealedSecrets) -> SealedSecrets:
+    previous = None if one.previous is None else _resealed(vault, one.previous)
+    return SealedSecrets(one.id, _resealed(vault, one.secret), previous)
+
+
+def _resealed(vault: Vault, text: str) -> str:
     try:
-        return None if text is None else vault.seal(vault.open(text))
+        return vault.seal(vault.open(text))
     except StoreMismatch:
         return text

@@ -22,9 +22,10 @@ from fairlane.core.model import CRITICAL, Task, is_open
 from fairlane.core.policy import BY_PRIORITY
 from fairlane.engine.commands import Grant, Lease
 from fairlane.engine.verbs import dependencies
+from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables.lines import BY_SHARE, URGENT, Order
+from fairlane.store.tables.tasks import Ready
 from fairlane.store.transaction import Transaction
-
-Ready = tuple[Task, str]
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -240,9 +241,9 @@ def _agents(tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical:
     rows = _named(tx, lane, routes)
     look = limit + 8
     while True:
-        views = [] if critical else [_first_agents(tx, "line_order", rows, look)]
+        views = [] if critical else [_first_agents(tx, BY_SHARE, rows, look)]
         if tx.lane(lane).urgent:
-            views.append(_first_agents(tx, "line_urgent", rows, look))
+            views.append(_first_agents(tx, URGENT, rows, look))
         agents = dict.fromkeys(agent for view in views for found in view for agent in found)
         contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in agents]
         able = {one.agent for one in contenders if one.eligible}
@@ -262,14 +263,14 @@ def _named(tx: Transaction, lane: str, routes: Wanted) -> list[tuple[str, str]]:
 
 
 def _first_agents(
-    tx: Transaction, name: str, rows: Sequence[tuple[str, str]], look: int
+    tx: Transaction, order: Order, rows: Sequence[tuple[str, str]], look: int
 ) -> list[list[str]]:
-    """The first `look` agents of each route, by the statement `name`.
+    """Return the first `look` agents of each route.
 
-    It returns all lines of the agents that it finds for any route, so for one route others may be
+    All lines of the agents are loaded that come first for any route, so for one route others may be
     among them, but those that come first are.
     """
-    lines = tx.first_lines(name, rows, look)
+    lines = tx.first_lines(order, rows, look)
     views = []
     for _, route in rows:
         mine = [line for line in lines if line.route == route and line.ready]
@@ -363,7 +364,7 @@ def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
     if routes.agent is None:
         rows = _named(tx, lane, routes)
-        lines = tx.first_lines("line_urgent", rows, tx.policy.lanes[lane].max_inflight)
+        lines = tx.first_lines(URGENT, rows, tx.policy.lanes[lane].max_inflight)
         agents = dict.fromkeys(line.agent for line in lines)
     else:
         agents = {routes.agent: None}
@@ -376,7 +377,7 @@ def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
 
 
 def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
-    tasks = tx.tasks("task_preemptible", lane=lane)
+    tasks = tx.tasks(task_table.preemptible, lane=lane)
     wanted -= sum(task.preempt == 1 for task in tasks)
     victims = [task for task in tasks if task.preempt == 0 and task.priority > CRITICAL]
     tx.prepare(victims[: max(0, wanted)])

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fairlane.engine.commands import Beat
+from fairlane.store.tables import nodes as table
 from fairlane.store.transaction import Transaction
 
 FORGET_MS: Final = 86_400_000
@@ -25,18 +26,18 @@ def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:
     """
     for request in {request.name: request for request in requests}.values():
         if request.leaves:
-            tx.connection.run("node_leave", name=request.name)
+            table.delete(tx.connection, request.name)
             continue
         before = now if request.alone else now - FORGET_MS
-        tx.connection.run("node_forget", name=request.name, before=before)
-        tx.connection.run(
-            "node_save",
+        table.forget_others(tx.connection, request.name, before)
+        node = table.NodeRow(
             name=request.name,
             host=request.host,
             pid=request.pid,
             version=request.version,
             started_at=request.started_at,
+            seen_at=now,
             draining=int(request.draining),
-            now=now,
         )
+        table.save(tx.connection, node)
     return iter([None] * len(requests))

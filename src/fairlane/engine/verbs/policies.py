@@ -15,6 +15,9 @@ from fairlane.core import policy as policies
 from fairlane.core.errors import Conflict, InvalidPolicy
 from fairlane.core.policy import FAIR, Policy, read, to_document
 from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
+from fairlane.store.tables import lines
+from fairlane.store.tables import policy as table
+from fairlane.store.tables import sessions as session_table
 from fairlane.store.transaction import Transaction
 
 _READ: Final[Mapping[str, Callable[[Policy, Any], Policy]]] = {
@@ -59,8 +62,8 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
             problems.append(f"lanes.{lane} cannot go while {tasks} in it; empty it first")
     if problems:
         raise InvalidPolicy(problems)
-    kept = tx.connection.run("policy_newest")
-    unknown = read(msgspec.json.decode(kept[0][1]))[1] if kept else []
+    newest = table.newest(tx.connection)
+    unknown = read(msgspec.json.decode(newest.document))[1] if newest else []
     if unknown:
         raise Conflict(
             f"version {tx.policy_version} of the policy is from a newer fairlane: this one does "
@@ -72,25 +75,24 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
 def _adopt(tx: Transaction, policy: Policy, request: SetPolicy, now: int) -> None:
     old, tx.policy = tx.policy, policy
     tx.policy_version += 1
-    tx.connection.run(
-        "policy_insert",
+    new = table.PolicyView(
         version=tx.policy_version,
         document=msgspec.json.encode(to_document(policy)).decode(),
         source=request.source,
+        created_at=now,
         author=request.author,
         note=request.note,
-        now=now,
     )
-    tx.connection.run("policy_use", version=tx.policy_version)
+    table.adopt(tx.connection, new)
     names = old.agents.keys() | policy.agents.keys()
     changed = sorted(name for name in names if old.weight(name) != policy.weight(name))
     if changed:
-        tx.reshare(tx.connection.run("line_agents", agents=changed))
+        tx.reshare(lines.pairs_of(tx.connection, changed))
     for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
         if _line_rule(policy, lane) != _line_rule(old, lane):
             _reline(tx, lane)
     if policy.sessions != old.sessions:
-        keys = [key for (key,) in tx.connection.run("session_waiting")]
+        keys = session_table.busy(tx.connection)
         tx.load_sessions(keys)
         for key in keys:
             tx.touch_session(key)
@@ -105,6 +107,6 @@ def _reline(tx: Transaction, lane: str) -> None:
     settings = tx.policy.lanes[lane]
     by_agent = settings.strategy == FAIR
     if not by_agent:
-        for (route,) in tx.connection.run("line_routes", lane=lane):
-            tx.line_number(lane, "", route)
+        for capability in lines.capabilities(tx.connection, lane):
+            tx.line_number(lane, "", capability)
     tx.reline(lane, by_agent=by_agent, aging_ms=settings.aging_ms or 0)

@@ -20,6 +20,7 @@ from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import Session, Settings
 from fairlane.engine.commands import SetSession, SetUsage, Stopped, StopSession
 from fairlane.engine.verbs import ownership
+from fairlane.store.tables import sessions as table
 from fairlane.store.transaction import Transaction
 
 TEXT_CHARACTERS_MAX: Final = 100_000
@@ -77,7 +78,7 @@ def admit(
     excess = max(0, sessions.excess(settings, told))
     if excess and settings.drop == sessions.DROP_NEW:
         return _full(session, settings.cap)
-    oldest = tx.tasks("session_open", session=key)[:excess] if excess else []
+    oldest = tx.tasks(table.waiting_tasks, session=key)[:excess] if excess else []
 
     def enter() -> None:
         _take_over(tx, session, told)
@@ -173,10 +174,10 @@ def _that_may_grow(
     """
     assert submission.session is not None
     collects = settings.mode == sessions.COLLECT
-    name = "session_open" if collects else "session_grown"
+    read = table.waiting_tasks if collects else table.debouncing_tasks
     lane = tx.policy.lane_name(submission.lane, submission.kind)
     kind = (lane, submission.agent, submission.route, submission.callback_url)
-    waiting = tx.tasks(name, session=submission.session)
+    waiting = tx.tasks(read, session=submission.session)
     newest_first = [task for task in waiting if task.priority == submission.priority][::-1]
     for task, raw in _with_requests(tx, newest_first):
         body = _decoded(raw)
@@ -272,7 +273,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 
     Unless it ranks lower, and would come after the new one anyway.
     """
-    growing = tx.tasks("session_grown", session=submission.session)
+    growing = tx.tasks(table.debouncing_tasks, session=submission.session)
     tasks = [task for task in growing if task.priority <= submission.priority]
     bodies = tx.requests(task.seq for task in tasks) if tasks else {}
     for task in tasks:
@@ -314,7 +315,7 @@ def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int)
     running = _of(agent, _running(tx, session.key))
     if running:
         return Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
-    held = _of(agent, tx.tasks("session_held", session=session.key))
+    held = _of(agent, tx.tasks(table.turn_tasks, session=session.key))
     return Stopped([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
 
 
@@ -334,14 +335,14 @@ def _of(agent: str | None, tasks: Iterable[Task]) -> list[Task]:
 
 
 def _queued(tx: Transaction, key: str) -> list[Task]:
-    held = tx.tasks("session_held", session=key)
-    return [*held, *tx.tasks("session_open", session=key)]
+    held = tx.tasks(table.turn_tasks, session=key)
+    return [*held, *tx.tasks(table.waiting_tasks, session=key)]
 
 
 def _running(tx: Transaction, key: str) -> list[Task]:
     """In the order in which they began."""
-    turns = [task for task in tx.tasks("session_turns", session=key) if not task.terminal]
-    return sorted(turns, key=lambda task: task.token)
+    leased = tx.tasks(table.leased_tasks, session=key)
+    return sorted((task for task in leased if not task.terminal), key=lambda task: task.token)
 
 
 def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> list[str]:

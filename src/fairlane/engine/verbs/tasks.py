@@ -45,6 +45,13 @@ from fairlane.engine.commands import (
 )
 from fairlane.engine.verbs import dependencies, ownership, redaction, sessions
 from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
+from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import events as event_table
+from fairlane.store.tables import idempotency, outputs
+from fairlane.store.tables import secrets as secret_table
+from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables.idempotency import KeyRow
+from fairlane.store.tables.outputs import Piece
 from fairlane.store.transaction import Transaction
 
 # So many refused submissions are kept for their callers to look at; of a flood, the rest is only
@@ -113,8 +120,7 @@ def _submit_one(
         memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
         remembered[key.agent, key.key] = memory
         text = msgspec.json.encode(memory.outcomes).decode()
-        row = (key.agent, key.key, key.digest, text, max(seqs), now)
-        tx.remember_key(row)
+        tx.remember_key(KeyRow(key.agent, key.key, key.digest, text, max(seqs), now))
     return answers
 
 
@@ -255,8 +261,10 @@ def _remembered(tx: Transaction, requests: Sequence[Submit]) -> dict[tuple[str, 
     keys = [(r.idempotency.agent, r.idempotency.key) for r in requests if r.idempotency]
     if not keys:
         return {}
-    rows = tx.connection.run_rows("idempotency_find", list(dict.fromkeys(keys)))
-    return {(row[0], row[1]): _Memory(row[2], _outcomes.decode(row[3])) for row in rows}
+    return {
+        (used.agent, used.key): _Memory(used.digest, _outcomes.decode(used.outcomes))
+        for used in idempotency.find(tx.connection, keys)
+    }
 
 
 _outcomes = msgspec.json.Decoder(list[str | _Refusal])
@@ -425,29 +433,32 @@ def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]
     requests = redaction.reports(tx, tasks, requests, "text")
     answers = [None if r.trusted else leases.lost(tasks.get(r.seq), r.token) for r in requests]
     kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
-    rows = [
-        (request.seq, request.token, request.part, task.attempts, request.text)
-        for request in _within_limits(tx, kept)
+    pieces = [
+        (request.seq, Piece(request.token, part, task.attempts, text))
+        for request, part, text in _within_limits(tx, kept)
         if (task := tasks.get(request.seq)) and task.token == request.token > 0
     ]
-    tx.connection.run_rows("output_insert", rows)
-    tx.wrote_output = tx.wrote_output or bool(rows)
+    outputs.insert(tx.connection, pieces)
+    tx.wrote_output = tx.wrote_output or bool(pieces)
     return iter(answers)
 
 
-def _within_limits(tx: Transaction, requests: Sequence[Output]) -> Iterator[Output]:
-    """Each with its part's number, and what comes from outside cut off at the limit."""
-    kept = tx.output_sizes((r.seq, r.token) for r in requests if r.part is None or not r.trusted)
+def _within_limits(
+    tx: Transaction, requests: Sequence[Output]
+) -> Iterator[tuple[Output, int, str]]:
+    """Yield each with the number of its part and its text, which from outside ends at the limit."""
+    leased = [(r.seq, r.token) for r in requests if r.part is None or not r.trusted]
+    sizes = outputs.sizes(tx.connection, leased)
     for request in requests:
         if request.part is not None and request.trusted:
-            yield request
+            yield request, request.part, request.text
             continue
-        parts, size = kept.get((request.seq, request.token), (0, 0))
+        parts, size = sizes.get((request.seq, request.token), (0, 0))
         text = request.text[: max(0, OUTPUT_CHARACTERS_MAX - size)]
         part = parts if request.part is None else request.part
-        kept[request.seq, request.token] = (max(parts, part + 1), size + len(text))
+        sizes[request.seq, request.token] = (max(parts, part + 1), size + len(text))
         if text:
-            yield msgspec.structs.replace(request, part=part, text=text)
+            yield request, part, text
 
 
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
@@ -464,8 +475,7 @@ def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
     if not theirs:
         return set()
     tx.write()
-    rows = tx.connection.run_rows("event_released", [(seq,) for seq in theirs])
-    counted: dict[int, int] = dict(row for row in rows)
+    counted = event_table.count_releases(tx.connection, theirs)
     found = set()
     for seq, lane in theirs.items():
         settings = tx.policy.lanes.get(lane)
@@ -497,7 +507,7 @@ def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> 
 
 
 def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
-    tasks = [task for task in tx.tasks("batch_tasks", batch=batch.id) if not task.terminal]
+    tasks = [task for task in tx.tasks(batch_table.tasks, batch=batch.id) if not task.terminal]
     tx.prepare(tasks)
     batch.cancelled = 1
     for task in tasks:
@@ -552,7 +562,7 @@ def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task |
 def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[Any]:
     """Take back what dead workers hold, at once instead of when their leases run out."""
     for request in requests:
-        leased = tx.tasks("task_leased")
+        leased = tx.tasks(task_table.leased)
         tasks = [task for task in leased if (task.worker or "").startswith(request.prefix)]
         tx.prepare(tasks)
         owns = backoffs(tx, tasks)
@@ -567,12 +577,12 @@ def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[
 
 def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[Any]:
     for request in requests:
-        kept = tx.connection.run("secret_get")[0][0]
+        sealed = secret_table.webhook_secret(tx.connection)
         try:
-            secret = request.candidate if kept is None else tx.vault.open(kept)
+            secret = request.candidate if sealed is None else tx.vault.open(sealed)
         except StoreMismatch as error:
             yield error
             continue
-        if secret is kept or kept is None:  # there was none, or it is from before there were keys
-            tx.connection.run("secret_set", secret=tx.vault.seal(secret))
+        if secret is sealed or sealed is None:  # there was none, or it is older than keys
+            secret_table.save_webhook_secret(tx.connection, tx.vault.seal(secret))
         yield secret

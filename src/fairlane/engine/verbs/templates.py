@@ -8,15 +8,13 @@ it counts when the task is accepted and new.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import msgspec
 
 from fairlane.core import templates
 from fairlane.core.errors import Conflict, InvalidRequest, NotFound
 from fairlane.core.model import Task
-from fairlane.core.templates import Definition, Template
+from fairlane.core.templates import Template
 from fairlane.engine.commands import (
     CreateTemplate,
     DeleteTemplate,
@@ -25,22 +23,8 @@ from fairlane.engine.commands import (
     UseTemplate,
 )
 from fairlane.engine.verbs import tasks as verbs
-from fairlane.store.base import Row
+from fairlane.store.tables import templates as table
 from fairlane.store.transaction import Transaction
-from fairlane.store.vault import Vault
-
-_definition = msgspec.json.Decoder(Definition)
-_STAND_IN = Definition(name="(damaged)", description="", instruction="", priority=0, parameters=[])
-
-
-def from_row(row: Row, vault: Vault) -> Template:
-    """Return the template of a row; one whose definition cannot be read is `damaged`."""
-    seq, template_id, definition, usage_count, created_at, updated_at = row
-    try:
-        kept, is_damaged = _definition.decode(vault.open_body(definition)), False
-    except msgspec.DecodeError:
-        kept, is_damaged = _STAND_IN, True
-    return Template(seq, template_id, kept, usage_count, created_at, updated_at, is_damaged)
 
 
 def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: int) -> Iterator[Any]:
@@ -54,13 +38,13 @@ def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: in
             continue
         conflict = _refused(tx, template)
         if conflict is None:
-            tx.connection.run_rows("template_insert", [_row(template, tx.vault)])
+            table.insert(tx.connection, tx.vault, template)
         yield conflict or template
 
 
 def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: int) -> Iterator[Any]:
     for request in requests:
-        before = _found(tx, [request.id]).get(request.id)
+        before = table.by_id(tx.connection, tx.vault, [request.id]).get(request.id)
         if before is None:
             yield not_found()
             continue
@@ -74,13 +58,13 @@ def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: in
             continue
         conflict = _refused(tx, after)
         if conflict is None and after is not before:
-            tx.connection.change_rows("template_update", [_changed(after, tx.vault)])
+            table.update(tx.connection, tx.vault, after)
         yield conflict or after
 
 
 def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> Iterator[Any]:
     tx.write()  # the keys that other submissions of this batch have used
-    found = _found(tx, [request.id for request in requests])
+    found = table.by_id(tx.connection, tx.vault, [request.id for request in requests])
     submits = [r.submit for r in requests if r.submit is not None and r.id in found]
     submitted = verbs.submit(tx, submits, now) if submits else iter(())
     uses: Counter[str] = Counter()
@@ -94,16 +78,16 @@ def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> 
         else:
             answers.append(next(submitted))
             uses[request.id] += _is_new(request.submit, answers[-1])
-    rows = [(template_id, count) for template_id, count in uses.items() if count]
-    if rows:
-        tx.connection.change_rows("template_use", rows)
+    counted = {template_id: count for template_id, count in uses.items() if count}
+    if counted:
+        table.count_uses(tx.connection, counted)
     return iter(answers)
 
 
 def delete_template(tx: Transaction, requests: Sequence[DeleteTemplate], _: int) -> Iterator[Any]:
     for request in requests:
-        if request.id in _found(tx, [request.id]):
-            tx.connection.change_rows("template_delete", [(request.id,)])
+        if request.id in table.by_id(tx.connection, tx.vault, [request.id]):
+            table.delete(tx.connection, request.id)
             yield None
         else:
             yield not_found()
@@ -124,12 +108,6 @@ def _is_new(submit: Submit, answer: Any) -> bool:
     return any(isinstance(task, Task) and task.id in ids for task in tasks)
 
 
-def _found(tx: Transaction, ids: Iterable[str]) -> dict[str, Template]:
-    rows = [(template_id,) for template_id in dict.fromkeys(ids)]
-    found = [from_row(row, tx.vault) for row in tx.connection.run_rows("template_by_id", rows)]
-    return {template.id: template for template in found}
-
-
 def _refused(tx: Transaction, template: Template) -> InvalidRequest | Conflict | None:
     config = {"llmConfig": template.definition.llm_config}
     return tx.vault.problem(config) or _conflict(tx, template)
@@ -138,33 +116,10 @@ def _refused(tx: Transaction, template: Template) -> InvalidRequest | Conflict |
 def _conflict(tx: Transaction, template: Template) -> Conflict | None:
     """There is one writer at a time, so what is free now stays free until it is taken."""
     name = template.definition.name
-    found = tx.connection.run("template_list", name=name, before=None, limit=1)
-    taken = [from_row(row, tx.vault).id for row in found]
-    if taken in ([], [template.id]):
+    taken = table.id_by_name(tx.connection, name)
+    if taken in (None, template.id):
         return None
     return Conflict(
         f"there is a template named '{name}' already; change it or choose another name",
-        details={"id": taken[0]},
+        details={"id": taken},
     )
-
-
-def _row(template: Template, vault: Vault) -> Row:
-    return (
-        template.seq,
-        template.id,
-        template.definition.name,
-        _text(template, vault),
-        template.usage_count,
-        template.created_at,
-        template.updated_at,
-    )
-
-
-def _changed(template: Template, vault: Vault) -> Row:
-    """The columns of `template_update`."""
-    text = _text(template, vault)
-    return (template.id, template.definition.name, text, template.updated_at)
-
-
-def _text(template: Template, vault: Vault) -> str:
-    return vault.seal_body(msgspec.json.encode(template.definition).decode())

@@ -14,21 +14,16 @@ from fairlane.core.model import Task
 from fairlane.engine.commands import Prune
 from fairlane.engine.verbs import cron, dependencies
 from fairlane.engine.verbs.tasks import backoffs
+from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import dependencies as dependency_table
+from fairlane.store.tables import scheduler
+from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 
 STEP = 500
 _WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to ask about its last commit
 _REJECTED_KEPT_MS = 3_600_000
-TABLES = (
-    "task",
-    "request",
-    "result",
-    "delivery",
-    "idempotency",
-    "dependency",
-    "event",
-    "output",
-)
 
 
 def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
@@ -42,7 +37,7 @@ def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
         _promote_due(tx, now),
     ]
     tx.write()
-    deadline_at, lease_at, eligible_at = tx.connection.run("next_due", **by_hand(tx))[0]
+    deadline_at, lease_at, eligible_at = task_table.next_due(tx.connection, by_hand(tx))
     if lease_at is not None and grace_ms:
         lease_at = max(lease_at, now + grace_ms)
     for due_at in (deadline_at, lease_at, eligible_at):
@@ -66,7 +61,7 @@ def settle(tx: Transaction, now: int) -> None:
 def _take_turns_back(tx: Transaction) -> None:
     """Where fewer may run than before, those that have not begun yet wait again, the last first."""
     for key in sorted(tx.tight_sessions):
-        held = [task for task in tx.tasks("session_held", session=key) if not task.token]
+        held = [task for task in tx.tasks(session_table.turn_tasks, session=key) if not task.token]
         held.sort(key=lambda task: (task.priority, task.seq), reverse=True)
         over = max(0, tx.session(key).holders - tx.session(key).limit)
         tx.prepare(held[:over])
@@ -110,23 +105,20 @@ def prune(tx: Transaction, now: int) -> int:
     """Forget terminal tasks that are older than the retention; how many went."""
     tx.write()
     before = now - tx.policy.retention.ttl_ms
-    rows = tx.connection.run("task_old", before=before, limit=STEP)
-    rows += tx.connection.run("task_rejected", before=now - _REJECTED_KEPT_MS, limit=STEP)
-    seqs = [(seq,) for seq in dict.fromkeys(row[0] for row in rows)]
+    old = task_table.old(tx.connection, before, STEP)
+    old += task_table.old_rejected(tx.connection, now - _REJECTED_KEPT_MS, STEP)
+    seqs = list(dict.fromkeys(task.seq for task in old))
     if tx.open_edges:
-        edges = tx.edges_of(seq for (seq,) in seqs).values()
-        tx.open_edges -= sum(state == OPEN for found in edges for state in found.values())
-    for table in TABLES:
-        tx.connection.run_rows(f"{table}_delete", seqs)
-    batches = [(id_,) for id_ in dict.fromkeys(row[1] for row in rows) if id_]
-    tx.connection.run_rows("delivery_forget", batches)
-    tx.connection.run_rows("batch_forget", batches)
-    tx.connection.run_rows("event_forget", batches)
+        edges = dependency_table.of_children(tx.connection, seqs).values()
+        tx.open_edges -= sum(state == OPEN for parents in edges for state in parents.values())
+    task_table.delete(tx.connection, seqs)
+    batches = dict.fromkeys(task.batch for task in old if task.batch)
+    batch_table.forget_with_events(tx.connection, batches)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
-    tx.forget_lines(row[2:] for row in rows)
-    tx.connection.run("writer_forget", before=now - _WRITER_KEPT_MS)
-    idle = tx.connection.run("session_old", before=before, limit=STEP)
-    tx.connection.run_rows("session_forget", idle)
+    tx.forget_lines((task.lane, task.agent) for task in old)
+    scheduler.forget_writers(tx.connection, now - _WRITER_KEPT_MS)
+    idle = session_table.idle(tx.connection, before, STEP)
+    session_table.forget(tx.connection, idle)
     tx.changed = tx.changed or bool(idle)
     cron.prune(tx, now)
     return len(seqs)
@@ -138,13 +130,13 @@ def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[
     tx.write()
     for request in requests:
         if request.dry_run:
-            yield tx.connection.run("task_old_count", before=before)[0][0]
+            yield task_table.count_old(tx.connection, before)
         else:
             yield prune(tx, now)
 
 
 def _expire(tx: Transaction, now: int) -> bool:
-    tasks = tx.tasks("task_overdue", now=now, limit=STEP)
+    tasks = tx.tasks(task_table.overdue, now=now, limit=STEP)
     tx.prepare(tasks)
     for task in tasks:
         tx.apply(leases.expire(task, now))
@@ -156,7 +148,8 @@ def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
 
     Some lanes leave that to whoever has `asked` for it.
     """
-    tasks = tx.tasks("task_abandoned", now=now, limit=STEP, **({} if asked else by_hand(tx)))
+    lanes = None if asked else by_hand(tx)
+    tasks = tx.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)
     tx.prepare(tasks)
     owns = backoffs(tx, tasks)
     for task in tasks:
@@ -165,14 +158,13 @@ def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
     return tasks
 
 
-def by_hand(tx: Transaction) -> dict[str, list[str]]:
-    """The lanes, if there are any, in which leases that ran out are left alone."""
-    lanes = tx.policy.reclaimed_by_hand()
-    return {"by_hand": lanes} if lanes else {}
+def by_hand(tx: Transaction) -> list[str] | None:
+    """Return the lanes in which expired leases are left alone; None when there are none."""
+    return tx.policy.reclaimed_by_hand() or None
 
 
 def _promote_due(tx: Transaction, now: int) -> bool:
-    tasks = tx.tasks("task_due", now=now, limit=STEP)
+    tasks = tx.tasks(task_table.due, now=now, limit=STEP)
     tx.prepare(tasks)
     for task in tasks:
         session, batch = tx.session_of(task), tx.batch_of(task)

@@ -28,6 +28,7 @@ from fairlane.core.errors import (
 from fairlane.engine.commands import CreateToken, RevokeToken, UseTokens
 from fairlane.engine.telemetry.outages import store_unavailable
 from fairlane.store.base import Connection, ConnectionLost, Store
+from fairlane.store.tables import tokens as table
 from fairlane.store.transaction import Transaction
 
 if TYPE_CHECKING:  # the engine knows these verbs, and both of these know the engine
@@ -61,7 +62,7 @@ def create_token(tx: Transaction, requests: Sequence[CreateToken], now: int) -> 
         elif any(t.name == new.name and t.parent is None and t.valid(now) for t in kept.values()):
             yield Conflict(f"there is a token named '{new.name}' already; revoke it first")
             continue
-        tx.connection.run_rows("token_insert", [msgspec.structs.astuple(new)])
+        table.insert(tx.connection, new)
         _changed(tx)
         yield new
 
@@ -76,7 +77,7 @@ def revoke_token(tx: Transaction, requests: Sequence[RevokeToken], now: int) -> 
             yield NotFound("token not found; GET /tokens lists them")
             continue
         if found.revoked_at is None:
-            tx.connection.change_rows("token_revoke", [(found.id, now)])
+            table.revoke(tx.connection, found.id, now)
             _changed(tx)
             found = msgspec.structs.replace(found, revoked_at=now)
         yield found
@@ -86,16 +87,16 @@ def use_tokens(tx: Transaction, requests: Sequence[UseTokens], _: int) -> Iterat
     newest: dict[str, int] = {}
     for request in requests:
         newest.update(request.used)
-    tx.connection.run_rows("token_use", list(newest.items()))
+    table.save_uses(tx.connection, newest)
     return iter([None] * len(requests))
 
 
 def _all(tx: Transaction) -> dict[str, Token]:
-    return {row[1]: Token(*row) for row in tx.connection.run("token_all")}
+    return {token.id: token for token in table.all_tokens(tx.connection)}
 
 
 def _changed(tx: Transaction) -> None:
-    tx.connection.run("access_changed")
+    table.next_version(tx.connection)
     tx.access_changed = True
 
 
@@ -106,7 +107,7 @@ def _forget_logins(tx: Transaction, kept: Any, parent: str, now: int) -> None:
     gone = [token for token in logins if not token.valid(now)]
     gone += open_[: max(0, len(open_) - LOGINS_MAX + 1)]
     if gone:
-        tx.connection.run_rows("token_forget", [(token.id,) for token in gone])
+        table.forget(tx.connection, [token.id for token in gone])
 
 
 # -------------------------------------------------------------------- knowing
@@ -310,9 +311,8 @@ class Tokens:
 
 def _read(connection: Connection, known: int | None) -> tuple[int, list[Token] | None]:
     """The version, and all tokens when it is another than the one that is known."""
-    version: int = connection.run("access_version")[0][0]
+    version = table.version(connection)
     if version == known:
         return version, None  # nearly always
     with connection.snapshot():
-        version = connection.run("access_version")[0][0]
-        return version, [Token(*row) for row in connection.run("token_all")]
+        return table.version(connection), table.all_tokens(connection)

@@ -28,13 +28,15 @@ from fairlane.engine.commands import (
     RotateEndpoint,
     SettleDelivery,
 )
-from fairlane.store.base import Row
+from fairlane.store.tables import deliveries as delivery_table
+from fairlane.store.tables import endpoints as endpoint_table
+from fairlane.store.tables.deliveries import DueDelivery, Settlement
+from fairlane.store.tables.endpoints import SealedEndpoint
 from fairlane.store.transaction import Transaction
 
 LOOK_MAX: Final = 256
 DEFER_MS: Final = 1000  # how long those make room whose host has enough to do
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix that marks a secret, not a secret
-_ENDPOINT_WIDTH: Final = len(Endpoint.__struct_fields__)
 
 
 def new_secret() -> str:
@@ -50,76 +52,80 @@ def claim_deliveries(
     tx.write()
     for request in requests:
         due = _due(tx, request, now)
-        endpoints = _endpoints_of(tx, [(row[5], row[2]) for row in due])
-        refused: list[tuple[Row, str]] = []
-        held: list[OwedDelivery] = []
-        for row in due:
-            endpoint = _endpoint_for(endpoints, row[5], row[2])
+        endpoints = _endpoints_of(tx, [(one.agent, one.url) for one in due])
+        refused: list[tuple[DueDelivery, str]] = []
+        claimed: list[OwedDelivery] = []
+        for one in due:
+            endpoint = _endpoint_for(endpoints, one.agent, one.url)
             try:
                 secret = _secrets(tx, endpoint, now)
             except StoreMismatch:  # of this one only: the others must not wait for it
-                refused.append((row, webhooks.SECRET_LOST))
+                refused.append((one, webhooks.SECRET_LOST))
                 continue
             if _is_off(endpoint):
-                refused.append((row, webhooks.DISABLED))
+                refused.append((one, webhooks.DISABLED))
             else:
-                attempt = row[4] + 1
-                held.append(OwedDelivery(row[0], row[1], row[2], row[3], attempt, row[5], secret))
+                claimed.append(
+                    OwedDelivery(
+                        one.id, one.seq, one.url, one.event, one.attempts + 1, one.agent, secret
+                    )
+                )
         _give_up(tx, refused, now)
-        claims = [(one.id, moments.later(now, request.hold_ms)) for one in held]
-        tx.connection.change_rows("delivery_claim", claims)
-        yield held
+        claims = [(one.id, moments.later(now, request.hold_ms)) for one in claimed]
+        delivery_table.claim(tx.connection, claims)
+        yield claimed
 
 
-def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[Row]:
+def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[DueDelivery]:
     """What is to be sent now, not too much of it to one host or from one agent.
 
     When such a host or agent has all the places that are looked at, its deliveries make room for a
     moment: behind them there may be others.
     """
     if request.room is None:
-        return tx.connection.run("delivery_due", now=now, limit=request.limit)
-    rows = tx.connection.run("delivery_due", now=now, limit=LOOK_MAX)
-    targets = [webhooks.target(row[2], row[5]) for row in rows]
+        return delivery_table.due(tx.connection, now, request.limit)
+    due = delivery_table.due(tx.connection, now, LOOK_MAX)
+    targets = [webhooks.target(one.url, one.agent) for one in due]
     ready, crowded = webhooks.choose(targets, request.limit, request.rooms, request.room)
-    if len(rows) == LOOK_MAX and len(ready) < request.limit:
-        later = [(rows[number][0], moments.later(now, DEFER_MS)) for number in crowded]
-        tx.connection.change_rows("delivery_defer", later)
-    return [rows[number] for number in ready]
+    if len(due) == LOOK_MAX and len(ready) < request.limit:
+        later = [(due[number].id, moments.later(now, DEFER_MS)) for number in crowded]
+        delivery_table.defer(tx.connection, later)
+    return [due[number] for number in ready]
 
 
-def _give_up(tx: Transaction, refused: Iterable[tuple[Row, str]], now: int) -> None:
-    """Those for an endpoint that wants no more, or that cannot be signed for."""
-    told = [
-        (row[0], GIVEN_UP, now, why, now, None, webhooks.line(Try(now, row[4] + 1, error=why)))
-        for row, why in refused
-    ]
-    if told:
-        tx.connection.change_rows("delivery_settle", told)
+def _give_up(tx: Transaction, refused: Iterable[tuple[DueDelivery, str]], now: int) -> None:
+    """Give up deliveries whose endpoint is disabled or has a secret that cannot be opened."""
+    ends = []
+    for one, why in refused:
+        line = webhooks.line(Try(now, one.attempts + 1, error=why))
+        ends.append(Settlement(one.id, GIVEN_UP, now, why, now, None, line))
+    if ends:
+        delivery_table.give_up(tx.connection, ends)
 
 
 def reclaim_deliveries(
     tx: Transaction, requests: Sequence[ReclaimDeliveries], now: int
 ) -> Iterator[Any]:
-    tx.connection.run("delivery_reclaim", now=now)
+    delivery_table.reclaim(tx.connection, now)
     return iter([None] * len(requests))
 
 
 def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: int) -> Iterator[Any]:
-    rows = [_settled(request, now) for request in requests]
+    ends = [_settlement(request, now) for request in requests]
     _disable(tx, [request.id for request in requests if request.status == webhooks.GONE], now)
-    tx.connection.run_rows("delivery_settle", rows)
+    delivery_table.settle(tx.connection, ends)
     return iter([None] * len(requests))
 
 
-def _settled(request: SettleDelivery, now: int) -> Row:
+def _settlement(request: SettleDelivery, now: int) -> Settlement:
     error = None if request.delivered else request.error
-    told = Try(now, request.attempt, request.status, error, request.took_ms)
-    wait_ms = request.retry_after_ms
-    ending: Row = (DELIVERED if request.delivered else GIVEN_UP, now, error, now)
+    attempt = Try(now, request.attempt, request.status, error, request.took_ms)
+    line, wait_ms = webhooks.line(attempt), request.retry_after_ms
     if not request.delivered and wait_ms is not None:
-        ending = (DUE, moments.later(now, wait_ms), error, None)
-    return (request.id, *ending, request.status, webhooks.line(told))
+        due_at = moments.later(now, wait_ms)
+        return Settlement(request.id, DUE, due_at, error, None, request.status, line)
+    state = DELIVERED if request.delivered else GIVEN_UP
+    return Settlement(request.id, state, now, error, now, request.status, line)
 
 
 def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
@@ -129,7 +135,7 @@ def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
     gone = _deliveries(tx, ids)
     endpoints = _endpoints_of(tx, [(one.agent, one.url) for one in gone])
     found = {one.id for d in gone if (one := _endpoint_for(endpoints, d.agent, d.url))}
-    tx.connection.run_rows("endpoint_able", [(id_, now) for id_ in sorted(found)])
+    endpoint_table.disable(tx.connection, sorted(found), now)
 
 
 def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Iterator[Any]:
@@ -140,7 +146,7 @@ def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Itera
             yield NotFound("delivery not found; GET /deliveries lists them")
             continue
         if not found.being_sent:
-            tx.connection.change_rows("delivery_again", [(found.id, now)])
+            delivery_table.send_again(tx.connection, found.id, now)
             tx.owes = True
             found = _deliveries(tx, [request.id])[0]
         yield found
@@ -148,8 +154,7 @@ def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Itera
 
 def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
     tx.write()
-    rows = tx.connection.run_rows("delivery_by_id", [(id_,) for id_ in dict.fromkeys(ids)])
-    return [Delivery(*row) for row in rows]
+    return delivery_table.by_id(tx.connection, ids)
 
 
 # -------------------------------------------------------------------- endpoints
@@ -158,12 +163,11 @@ def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
 def create_endpoint(tx: Transaction, requests: Sequence[CreateEndpoint], now: int) -> Iterator[Any]:
     for request in requests:
         url = webhooks.endpoint_url(request.url)
-        if tx.connection.run_rows("endpoint_by_url", [(request.agent, url)]):
+        if endpoint_table.by_url(tx.connection, [(request.agent, url)]):
             yield Conflict("there is an endpoint for this URL already; rotate its secret instead")
             continue
         made = Endpoint(tx.next_seq(), request.id, request.agent, url, now)
-        row = (*msgspec.structs.astuple(made), tx.vault.seal(request.secret))
-        tx.connection.run_rows("endpoint_insert", [row])
+        endpoint_table.insert(tx.connection, made, tx.vault.seal(request.secret))
         yield made
 
 
@@ -175,9 +179,10 @@ def rotate_endpoint(tx: Transaction, requests: Sequence[RotateEndpoint], now: in
             continue
         until = moments.later(now, request.overlap_ms) if request.overlap_ms else None
         before = found.secret if request.overlap_ms else None
-        row = (request.id, now, until, tx.vault.seal(request.secret), before)
-        tx.connection.change_rows("endpoint_rotate", [row])
-        yield msgspec.structs.replace(found.endpoint, rotated_at=now, previous_until=until)
+        after = msgspec.structs.replace(found.endpoint, rotated_at=now, previous_until=until)
+        rotated = SealedEndpoint(after, tx.vault.seal(request.secret), before)
+        endpoint_table.rotate(tx.connection, rotated)
+        yield after
 
 
 def enable_endpoint(tx: Transaction, requests: Sequence[EnableEndpoint], _: int) -> Iterator[Any]:
@@ -186,7 +191,7 @@ def enable_endpoint(tx: Transaction, requests: Sequence[EnableEndpoint], _: int)
         if isinstance(found, FairlaneError):
             yield found
             continue
-        tx.connection.change_rows("endpoint_able", [(request.id, None)])
+        endpoint_table.enable(tx.connection, request.id)
         yield msgspec.structs.replace(found.endpoint, disabled_at=None)
 
 
@@ -196,25 +201,12 @@ def delete_endpoint(tx: Transaction, requests: Sequence[DeleteEndpoint], _: int)
         if isinstance(found, FairlaneError):
             yield found
             continue
-        tx.connection.run_rows("endpoint_delete", [(request.id,)])
+        endpoint_table.delete(tx.connection, request.id)
         yield found.endpoint
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """An endpoint with its secrets, sealed as they are in the store."""
-
-    endpoint: Endpoint
-    secret: str
-    previous: str | None
-
-    @property
-    def id(self) -> str:
-        return self.endpoint.id
-
-
-def _endpoint(tx: Transaction, endpoint_id: str, agent: str | None) -> _Kept | NotFound:
-    rows = tx.connection.run_rows("endpoint_by_id", [(endpoint_id,)])
-    found = _kept(rows[0]) if rows else None
+def _endpoint(tx: Transaction, endpoint_id: str, agent: str | None) -> SealedEndpoint | NotFound:
+    found = endpoint_table.by_id(tx.connection, endpoint_id)
     if found is None or agent not in (None, found.endpoint.agent):
         return not_found()
     return found
@@ -224,11 +216,7 @@ def not_found() -> NotFound:
     return NotFound("endpoint not found; GET /webhooks lists them")
 
 
-def _kept(row: Row) -> _Kept:
-    return _Kept(Endpoint(*row[:_ENDPOINT_WIDTH]), *row[_ENDPOINT_WIDTH:])
-
-
-Endpoints = Mapping[tuple[str, str], _Kept]
+Endpoints = Mapping[tuple[str, str], SealedEndpoint]
 
 
 def _endpoints_of(tx: Transaction, targets: Iterable[tuple[str, str]]) -> Endpoints:
@@ -238,22 +226,22 @@ def _endpoints_of(tx: Transaction, targets: Iterable[tuple[str, str]]) -> Endpoi
         for agent, url in targets
         for whose in (agent, EVERYBODY)
     }
-    rows = tx.connection.run_rows("endpoint_by_url", sorted(wanted)) if wanted else ()
-    return {(one.endpoint.agent, one.endpoint.url): one for one in map(_kept, rows)}
+    found = endpoint_table.by_url(tx.connection, sorted(wanted)) if wanted else ()
+    return {(one.endpoint.agent, one.endpoint.url): one for one in found}
 
 
-def _endpoint_for(endpoints: Endpoints, agent: str, url: str) -> _Kept | None:
+def _endpoint_for(endpoints: Endpoints, agent: str, url: str) -> SealedEndpoint | None:
     if not endpoints:
         return None
     spelled = webhooks.endpoint_url(url)
     return endpoints.get((agent, spelled)) or endpoints.get((EVERYBODY, spelled))
 
 
-def _is_off(found: _Kept | None) -> bool:
+def _is_off(found: SealedEndpoint | None) -> bool:
     return found is not None and found.endpoint.disabled_at is not None
 
 
-def _secrets(tx: Transaction, found: _Kept | None, now: int) -> str | None:
+def _secrets(tx: Transaction, found: SealedEndpoint | None, now: int) -> str | None:
     if found is None:
         return None
     signing: list[str] = [tx.vault.open(found.secret)]

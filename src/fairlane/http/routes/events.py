@@ -22,10 +22,10 @@ from fairlane.core.access import Scope
 from fairlane.core.errors import Draining, InvalidRequest, StoreUnavailable
 from fairlane.core.policy import nearest
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
-from fairlane.engine.reads.pages import PAGE_BYTES_MAX, Page
 from fairlane.engine.reads.views import EventFilter, EventView, Piece
 from fairlane.http.messages import Answer, Request, Route, Routes, Stream, page_limit, whole_number
 from fairlane.schema import wire
+from fairlane.store.pages import PAGE_BYTES_MAX, Page
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from fairlane.core.policy import Policy, nearest, notes, read, to_document
 from fairlane.engine.commands import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
-from fairlane.engine.reads.pages import Page
 from fairlane.engine.reads.views import PolicyView
 from fairlane.http.messages import (
     Answer,
@@ -35,6 +34,7 @@ from fairlane.http.messages import (
     whole_number,
 )
 from fairlane.schema import fields, wire
+from fairlane.store.pages import Page
 
 _NUMBER_MAX: Final = 2**62
 _WHY: Final = ("note", "author", "expectedVersion")

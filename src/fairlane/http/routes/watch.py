@@ -10,7 +10,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.histogram import percentile
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
-from fairlane.engine.reads.watch_views import NodeView
+from fairlane.engine.reads.views import NodeView
 from fairlane.engine.telemetry.history import WINDOWS, Agent, Bucket
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.http.messages import Answer, Request, Route, Routes

@@ -24,7 +24,7 @@ from fairlane.engine.commands import (
     RotateEndpoint,
 )
 from fairlane.engine.node import Node
-from fairlane.engine.reads.webhook_views import DeliveryFilter
+from fairlane.engine.reads.views import DeliveryFilter
 from fairlane.engine.verbs.webhooks import new_secret, not_found
 from fairlane.http.messages import Answer, Request, Route, Routes, page_cursor, page_limit
 from fairlane.schema import fields, wire

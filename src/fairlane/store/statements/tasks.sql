@@ -118,10 +118,6 @@ SELECT request.seq, request.body FROM rows JOIN request ON request.seq = rows.se
 -- rows: seq int
 SELECT result.seq, result.result FROM rows JOIN result ON result.seq = rows.seq
 
--- name: result_find
--- rows: seq int
-SELECT result.result FROM rows JOIN result ON result.seq = rows.seq
-
 -- name: result_save
 -- rows: seq int, result text, error text
 INSERT INTO result (seq, result, error) SELECT * FROM rows WHERE true

@@ -1,19 +1,23 @@
-"""Cron jobs and their runs in the store: rows in, rows out. Nothing is decided here.
+"""Cron jobs and the log of their runs.
 
-They are written at once, not with the tasks of a transaction: what looks for them finds them.
+They are written at once, not with the tasks of a transaction, so that every look-up finds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import astuple
 
 from fairlane.core.cron import AT, QUEUED, RUNNING, Definition, Job, Run, Schedule
-from fairlane.store.base import Row
-from fairlane.store.transaction import Transaction
+from fairlane.store.base import Connection, Row
+from fairlane.store.pages import Page, read_page
 from fairlane.store.vault import Vault
+
+if TYPE_CHECKING:
+    from fairlane.store.transaction import Transaction
 
 _definition = msgspec.json.Decoder(Definition)
 # What every reader of jobs can show; its agent is nobody.
@@ -25,18 +29,18 @@ _RUN_WIDTH = len(Run.__struct_fields__)
 
 def job_from_row(row: Row, vault: Vault) -> Job:
     """Return the job of a row; one whose definition cannot be read is `damaged`."""
-    seq, id_, definition, slot_at, *rest = row
+    seq, id_, text, slot_at, *rest = row
     try:
-        kept, damaged = _definition.decode(vault.open_body(definition)), False
+        definition, damaged = _definition.decode(vault.open_body(text)), False
     except msgspec.DecodeError:
-        kept, damaged = _STAND_IN, True
-    job = Job(seq, id_, kept, slot_at, *rest)
+        definition, damaged = _STAND_IN, True
+    job = Job(seq, id_, definition, slot_at, *rest)
     job.alerted, job.damaged = bool(job.alerted), damaged
     return job
 
 
 def run_from_row(row: Row) -> Run:
-    """A run; one that is under way has what its task says."""
+    """Return the run of a row; one that is open has the state of its task."""
     run = Run(*row[:_RUN_WIDTH])
     if run.open:
         run.started_at, attempts = row[_RUN_WIDTH:]
@@ -45,40 +49,69 @@ def run_from_row(row: Row) -> Run:
     return run
 
 
-def jobs_by_id(tx: Transaction, ids: Iterable[str]) -> dict[str, Job]:
+def jobs_by_id(connection: Connection, vault: Vault, ids: Iterable[str]) -> dict[str, Job]:
     rows = [(id_,) for id_ in dict.fromkeys(ids)]
-    found = tx.connection.run_rows("job_by_id", rows) if rows else ()
-    return {job.id: job for job in _jobs(tx, found)}
+    found = connection.run_rows("job_by_id", rows) if rows else ()
+    return {job.id: job for job in _jobs(found, vault)}
 
 
 def jobs_by_name(tx: Transaction, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Job]:
-    """By agent and name."""
+    """Return jobs by agent and name."""
     wanted = list(dict.fromkeys(names))
-    found = _jobs(tx, tx.connection.run_rows("job_by_name", wanted))
-    if any(job.damaged for job in found):  # which do not say their names
+    jobs = _jobs(tx.connection.run_rows("job_by_name", wanted), tx.vault)
+    if any(job.damaged for job in jobs):  # which do not say their names
         return {name: job for name in wanted for job in _by_name(tx, name)}
-    return {(job.definition.agent_id, job.definition.name): job for job in found}
+    return {(job.definition.agent_id, job.definition.name): job for job in jobs}
 
 
 def _by_name(tx: Transaction, name: tuple[str, str]) -> list[Job]:
-    return _jobs(tx, tx.connection.run_rows("job_by_name", [name]))
+    return _jobs(tx.connection.run_rows("job_by_name", [name]), tx.vault)
 
 
 def due_jobs(tx: Transaction, now: int, limit: int) -> list[Job]:
-    return _jobs(tx, tx.connection.run("job_due", now=now, limit=limit))
+    return _jobs(tx.connection.run("job_due", now=now, limit=limit), tx.vault)
 
 
-def _jobs(tx: Transaction, rows: Iterable[Row]) -> list[Job]:
-    return [job_from_row(row, tx.vault) for row in rows]
+def _jobs(rows: Iterable[Row], vault: Vault) -> list[Job]:
+    return [job_from_row(row, vault) for row in rows]
 
 
 def next_due_at(tx: Transaction) -> int | None:
-    found: int | None = tx.connection.run("job_next")[0][0]
-    return found
+    """Return when the next job fires; None when none will."""
+    due_at: int | None = tx.connection.run("job_next")[0][0]
+    return due_at
+
+
+def job_page(
+    connection: Connection,
+    vault: Vault,
+    *,
+    agent: str | None,
+    name: str | None,
+    enabled: bool | None,
+    before: int | None,
+    limit: int,
+) -> Page[Job]:
+    """Return jobs, newest first, below `before`."""
+    return read_page(
+        connection,
+        lambda row: job_from_row(row, vault),
+        "job_list",
+        limit,
+        agent=agent,
+        name=name,
+        enabled=None if enabled is None else int(enabled),
+        before=before,
+    )
+
+
+def jobs_without_next_run(connection: Connection) -> list[str]:
+    """Return the ids of jobs that are enabled and that nothing will wake."""
+    return [row[0] for row in connection.run("job_asleep")]
 
 
 def save_jobs(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Write jobs. A damaged one keeps what it has, so that a person can repair it."""
+    """Save jobs. A damaged one keeps what it has, so that a person can repair it."""
     rows = [_job_row(job, tx.vault) for job in jobs if not job.damaged]
     if rows:
         tx.connection.run_rows("job_save", rows)
@@ -86,7 +119,7 @@ def save_jobs(tx: Transaction, jobs: Iterable[Job]) -> None:
 
 
 def stop_jobs(tx: Transaction, ids: Iterable[str], reason: str) -> None:
-    """Let jobs fire no more, whatever their definitions say."""
+    """Disable jobs, whatever their definitions say."""
     rows = [(id_, reason) for id_ in ids]
     if rows:
         tx.connection.run_rows("job_stop", rows)
@@ -125,27 +158,57 @@ def _job_row(job: Job, vault: Vault) -> Row:
 
 
 def active_runs(tx: Transaction, job_ids: Iterable[str]) -> dict[str, int]:
-    """How many runs of each job have not ended; only those that have some."""
+    """Count the open runs of each job; jobs without one are left out."""
     rows = [(id_,) for id_ in job_ids]
     found = tx.connection.run_rows("run_active", rows) if rows else ()
     return {row[0]: row[1] for row in found}
 
 
 def open_tasks(tx: Transaction, job_id: str) -> list[str]:
-    """The tasks of its runs that have not ended, oldest first."""
+    """Return the tasks of its open runs, oldest first."""
     return [row[0] for row in tx.connection.run("run_open", job=job_id)]
 
 
 def taken_slots(tx: Transaction, slots: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Which of these slots of jobs are in the log already."""
+    """Return those of the slots of jobs that are in the log already."""
     found = tx.connection.run_rows("run_by_slot", slots) if slots else ()
     return {(row[0], row[1]) for row in found}
 
 
 def runs_by_task(tx: Transaction, task_ids: Iterable[str]) -> dict[str, Run]:
     rows = [(id_,) for id_ in task_ids]
-    found = [Run(*row) for row in tx.connection.run_rows("run_by_task", rows)]
-    return {run.task_id: run for run in found if run.task_id is not None}
+    runs = [Run(*row) for row in tx.connection.run_rows("run_by_task", rows)]
+    return {run.task_id: run for run in runs if run.task_id is not None}
+
+
+def runs_by_seq(connection: Connection, seqs: Iterable[int]) -> dict[int, Run]:
+    rows = connection.run_rows("run_by_seq", [(seq,) for seq in seqs])
+    return {run.seq: run for run in map(run_from_row, rows)}
+
+
+def run_page(
+    connection: Connection,
+    job_id: str | None,
+    *,
+    status: str | None,
+    agent: str | None,
+    before: int | None,
+    limit: int,
+) -> Page[Run]:
+    """Return entries of the run log, newest first, below `before`.
+
+    The job may be deleted already; with `agent`, only runs of its existing jobs are listed.
+    """
+    key = "started" if status in (QUEUED, RUNNING) else "status"
+    wanted = {key: status, "before": before, "agent": agent}
+    if job_id is None:
+        return read_page(connection, run_from_row, "run_list", limit, **wanted)
+    return read_page(connection, run_from_row, "run_list_of", limit, job=job_id, **wanted)
+
+
+def runs_astray(connection: Connection) -> list[tuple[str, str | None]]:
+    """Return open runs that nothing will end, with the states of their tasks."""
+    return [(row[0], row[1]) for row in connection.run("run_astray")]
 
 
 def insert_runs(tx: Transaction, runs: Iterable[Run]) -> None:
@@ -175,7 +238,7 @@ def end_runs(tx: Transaction, runs: Iterable[Run]) -> None:
 
 
 def forget_excess(tx: Transaction, jobs: Iterable[Job], limit: int) -> None:
-    """Each log keeps so many of its newest entries; at most `limit` go at once."""
+    """Delete what is more than a job's log keeps, at most `limit` runs at once."""
     rows = [(job.id, job.logged - job.definition.keep_runs) for job in jobs]
     rows = [row for row in rows if row[1] > 0]
     if rows:
@@ -183,10 +246,10 @@ def forget_excess(tx: Transaction, jobs: Iterable[Job], limit: int) -> None:
 
 
 def forget_old(tx: Transaction, now: int, limit: int) -> int:
-    """What has been kept long enough; how many that were."""
-    found = tx.connection.run("run_old", now=now, limit=limit)
-    _forget(tx, found)
-    return len(found)
+    """Delete runs that are older than their retention; return how many."""
+    rows = tx.connection.run("run_old", now=now, limit=limit)
+    _forget(tx, rows)
+    return len(rows)
 
 
 def _forget(tx: Transaction, seqs: list[Row]) -> None:

@@ -1,0 +1,45 @@
+"""The audit log. Entries are only ever added; the oldest go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import astuple
+
+from fairlane.core.audit import Written
+from fairlane.store.base import Connection, Row
+from fairlane.store.pages import Page, read_page
+
+
+def insert(connection: Connection, entries: Iterable[Written]) -> None:
+    connection.run_rows("audit_insert", [astuple(entry) for entry in entries])
+
+
+def forget(connection: Connection, before: int) -> None:
+    connection.run("audit_forget", before=before)
+
+
+def count(connection: Connection) -> int:
+    number: int = connection.run("audit_count")[0][0]
+    return number
+
+
+def most(connection: Connection) -> tuple[str, int]:
+    """Return who has written most ('' for callers that were denied or blocked), and how much."""
+    whose, number = connection.run("audit_most")[0]
+    return whose, number
+
+
+def trim(connection: Connection, whose: str, limit: int) -> None:
+    """Delete the oldest `limit` entries of one author."""
+    connection.run("audit_trim", whose=whose, limit=limit)
+
+
+def page(connection: Connection, wanted: Mapping[str, Any], limit: int) -> Page[Written]:
+    """Return entries, newest first."""
+    return read_page(connection, _written, "audit_list", limit, **wanted)
+
+
+def _written(row: Row) -> Written:
+    return Written(*row)

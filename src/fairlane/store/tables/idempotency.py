@@ -1,0 +1,36 @@
+"""Idempotency keys, and what was answered to the requests that used them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairlane.store.base import Connection
+
+
+class KeyRow(NamedTuple):
+    """`outcomes` is JSON text; the row goes with the task `seq`."""
+
+    agent: str
+    key: str
+    digest: str
+    outcomes: str
+    seq: int
+    created_at: int
+
+
+class UsedKey(NamedTuple):
+    agent: str
+    key: str
+    digest: str
+    outcomes: str
+
+
+def find(connection: Connection, keys: Iterable[tuple[str, str]]) -> list[UsedKey]:
+    """Return those of the keys, by agent and key, that were used."""
+    rows = connection.run_rows("idempotency_find", list(dict.fromkeys(keys)))
+    return [UsedKey(*row) for row in rows]
+
+
+def insert(connection: Connection, rows: list[KeyRow]) -> None:
+    connection.run_rows("idempotency_insert", rows)

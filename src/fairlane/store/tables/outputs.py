@@ -1,0 +1,58 @@
+"""Output: the text that runs have produced, in numbered parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fairlane.store.base import Connection, Row
+from fairlane.store.pages import PAGE_BYTES_MAX, Page, read_page
+
+LeaseKey = tuple[int, int]  # a task's sequence number and its lease token
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of what a run has produced; `token` and `part` tell where to go on."""
+
+    token: int
+    part: int
+    attempt: int
+    text: str
+
+
+def insert(connection: Connection, pieces: Iterable[tuple[int, Piece]]) -> None:
+    """Insert pieces by the sequence numbers of their tasks; a part that is there already stays."""
+    rows = [(seq, p.token, p.part, p.attempt, p.text) for seq, p in pieces]
+    connection.run_rows("output_insert", rows)
+
+
+def sizes(connection: Connection, leases: Iterable[LeaseKey]) -> dict[LeaseKey, tuple[int, int]]:
+    """Return the number of the next part and the number of characters stored, by lease."""
+    rows = list(dict.fromkeys(leases))
+    counted = connection.run_rows("output_sizes", rows) if rows else ()
+    return {(row[0], row[1]): (row[2], row[3]) for row in counted}
+
+
+def newest_token(connection: Connection, seq: int) -> int:
+    """Return the lease token of the newest attempt with output; 0 when there is none."""
+    token: int | None = connection.run("output_newest", seq=seq)[0][0]
+    return token or 0
+
+
+def page(
+    connection: Connection,
+    seq: int,
+    *,
+    token: int,
+    part: int,
+    limit: int,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> Page[Piece]:
+    """Return the pieces behind `part` of `token`, in order."""
+    place = {"seq": seq, "token": token, "part": part}
+    return read_page(connection, _piece, "output_view", limit, bytes_max, **place)
+
+
+def _piece(row: Row) -> Piece:
+    return Piece(*row)
