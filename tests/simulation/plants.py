@@ -13,6 +13,8 @@ from fairlane.core.model import Change
 from fairlane.engine import engine as engine_module
 from fairlane.engine.engine import Engine
 from fairlane.engine.verbs import leasing, tasks, ticks
+from fairlane.store.counters import Counters
+from fairlane.store.lookup import StoreLookup
 from fairlane.store.sqlite import SqliteConnection
 from fairlane.store.transaction import Transaction
 from tests.simulation.planting import Bed, always
@@ -75,7 +77,7 @@ def a_slot_leaks_when_a_cancelled_run_ends(patch: pytest.MonkeyPatch) -> None:
 
 @plant("counters")
 def a_new_weight_changes_no_share(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "reshare", always(None))
+    patch.setattr(Counters, "reshare", always(None))
 
 
 @plant("ceiling")
@@ -92,7 +94,9 @@ def an_agent_has_no_ceiling(patch: pytest.MonkeyPatch) -> None:
 @plant("paused", seed=2)
 def a_paused_lane_goes_on(patch: pytest.MonkeyPatch) -> None:
     def ready(tx: Transaction, lanes: Any) -> list[str]:
-        return [name for name in lanes if name in tx.lanes() and tx.lane(name).ready]
+        return [
+            name for name in lanes if name in tx.counters.lanes() and tx.counters.lane(name).ready
+        ]
 
     patch.setattr(leasing, "_open_lanes", ready)
 
@@ -142,20 +146,20 @@ def a_session_has_no_gate(patch: pytest.MonkeyPatch) -> None:
 @plant("session")
 def a_turn_is_not_handed_on(patch: pytest.MonkeyPatch) -> None:
     def forget(tx: Transaction, _: int) -> None:
-        tx.open_sessions.clear()
+        tx.counters.open_sessions.clear()
 
     patch.setattr(ticks, "_settle_sessions", forget)
 
 
 @plant("session order")
 def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.next_in_sessions
+    real = StoreLookup.next_in_sessions
 
-    def newest(tx: Transaction, keys: Any, limit: int) -> Any:
-        found = {task.session: task for task in real(tx, keys, limit + 9)}
+    def newest(lookup: StoreLookup, keys: Any, limit: int) -> Any:
+        found = {task.session: task for task in real(lookup, keys, limit + 9)}
         return list(found.values())
 
-    patch.setattr(Transaction, "next_in_sessions", newest)
+    patch.setattr(StoreLookup, "next_in_sessions", newest)
 
 
 @plant("final", "history", "state")
@@ -250,7 +254,7 @@ def a_webhook_of_a_cancelled_task_is_not_owed(patch: pytest.MonkeyPatch) -> None
     def conclude(tx: Transaction, change: Change) -> None:
         real(tx, change)
         if change.verb == lifecycle.CANCEL:
-            tx._owed.clear()
+            tx.unwritten.deliveries.clear()
 
     patch.setattr(Transaction, "_conclude", conclude)
 
@@ -260,10 +264,10 @@ def a_webhook_of_a_parked_task_is_not_owed(patch: pytest.MonkeyPatch) -> None:
     real = Transaction._conclude
 
     def conclude(tx: Transaction, change: Change) -> None:
-        owed = len(tx._owed)
+        owed = len(tx.unwritten.deliveries)
         real(tx, change)
         if change.verb == lifecycle.PARK:
-            del tx._owed[owed:]
+            del tx.unwritten.deliveries[owed:]
 
     patch.setattr(Transaction, "_conclude", conclude)
 

@@ -16,6 +16,7 @@ from fairlane.engine.commands import StopSession
 from fairlane.engine.verbs import sessions as talking
 from fairlane.engine.verbs import tasks as verbs
 from fairlane.engine.verbs import ticks
+from fairlane.store.counters import Counters
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
@@ -41,18 +42,18 @@ def a_full_conversation_is_not_throttled(patch: pytest.MonkeyPatch) -> None:
 
 @plant("session", seed=2)
 def a_fallen_limit_takes_no_turn_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ticks, "_take_turns_back", lambda tx: tx.tight_sessions.clear())
+    patch.setattr(ticks, "_take_turns_back", lambda tx: tx.counters.tight_sessions.clear())
 
 
 @plant("session")
 def a_risen_limit_gives_no_turn(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction.touch_session
+    real = Counters.touch_session
 
-    def touch(tx: Transaction, key: str) -> None:
-        real(tx, key)
-        tx.open_sessions.discard(key)
+    def touch(counters: Counters, key: str) -> None:
+        real(counters, key)
+        counters.open_sessions.discard(key)
 
-    patch.setattr(Transaction, "touch_session", touch)
+    patch.setattr(Counters, "touch_session", touch)
 
 
 @plant("interrupt", seed=11)
@@ -222,7 +223,9 @@ def the_newest_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def cancel(tx: Transaction, tasks: Any, error: str, now: int) -> list[str]:
         tasks = list(tasks)
         if error == sessions.DROPPED and tasks:
-            tasks = tx.tasks(session_table.waiting_tasks, session=tasks[0].session)[-len(tasks) :]
+            tasks = tx.lookup.tasks(session_table.waiting_tasks, session=tasks[0].session)[
+                -len(tasks) :
+            ]
         return real(tx, tasks, error, now)
 
     patch.setattr(talking, "_cancel", cancel)
@@ -246,7 +249,7 @@ def a_refused_message_has_its_way(patch: pytest.MonkeyPatch) -> None:
 @plant("stop", "interrupt")
 def a_stopall_leaves_what_waits(patch: pytest.MonkeyPatch) -> None:
     def queued(tx: Transaction, key: str) -> list[Task]:
-        return tx.tasks(session_table.turn_tasks, session=key)
+        return tx.lookup.tasks(session_table.turn_tasks, session=key)
 
     patch.setattr(talking, "_queued", queued)
 
@@ -274,10 +277,10 @@ def a_stopall_has_no_cutoff(patch: pytest.MonkeyPatch) -> None:
 
     def stop(tx: Transaction, requests: Any, now: int) -> Any:
         for request in requests:
-            tx.load_sessions([request.key])
-            cutoff_at = tx.session(request.key).cutoff_at
+            tx.counters.load_sessions([request.key])
+            cutoff_at = tx.counters.session(request.key).cutoff_at
             yield next(iter(real(tx, [request], now)))
-            tx.session(request.key).cutoff_at = cutoff_at
+            tx.counters.session(request.key).cutoff_at = cutoff_at
 
     patch.setattr(engines, "VERBS", {**engines.VERBS, StopSession: stop})
 

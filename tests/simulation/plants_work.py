@@ -16,6 +16,7 @@ from fairlane.engine.engine import Engine
 from fairlane.engine.verbs import dependencies as settling
 from fairlane.engine.verbs import leasing, policies, ticks
 from fairlane.engine.verbs import tasks as verbs
+from fairlane.store.counters import Counters
 from fairlane.store.sqlite import SqliteConnection
 from fairlane.store.tables import dependencies as dependency_table
 from fairlane.store.tables import tasks as task_table
@@ -161,14 +162,14 @@ def a_retry_passes_by_the_gate_of_its_batch(patch: pytest.MonkeyPatch) -> None:
 
 @plant("batch", seed=4)
 def a_free_place_is_not_given_on(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._count_in_batch
+    real = Counters._count_in_batch
 
-    def count(tx: Transaction, id_: str, change: Change) -> None:
-        real(tx, id_, change)
+    def count(counters: Counters, id_: str, change: Change) -> None:
+        real(counters, id_, change)
         if change.verb == lifecycle.RETRY:
-            tx.open_batches.discard(id_)
+            counters.open_batches.discard(id_)
 
-    patch.setattr(Transaction, "_count_in_batch", count)
+    patch.setattr(Counters, "_count_in_batch", count)
 
 
 @plant("completed")

@@ -40,7 +40,7 @@ from fairlane.engine.verbs import (
     webhooks,
 )
 from fairlane.store.base import Connection, ConnectionLost, Store
-from fairlane.store.counters import Kept
+from fairlane.store.counters import WriterCache
 from fairlane.store.tables import policy as policy_table
 from fairlane.store.tables import scheduler
 from fairlane.store.tables import tasks as task_table
@@ -147,7 +147,7 @@ class Engine:
         self._prune_at = 0
         self._others_wrote = False
         # Whether nobody else has written is asked under the lock.
-        self._kept = Kept(alone=not store.shared)
+        self._cache = WriterCache(alone=not store.shared)
         self._connection: Connection | None = None
         self._steps = clock_steps.Steps(clock)
         self._reading = ClockReading(0, None)  # of the clock at the last begin, where it judges
@@ -172,7 +172,7 @@ class Engine:
                 if unknown is not None and self._committed(connection, self._commit_id):
                     connection.rollback()
                     concluded = self._concluded(*unknown, began)
-                    self._kept.clear()  # others may have written since
+                    self._cache.clear()  # others may have written since
                     self._steps.forget_store()
                     return concluded
                 unknown = None
@@ -252,7 +252,7 @@ class Engine:
         ticks.settle(tx, tx.now)
         cron.follow(tx, tx.now)
         grants = leasing.lease(tx, waiting, tx.now) if waiting else []
-        tx.write()
+        tx.unwritten.write()
         return Outcome(
             answers,
             grants,
@@ -273,11 +273,11 @@ class Engine:
 
     def _take_in_step(self, tx: Transaction) -> int:
         """Before anything is judged by it: has the clock been set?"""
-        if not self._kept.alone:
+        if not self._cache.alone:
             self._steps.forget_store()
         stepped_ms = self._steps.take_in(tx, self._reading)
         if stepped_ms:
-            self._kept.clear()
+            self._cache.clear()
             self.due_at = self._prune_at = 0  # by the clock as it was
         return stepped_ms
 
@@ -292,7 +292,7 @@ class Engine:
         """
         if tx.access_changed or any(task.worker != self.name for task in tx.stopped):
             return True
-        return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.lanes())
+        return tx.changed and any(leasing.could_start(tx, lane) for lane in tx.counters.lanes())
 
     def _let_time_pass(self, tx: Transaction) -> None:
         if self.due_at is None or tx.now < self.due_at:
@@ -314,8 +314,8 @@ class Engine:
             self._judge_at = self.clock.monotonic() + GRACE_SECONDS
         if row.policy_version != self._policy_version:
             self._load_policy(connection)
-        if self.others_wrote() or not self._kept.alone:
-            self._kept.clear()
+        if self.others_wrote() or not self._cache.alone:
+            self._cache.clear()
         if row.moment is None or self.clock.judges:
             self._reading = reading_of(self.clock)
         else:
@@ -327,7 +327,7 @@ class Engine:
             row=row,
             policy=self.policy,
             vault=self.store.vault,
-            kept=self._kept,
+            cache=self._cache,
             token_base=leases.token_base(row.last_token, self._reading.now, self._draw()),
         )
 
@@ -354,8 +354,8 @@ class Engine:
         left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
-        if self._kept.alone:
-            tx.keep()
+        if self._cache.alone:
+            tx.save_to_cache()
 
     def _concluded(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
         """What was committed, ready to be told."""
@@ -388,13 +388,13 @@ class Engine:
     def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = self.store.writer()
-            self._kept.clear()
+            self._cache.clear()
             self._steps.forget_store()
             self.due_at = 0  # whatever was written meanwhile: look at everything
         return self._connection
 
     def _rollback(self) -> None:
-        self._kept.clear()
+        self._cache.clear()
         if self._connection is not None:
             self._connection.rollback()
 

@@ -1,15 +1,14 @@
 """Counters of one transaction: lanes, lines, sessions and batches, held as whole rows.
 
 That is safe because there is one writer at a time. They are moved by the same `Change` that
-rewrites a task's row, and written together with it; nothing is decided here. `Transaction` is the
-only one that uses them.
+rewrites a task's row, and written together with it; nothing is decided here.
 """
 
 from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fairlane.core import batches, counts, gates, lifecycle, sessions
@@ -22,14 +21,15 @@ from fairlane.store.base import Connection
 from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import lines as line_table
 from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables.lines import Order, Pair
 
 _number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
 
 
-class Kept:
-    """What the last commit left of tasks with open leases, of their sessions and of lines: what
-    becomes of them is decided without reading them again.
+class WriterCache:
+    """Tasks with open leases, their sessions, and lines, as the last commit left them, so that the
+    next transaction need not read them.
 
     Right only while nobody else writes; `alone` says that this can be so. Lines are not copied:
     a transaction counts in them, so one that is not committed has to `clear` everything here.
@@ -49,20 +49,25 @@ class Kept:
 
 class Counters:
     def __init__(
-        self, connection: Connection, *, now: int, last_line: int, policy: Policy, kept: Kept
+        self,
+        connection: Connection,
+        *,
+        now: int,
+        last_line: int,
+        policy: Policy,
+        cache: WriterCache,
     ) -> None:
-        self.connection = connection
-        self.now = now
+        self._connection = connection
+        self._now = now
         self.policy = policy
         self.last_line = last_line
-        self.changed = False
-        self._kept = kept
+        self._cache = cache
         self.open_sessions: set[str] = set()
         self.tight_sessions: set[str] = set()
         self.open_batches: set[str] = set()
         self._lanes: dict[str, Tally] | None = None
         self._dirty_lanes: set[str] = set()
-        self._lines = kept.lines
+        self._lines = cache.lines
         self._dirty_lines: set[tuple[str, str]] = set()
         self._new_lines: set[int] = set()
         self._sessions: dict[str, Session] = {}
@@ -74,7 +79,7 @@ class Counters:
 
     def lanes(self) -> Mapping[str, Tally]:
         if self._lanes is None:
-            self._lanes = line_table.lanes(self.connection)
+            self._lanes = line_table.lanes(self._connection)
         return self._lanes
 
     def lane(self, name: str) -> Tally:
@@ -88,11 +93,11 @@ class Counters:
         """Load all lines of the given (lane, agent) pairs that are not here yet."""
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
         if missing:
-            self.take_lines(line_table.of_agents(self.connection, missing))
+            self._take_lines(line_table.of_agents(self._connection, missing))
             for pair in missing:
                 self._lines.setdefault(pair, {})
 
-    def take_lines(self, lines: Iterable[Line]) -> None:
+    def _take_lines(self, lines: Iterable[Line]) -> None:
         """All lines of some agents, as the database has them; those at hand are newer."""
         new: dict[tuple[str, str], dict[str, Line]] = {}
         for line in lines:
@@ -100,6 +105,25 @@ class Counters:
             if pair not in self._lines:
                 new.setdefault(pair, {})[line.route] = line
         self._lines.update(new)
+
+    def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
+        """Load and return all lines of the agents that come first, for each lane and capability."""
+        if self._cache.alone:  # most are in memory, and a second statement costs little
+            agents = [
+                line_table.first_agents(self._connection, order, lane, capability, limit)
+                for lane, capability in wanted
+            ]
+            pairs = dict.fromkeys(pair for some in agents for pair in some)
+            self.load_lines(pairs)
+        else:
+            first = line_table.first(self._connection, order, wanted, limit)
+            pairs = dict.fromkeys((line.lane, line.agent) for line in first)
+            self._take_lines(first)
+        return [line for pair in pairs for line in self._lines[pair].values()]
+
+    def loaded_lines(self, lane: str) -> list[list[Line]]:
+        """Return the lines of each agent of a lane that are in memory."""
+        return [list(found.values()) for (name, _), found in self._lines.items() if name == lane]
 
     def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
         return self._lines[lane, agent]
@@ -125,11 +149,11 @@ class Counters:
     def load_sessions(self, keys: Iterable[str]) -> None:
         missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
         for key in missing:
-            if key in self._kept.sessions:
-                self._sessions[key] = copy.copy(self._kept.sessions[key])
+            if key in self._cache.sessions:
+                self._sessions[key] = copy.copy(self._cache.sessions[key])
                 self._known_sessions.add(key)
         stored = [key for key in missing if key not in self._sessions]
-        for session in session_table.by_key(self.connection, stored) if stored else ():
+        for session in session_table.by_key(self._connection, stored) if stored else ():
             self._sessions[session.key] = session
             self._known_sessions.add(session.key)
         for key in missing:
@@ -142,19 +166,19 @@ class Counters:
     def forget_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Delete the lines of agents that have none of their tasks left."""
         pairs = list(dict.fromkeys(pairs))
-        line_table.forget(self.connection, pairs)
+        line_table.forget(self._connection, pairs)
         for pair in pairs:
             self._lines.pop(pair, None)
 
-    def keep_counters(self) -> None:
-        """Of sessions, those in which something runs are worth remembering: its end is to come."""
+    def save_to_cache(self) -> None:
+        """Keep the sessions in which something runs, because its end is to come, and the lines."""
         if len(self._lines) > _LINES_MAX:
             self._lines.clear()
         for key, session in self._sessions.items():
             if session.holders and key in self._known_sessions:
-                self._kept.sessions[key] = session
+                self._cache.sessions[key] = session
             else:
-                self._kept.sessions.pop(key, None)
+                self._cache.sessions.pop(key, None)
 
     def session_of(self, task: Task) -> Session | None:
         if not task.session:
@@ -169,7 +193,6 @@ class Counters:
         """Its settings or marks have changed: keep them, and see who may go now, or must not."""
         session = self._sessions[key]
         session.limit = sessions.limit(self.policy.sessions, session)
-        self.changed = True
         self._dirty_sessions.add(key)
         if session.free and session.waiting:
             self.open_sessions.add(key)
@@ -178,7 +201,7 @@ class Counters:
 
     def load_batches(self, ids: Iterable[str]) -> None:
         missing = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._batches]
-        for batch in batch_table.by_id(self.connection, missing) if missing else ():
+        for batch in batch_table.by_id(self._connection, missing) if missing else ():
             self._batches[batch.id] = batch
 
     def batch(self, id_: str) -> Batch | None:
@@ -188,6 +211,18 @@ class Counters:
     def batch_of(self, task: Task) -> Batch | None:
         return self.batch(task.batch) if task.batch else None
 
+    def count_rejected(self, lane: str) -> None:
+        """Count a refused submission of which nothing else is stored."""
+        self.lane(lane).rejected += 1
+        self._dirty_lanes.add(lane)
+
+    def settle_batches(self) -> list[Batch]:
+        """End the batches whose tasks have all ended, and return them."""
+        ended = [self._batches[id_] for id_ in sorted(self._counted_batches)]
+        ended = [batch for batch in ended if batches.settle(batch, self._now)]
+        self._dirty_batches.update(batch.id for batch in ended)
+        return ended
+
     def add_batch(self, batch: Batch) -> None:
         self._batches[batch.id] = batch
         self._dirty_batches.add(batch.id)
@@ -196,7 +231,7 @@ class Counters:
         """Take back a batch that none of its tasks has come into."""
         del self._batches[id_]
         self._dirty_batches.discard(id_)
-        batch_table.forget(self.connection, [id_])
+        batch_table.forget(self._connection, [id_])
 
     def prepare(self, tasks: Iterable[Task]) -> None:
         """Load the counters of many tasks at once, before changes are applied to them."""
@@ -251,10 +286,10 @@ class Counters:
         if batch.free and batch.waiting:
             self.open_batches.add(id_)
 
-    def write_counters(self) -> None:
+    def write(self) -> None:
         if self._dirty_lanes:
             dirty = {name: self.lane(name) for name in sorted(self._dirty_lanes)}
-            line_table.save_lanes(self.connection, dirty)
+            line_table.save_lanes(self._connection, dirty)
             self._dirty_lanes.clear()
         if self._dirty_lines:
             self._write_lines()
@@ -262,7 +297,7 @@ class Counters:
             self._write_sessions()
         if self._dirty_batches:
             batch_table.save(
-                self.connection, [self._batches[id_] for id_ in sorted(self._dirty_batches)]
+                self._connection, [self._batches[id_] for id_ in sorted(self._dirty_batches)]
             )
             self._dirty_batches.clear()
 
@@ -288,10 +323,10 @@ class Counters:
             (new if line.id in self._new_lines else known).append(line)
         self._dirty_lines.clear()
         if new:
-            line_table.insert(self.connection, new)
+            line_table.insert(self._connection, new)
             self._new_lines.clear()
         if known:
-            line_table.update(self.connection, known)
+            line_table.update(self._connection, known)
 
     def _write_sessions(self) -> None:
         keep: list[Session] = []
@@ -299,7 +334,7 @@ class Counters:
         for key in sorted(self._dirty_sessions):
             session = self._sessions[key]
             if not session.empty:
-                session.touched_at = self.now
+                session.touched_at = self._now
                 keep.append(session)
                 self._known_sessions.add(key)
                 continue
@@ -309,6 +344,6 @@ class Counters:
                 self._known_sessions.discard(key)
         self._dirty_sessions.clear()
         if keep:
-            session_table.save(self.connection, keep)
+            session_table.save(self._connection, keep)
         if forget:
-            session_table.forget(self.connection, forget)
+            session_table.forget(self._connection, forget)

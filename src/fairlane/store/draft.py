@@ -17,103 +17,130 @@ from fairlane.core.model import (
     DEBOUNCE_GATE,
     DELAY_GATE,
     SESSION_GATE,
-    Change,
     Task,
 )
-from fairlane.store.tables import tasks as task_table
+from fairlane.store.base import Connection
+from fairlane.store.counters import Counters
+from fairlane.store.lookup import Finder
+from fairlane.store.tables import batches, lines, sessions, tasks
 from fairlane.store.tables.lines import URGENT, Order, Pair
-from fairlane.store.tables.tasks import Ready
-from fairlane.store.transaction import Transaction
+from fairlane.store.tables.tasks import NextDue, Ready
+from fairlane.store.unwritten import Unwritten
+from fairlane.store.vault import Vault
 
 Fits = Callable[[Task, Mapping[str, Any]], bool]
 SortKey = Callable[[Task], tuple[int, ...]]
 
 
-class Draft(Transaction):
-    """`was` holds the changed tasks as the snapshot has them."""
+class DraftLookup:
+    """A look-up finds `unwritten.updates` as they are, and all other tasks in the snapshot."""
 
-    def __init__(self, *arguments: Any, **values: Any) -> None:
-        super().__init__(*arguments, **values)
-        self.was: dict[int, Task] = {}
+    def __init__(
+        self,
+        connection: Connection,
+        vault: Vault,
+        counters: Counters,
+        unwritten: Unwritten,
+        loaded: dict[int, Task],
+    ) -> None:
+        self._connection = connection
+        self._vault = vault
+        self._counters = counters
+        self._updates = unwritten.updates
+        self._loaded = loaded
 
-    def apply(self, change: Change, body: str | None = None) -> None:
-        assert change.before is not None, "a draft takes no new tasks in"
-        self.was.setdefault(change.after.seq, change.before)
-        super().apply(change, body)
-
-    def write(self) -> None:
-        """Only what follows from the counters is brought up to date: each agent's share."""
-        self.share_lines()
-
-    def changed_tasks(self) -> list[Task]:
-        return list(self._updates.values())
-
-    # ---------------------------------------------------------------- look-ups
-
-    def tasks(self, read: Callable[..., list[Task]], **values: Any) -> list[Task]:
-        fits, order = _CONDITIONS[read]
+    def tasks(self, find: Finder, **values: Any) -> list[Task]:
+        fits, order = _CONDITIONS[find]
         limit = values.get("limit")
         if limit is not None:
             values["limit"] = limit + len(self._updates)
-        found = {task.seq: task for task in super().tasks(read, **values)} | self._updates
-        return sorted((t for t in found.values() if fits(t, values)), key=order)[:limit]
+        stored = {task.seq: task for task in find(self._connection, **values)}
+        for seq, task in stored.items():
+            self._loaded.setdefault(seq, task)
+        every = (stored | self._updates).values()
+        return sorted((task for task in every if fits(task, values)), key=order)[:limit]
 
-    def ready_routes(self, lane: str) -> list[str]:
-        mine = [line for pair in self._dirty_lines for line in self._lines[pair].values()]
-        more = {line.route for line in mine if line.lane == lane and line.ready}
-        return sorted({*super().ready_routes(lane), *more})
+    def next_due(self, by_hand: list[str] | None) -> NextDue:
+        """Return what the snapshot says: a draft is thrown away before anything is due again."""
+        return tasks.next_due(self._connection, by_hand)
+
+    def requests(self, seqs: Iterable[int]) -> dict[int, str]:
+        return tasks.requests(self._connection, self._vault, seqs)
 
     def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
-        """Those that became ready in this draft come without their requests."""
-        found = super().next_tasks(lines, limit + len(self._updates))
+        """Tasks that became ready in this draft come without their requests."""
+        some = limit + len(self._updates)
+        return self._ready(tasks.heads(self._connection, self._vault, lines, some), lines, limit)
+
+    def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[Ready]:
+        some = limit + len(self._updates)
+        stored = tasks.heads_of_agent(self._connection, self._vault, lines, agent, some)
+        return self._ready(stored, lines, limit, agent)
+
+    def _ready(
+        self, stored: list[Ready], lines: Sequence[int], limit: int, agent: str | None = None
+    ) -> list[Ready]:
         wanted = set(lines)
-        left = [pair for pair in found if pair[0].seq not in self._updates]
-        left += [(t, "") for t in self._updates.values() if t.ready and t.line in wanted]
-        left.sort(key=lambda pair: (pair[0].line, pair[0].rank, pair[0].seq))
-        return _first_of_each(left, lambda pair: pair[0].line, limit)
+        ready = [pair for pair in stored if pair[0].seq not in self._updates]
+        ready += [
+            (task, "")
+            for task in self._updates.values()
+            if task.ready and task.line in wanted and agent in (None, task.agent)
+        ]
+        ready.sort(key=lambda pair: (pair[0].line, pair[0].rank, pair[0].seq))
+        return _first_of_each(ready, lambda pair: pair[0].line, limit)
 
     def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
-        super().first_lines(order, wanted, limit + len(self._dirty_lines))
+        changed = self._counters.share_lines()
+        self._counters.first_lines(order, wanted, limit + len(changed))
         counted = "urgent" if order is URGENT else "ready"
         places, lanes = set(wanted), {pair[0] for pair in wanted}
         return [
             line
-            for (lane, _), lines in self._lines.items()
-            if lane in lanes and any(_is_one(line, places, counted) for line in lines.values())
-            for line in lines.values()
+            for lane in sorted(lanes)
+            for of_agent in self._counters.loaded_lines(lane)
+            if any(_counts(line, places, counted) for line in of_agent)
+            for line in of_agent
         ]
+
+    def ready_capabilities(self, lane: str) -> list[str]:
+        changed = [line for line in self._counters.share_lines() if line.lane == lane]
+        ready = {line.route for line in changed if line.ready}
+        return sorted({*lines.ready_capabilities(self._connection, lane), *ready})
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
         keys = set(keys)
-        found = super().next_in_sessions(sorted(keys), limit + len(self._updates))
-        left = self._behind(found, SESSION_GATE, lambda task: task.session in keys)
-        return _first_of_each(left, lambda task: task.session, limit)
+        stored = sessions.next_tasks(self._connection, sorted(keys), limit + len(self._updates))
+        behind = self._behind(stored, SESSION_GATE, lambda task: task.session in keys)
+        return _first_of_each(behind, lambda task: task.session, limit)
 
     def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
         ids = set(ids)
-        found = super().next_in_batches(sorted(ids), limit + len(self._updates))
-        left = self._behind(found, BATCH_GATE, lambda task: task.batch in ids)
-        return _first_of_each(left, lambda task: task.batch, limit)
+        stored = batches.next_tasks(self._connection, sorted(ids), limit + len(self._updates))
+        behind = self._behind(stored, BATCH_GATE, lambda task: task.batch in ids)
+        return _first_of_each(behind, lambda task: task.batch, limit)
 
-    def _behind(self, found: Sequence[Task], gate: str, mine: Callable[[Task], bool]) -> list[Task]:
-        left = [task for task in found if task.seq not in self._updates]
-        moved = [t for t in self._updates.values() if t.gate == gate and mine(t)]
-        return sorted([*left, *moved], key=lambda task: (task.priority, task.seq))
+    def _behind(
+        self, stored: Sequence[Task], gate: str, mine: Callable[[Task], bool]
+    ) -> list[Task]:
+        behind = [task for task in stored if task.seq not in self._updates]
+        moved = [task for task in self._updates.values() if task.gate == gate and mine(task)]
+        return sorted([*behind, *moved], key=lambda task: (task.priority, task.seq))
 
 
-def _is_one(line: Line, wanted: set[Pair], counted: str) -> bool:
+def _counts(line: Line, wanted: set[Pair], counted: str) -> bool:
     return (line.lane, line.route) in wanted and getattr(line, counted) > 0
 
 
 def _first_of_each(items: Iterable[Any], group: Callable[[Any], Any], limit: int) -> list[Any]:
     taken: dict[Any, int] = {}
-    found = []
+    first = []
     for item in items:
         name = group(item)
         taken[name] = taken.get(name, 0) + 1
         if taken[name] <= limit:
-            found.append(item)
-    return found
+            first.append(item)
+    return first
 
 
 # -------------------------------------------------------------------- conditions
@@ -128,7 +155,7 @@ def _overdue(task: Task, values: Mapping[str, Any]) -> bool:
 
 def _abandoned(task: Task, values: Mapping[str, Any]) -> bool:
     at = task.lease_expires_at
-    return at is not None and at <= values["now"] and task.lane not in (values.get("by_hand") or ())
+    return at is not None and at <= values["now"] and task.lane not in (values["by_hand"] or ())
 
 
 def _due(task: Task, values: Mapping[str, Any]) -> bool:
@@ -146,12 +173,12 @@ def _place(task: Task) -> tuple[int, ...]:
 
 
 # What the statements say in SQL, about a task as the draft has left it, and their order.
-_CONDITIONS: Final[Mapping[Callable[..., list[Task]], tuple[Fits, SortKey]]] = {
-    task_table.overdue: (_overdue, lambda t: (t.deadline_at or 0, t.seq)),
-    task_table.abandoned: (_abandoned, lambda t: (t.lease_expires_at or 0, t.seq)),
-    task_table.due: (_due, lambda t: (t.eligible_at or 0, t.seq)),
-    task_table.preemptible: (_preemptible, lambda t: (-t.priority, -t.seq)),
-    task_table.held: (lambda t, v: t.lane == v["lane"] and t.gate == v["gate"], _place),
-    task_table.parked: (lambda t, v: t.lane == v["lane"] and t.state == lifecycle.PARKED, _place),
-    task_table.ended_last: (lambda t, v: t.lane == v["lane"] and t.terminal, _place),
+_CONDITIONS: Final[Mapping[Finder, tuple[Fits, SortKey]]] = {
+    tasks.overdue: (_overdue, lambda t: (t.deadline_at or 0, t.seq)),
+    tasks.abandoned: (_abandoned, lambda t: (t.lease_expires_at or 0, t.seq)),
+    tasks.due: (_due, lambda t: (t.eligible_at or 0, t.seq)),
+    tasks.preemptible: (_preemptible, lambda t: (-t.priority, -t.seq)),
+    tasks.held: (lambda t, v: t.lane == v["lane"] and t.gate == v["gate"], _place),
+    tasks.parked: (lambda t, v: t.lane == v["lane"] and t.state == lifecycle.PARKED, _place),
+    tasks.ended_last: (lambda t, v: t.lane == v["lane"] and t.terminal, _place),
 }

@@ -1,35 +1,32 @@
-"""The one write transaction: loads what verbs name, saves what the core decided, keeps counters.
+"""The one write transaction: loads what verbs name and saves what the core decided.
 
 Counters (`counters.py`) are moved by the same `Change` that rewrites the row. Rows are written
-together, before the next look-up that could need them. Nothing is decided here.
+together (`unwritten.py`), before the next look-up that could need them (`lookup.py`). Nothing is
+decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from fairlane.core import batches, dependencies, events, lifecycle
-from fairlane.core.counts import Line
+from fairlane.core import dependencies, events, lifecycle
 from fairlane.core.cron import Run
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
-from fairlane.store.base import Connection, Row, SchedulerRow
-from fairlane.store.counters import Counters, Kept
-from fairlane.store.tables import batches as batch_table
-from fairlane.store.tables import deliveries as delivery_table
+from fairlane.store.base import Connection, SchedulerRow
+from fairlane.store.counters import Counters, WriterCache
+from fairlane.store.draft import DraftLookup
+from fairlane.store.lookup import Lookup, StoreLookup
 from fairlane.store.tables import dependencies as dependency_table
 from fairlane.store.tables import events as event_table
-from fairlane.store.tables import idempotency, lines, scheduler
-from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import scheduler
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.deliveries import DueDelivery
-from fairlane.store.tables.idempotency import KeyRow
-from fairlane.store.tables.tasks import Ready
+from fairlane.store.unwritten import Unwritten
 from fairlane.store.vault import Vault
 
 
-class Transaction(Counters):
+class Transaction:
     """Valid between the driver's `begin` and `commit`. `now` is the one moment of the batch."""
 
     def __init__(
@@ -40,13 +37,25 @@ class Transaction(Counters):
         row: SchedulerRow,
         policy: Policy,
         vault: Vault | None = None,
-        kept: Kept | None = None,
+        cache: WriterCache | None = None,
         token_base: int = 0,
+        lookup: type[StoreLookup] | type[DraftLookup] = StoreLookup,
     ) -> None:
-        kept = Kept() if kept is None else kept
-        super().__init__(connection, now=now, last_line=row.last_line, policy=policy, kept=kept)
+        self.connection = connection
+        self.now = now
+        self.policy = policy
         self.policy_version = row.policy_version
-        self.vault = vault or Vault()  # one that opens nothing, for who only plans
+        self.vault = vault or Vault()  # one that opens nothing, for a plan
+        self.changed = False
+        self._cache = cache or WriterCache()
+        self._tasks: dict[int, Task] = {}
+        self.counters = Counters(
+            connection, now=now, last_line=row.last_line, policy=policy, cache=self._cache
+        )
+        self.unwritten = Unwritten(connection, self.vault, self.counters, now)
+        self.lookup: Lookup = lookup(
+            connection, self.vault, self.counters, self.unwritten, self._tasks
+        )
         self.last_seq = row.last_seq
         self.last_token = row.last_token
         self._token_base = token_base  # see `leases.token_base`
@@ -67,15 +76,9 @@ class Transaction(Counters):
         self.settling: dict[str, tuple[int, int, str]] = {}
         # The last change of tasks that cron has submitted, of those that ended or began again.
         self.run_changes: dict[str, Change] = {}
-        self._tasks: dict[int, Task] = {}
-        self._inserts: dict[int, Task] = {}
-        self._bodies: dict[int, str] = {}
-        self._updates: dict[int, Task] = {}
-        self._guards: dict[int, tuple[str, int]] = {}
-        self._results: dict[int, tuple[int, str | None, str | None]] = {}
-        self._owed: list[DueDelivery] = []
-        self._keys: list[KeyRow] = []
-        self._events: list[Row] = []
+
+    def use_policy(self, policy: Policy) -> None:
+        self.policy = self.counters.policy = policy
 
     # ---------------------------------------------------------------- load
 
@@ -91,17 +94,17 @@ class Transaction(Counters):
         wanted = dict.fromkeys(ids)
         if not wanted:
             return {}
-        self.write()
+        self.unwritten.write()
         found = task_table.by_id(self.connection, wanted)
         return {task.id: self._tasks.setdefault(task.seq, task) for task in found}
 
     def tasks_by_seq(self, seqs: Iterable[int]) -> dict[int, Task]:
-        tasks, kept = self._tasks, self._kept.tasks
+        tasks, cached = self._tasks, self._cache.tasks
         missing: dict[int, None] = {}
         for seq in seqs:
             if seq not in tasks:
-                if seq in kept:
-                    tasks[seq] = kept[seq]
+                if seq in cached:
+                    tasks[seq] = cached[seq]
                 else:
                     missing[seq] = None
         if missing:
@@ -109,33 +112,22 @@ class Transaction(Counters):
                 tasks[task.seq] = task
         return tasks
 
-    def keep(self) -> None:
-        """After the commit: remember what it has left of open leases."""
+    def save_to_cache(self) -> None:
+        """Keep tasks with open leases and counters for the next transaction, after the commit."""
         for seq, task in self._tasks.items():
             if task.lease_expires_at is not None:
-                self._kept.tasks[seq] = task
+                self._cache.tasks[seq] = task
             else:
-                self._kept.tasks.pop(seq, None)
-        self.keep_counters()
+                self._cache.tasks.pop(seq, None)
+        self.counters.save_to_cache()
 
     def task(self, seq: int) -> Task:
         """A task as this transaction has left it."""
         return self._tasks[seq]
 
-    def tasks(self, read: Callable[..., list[Task]], **values: Any) -> list[Task]:
-        """Return the tasks that a function of a table finds."""
-        self.write()
-        found = read(self.connection, **values)
-        return [self._tasks.setdefault(task.seq, task) for task in found]
-
-    def requests(self, seqs: Iterable[int]) -> dict[int, str]:
-        """The requests, as JSON text, that the tasks were made from."""
-        self.write()
-        return task_table.requests(self.connection, self.vault, seqs)
-
     def result(self, seq: int) -> str | None:
         """The result, as JSON text, that a task has ended with."""
-        self.write()
+        self.unwritten.write()
         return task_table.results(self.connection, [seq]).get(seq)
 
     def rewrite_request(self, seq: int, body: str) -> None:
@@ -147,61 +139,21 @@ class Transaction(Counters):
         transaction and none has been written yet; else None.
         """
         found = [
-            (task, self._bodies[task.seq])
-            for task in self._inserts.values()
+            (task, self.unwritten.bodies[task.seq])
+            for task in self.unwritten.inserts.values()
             if task.lane == lane and task.ready
         ]
-        return found if len(found) == self.lane(lane).ready else None
-
-    def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
-        """The first `limit` ready tasks of each line, with their requests."""
-        self.write()
-        return task_table.heads(self.connection, self.vault, lines, limit)
-
-    def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[Ready]:
-        """The same, of one agent only, where lines are of all agents."""
-        self.write()
-        return task_table.heads_of_agent(self.connection, self.vault, lines, agent, limit)
-
-    def first_lines(
-        self, order: lines.Order, wanted: Sequence[tuple[str, str]], limit: int
-    ) -> list[Line]:
-        """Return all lines of the agents that come first, for each lane and capability."""
-        self.write()
-        if self._kept.alone:  # most are at hand, and a second statement costs little
-            agents = [
-                lines.first_agents(self.connection, order, lane, capability, limit)
-                for lane, capability in wanted
-            ]
-            pairs = dict.fromkeys(pair for some in agents for pair in some)
-            self.load_lines(pairs)
-        else:
-            first = lines.first(self.connection, order, wanted, limit)
-            pairs = dict.fromkeys((line.lane, line.agent) for line in first)
-            self.take_lines(first)
-        return [line for pair in pairs for line in self._lines[pair].values()]
-
-    def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
-        self.write()
-        return batch_table.next_tasks(self.connection, ids, limit)
-
-    def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
-        self.write()
-        return session_table.next_tasks(self.connection, keys, limit)
-
-    def ready_in_sessions(self, keys: Iterable[str]) -> list[Task]:
-        self.write()
-        return session_table.ready_tasks(self.connection, keys)
+        return found if len(found) == self.counters.lane(lane).ready else None
 
     # ---------------------------------------------------------------- save
 
     def apply(self, change: Change, body: str | None = None) -> None:
         """Count the change now; its row is written with all others. A new task brings its body."""
-        before, after = change.before, change.after
+        after = change.after
         seq = after.seq
         self.changed = True
         self.changes.append(change)
-        self.count(change)
+        self.counters.count(change)
         fact = events.of(change)
         if fact is not None:
             self._record(seq, fact[0], after.attempts, fact[1], None)
@@ -209,20 +161,12 @@ class Transaction(Counters):
             self._conclude(change)
         self._note_due(after)
         self._tasks[seq] = after
-        if before is None:
-            assert body is not None
-            self._inserts[seq] = after
-            self._bodies[seq] = body
-        elif seq in self._inserts:
-            self._inserts[seq] = after
-        else:
-            self._guards.setdefault(seq, (before.state, before.token))
-            self._updates[seq] = after
+        self.unwritten.add(change, body)
 
     def renew(self, changes: Iterable[Change]) -> None:
         """Renewals move one moment and no counter."""
         newest = {change.after.seq: change.after for change in changes}
-        self.write()
+        self.unwritten.write()
         task_table.renew(self.connection, newest.values())
         self._tasks.update(newest)
         for task in newest.values():
@@ -235,7 +179,7 @@ class Transaction(Counters):
         even that there is such an agent.
         """
         if self._rejected is None:
-            self.write()
+            self.unwritten.write()
             self._rejected = task_table.count_rejected(self.connection, most)
         if self._rejected < most or is_run(change.after.id):
             self._rejected += 1
@@ -243,8 +187,7 @@ class Transaction(Counters):
             return
         self.changed = True
         self.changes.append(change)
-        self.lane(change.after.lane).rejected += 1
-        self._dirty_lanes.add(change.after.lane)
+        self.counters.count_rejected(change.after.lane)
 
     def tell_progress(self, task: Task, progress: str) -> None:
         self._record(task.seq, events.PROGRESS, task.attempts, progress, None)
@@ -256,35 +199,30 @@ class Transaction(Counters):
         """A webhook about a run of a cron job."""
         self.owes = True
         id_ = f"msg_{run.id}_{self.last_event}"
-        self._owed.append(DueDelivery(id_, run.seq, url, event, 0, agent))
-
-    def ready_routes(self, lane: str) -> list[str]:
-        """What a worker would have to be able to run there, each once."""
-        self.write()
-        return lines.ready_capabilities(self.connection, lane)
+        self.unwritten.deliveries.append(DueDelivery(id_, run.seq, url, event, 0, agent))
 
     def _record(
         self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
     ) -> None:
         self.last_event += 1
-        self._events.append(
+        self.unwritten.events.append(
             (self.last_event, seq, self.now, type_, attempt, detail, batch, self.policy_version)
         )
 
     def reline(self, lane: str, *, by_agent: bool, aging_ms: int) -> None:
         """Put all tasks of a lane into other lines: those with open leases too, so read them."""
-        self.write()
+        self.unwritten.write()
         task_table.reline(self.connection, lane, by_agent=by_agent, aging_ms=aging_ms)
-        self._kept.clear()
+        self._cache.clear()
 
     def place(self, tasks: Iterable[Task]) -> None:
         """Put tasks that come back from their end into the lines where they belong now."""
-        self.write()
+        self.unwritten.write()
         task_table.place(self.connection, tasks)
 
     def began_again(self, seqs: Iterable[int]) -> dict[int, int]:
         """When tasks were last queued again after they had ended or parked, if ever."""
-        self.write()
+        self.unwritten.write()
         return event_table.requeued_at(self.connection, seqs)
 
     def connect(self, child: int, edges: Iterable[tuple[str, int]]) -> None:
@@ -307,41 +245,13 @@ class Transaction(Counters):
         self.load_awaited([id_])
         return self._awaited[id_]
 
-    def remember_key(self, row: KeyRow) -> None:
-        """Keep what an idempotency key stands for."""
-        self._keys.append(row)
-
-    def write(self) -> None:
-        """Send what has been applied so far. Every look-up by index comes after this."""
-        connection = self.connection
-        if self._inserts:
-            task_table.insert(connection, self._inserts.values())
-            task_table.insert_requests(connection, self.vault, self._bodies)
-            self._inserts, self._bodies = {}, {}
-        if self._updates:
-            task_table.update(connection, self._updates, self._guards)
-            self._updates, self._guards = {}, {}
-        if self._results:
-            task_table.save_results(connection, self._results.values())
-            self._results = {}
-        if self._owed:
-            delivery_table.insert(connection, self._owed, self.now)
-            self._owed = []
-        if self._keys:
-            idempotency.insert(connection, self._keys)
-            self._keys = []
-        if self._events:
-            event_table.insert(connection, self._events)
-            self._events = []
-        self.write_counters()
-
     def _conclude(self, change: Change) -> None:
         """Keep what ends a task: its result, the webhook owed, and who has to be told."""
         after = change.after
         if change.result is not None or change.error is not None:
-            self._results[after.seq] = (after.seq, change.result, change.error)
+            self.unwritten.results[after.seq] = (after.seq, change.result, change.error)
         elif change.verb in _CLEARS_RESULT and (after.attempts > 1 or not after.terminal):
-            self._results[after.seq] = (after.seq, None, None)
+            self.unwritten.results[after.seq] = (after.seq, None, None)
         if after.state == lifecycle.PARKED:
             self.ended.append(after)
             self._owe(after)
@@ -373,21 +283,20 @@ class Transaction(Counters):
         if task.callback_url:
             self.owes = True
             id_, event = f"msg_{task.id}_{self.last_event}", EVENTS[task.state]
-            self._owed.append(DueDelivery(id_, task.seq, task.callback_url, event, 0, task.agent))
+            self.unwritten.deliveries.append(
+                DueDelivery(id_, task.seq, task.callback_url, event, 0, task.agent)
+            )
 
     def close_batches(self) -> None:
         """Tell of the batches that have ended: asked when everything has been counted."""
-        for id_ in sorted(self._counted_batches):
-            batch = self._batches[id_]
-            if batches.settle(batch, self.now):
-                self._dirty_batches.add(id_)
-                self._record(None, events.BATCH_COMPLETED, 0, batch.state, id_)
-                if batch.callback_url:
-                    self.owes = True
-                    event, msg = events.BATCH_COMPLETED, f"msg_{batch.id}_{self.last_event}"
-                    self._owed.append(
-                        DueDelivery(msg, batch.seq, batch.callback_url, event, 0, batch.agent)
-                    )
+        for batch in self.counters.settle_batches():
+            self._record(None, events.BATCH_COMPLETED, 0, batch.state, batch.id)
+            if batch.callback_url:
+                self.owes = True
+                event, msg = events.BATCH_COMPLETED, f"msg_{batch.id}_{self.last_event}"
+                self.unwritten.deliveries.append(
+                    DueDelivery(msg, batch.seq, batch.callback_url, event, 0, batch.agent)
+                )
 
     def _note_due(self, task: Task) -> None:
         if task.lease_expires_at is not None:
@@ -402,16 +311,14 @@ class Transaction(Counters):
         if moment is not None and (self.due_at is None or moment < self.due_at):
             self.due_at = moment
 
-    # ---------------------------------------------------------------- counters
-
     def finish(self, writer: str, commit_id: int) -> None:
         """The last writes of the transaction; the caller commits."""
-        self.write()
+        self.unwritten.write()
         row = SchedulerRow(
             last_seq=self.last_seq,
             last_token=self.last_token,
             policy_version=self.policy_version,
-            last_line=self.last_line,
+            last_line=self.counters.last_line,
             last_event=self.last_event,
             open_edges=self.open_edges,
             unsettled=self.unsettled,

@@ -29,10 +29,11 @@ from fairlane.engine.commands import Lease
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.verbs import leasing, ticks
 from fairlane.store.base import Connection
-from fairlane.store.draft import Draft
+from fairlane.store.draft import DraftLookup
 from fairlane.store.tables import policy as policy_table
 from fairlane.store.tables import scheduler
 from fairlane.store.tables import tasks as task_table
+from fairlane.store.transaction import Transaction
 
 PARKED: Final = "parked"
 TERMINAL: Final = "terminal"
@@ -88,9 +89,9 @@ def read(connection: Connection, asked: Asked, moment: Callable[[Connection], in
         return plan(tx, asked.lane, asked.limit)
 
 
-def plan(tx: Draft, lane: str, limit: int) -> Plan:
+def plan(tx: Transaction, lane: str, limit: int) -> Plan:
     expired = _pass_time(tx, lane)
-    in_flight, available = tx.lane(lane).slots, leasing.free_slots(tx, lane)
+    in_flight, available = tx.counters.lane(lane).slots, leasing.free_slots(tx, lane)
     leases = _lease(tx, lane, limit)
     taken = {task.seq for task in leases}
     reasons = _Reasons(tx, {seq for seq in expired if seq not in taken})
@@ -112,9 +113,11 @@ def plan(tx: Draft, lane: str, limit: int) -> Plan:
     )
 
 
-def _draft(connection: Connection, now: int) -> Draft:
+def _draft(connection: Connection, now: int) -> Transaction:
     row = scheduler.view(connection)
-    return Draft(connection, now=now, row=row, policy=policy_in_force(connection))
+    return Transaction(
+        connection, now=now, row=row, policy=policy_in_force(connection), lookup=DraftLookup
+    )
 
 
 def policy_in_force(connection: Connection) -> Policy:
@@ -127,10 +130,10 @@ def _policy(version: int, document: str) -> Policy:
     return kept_policy(version, document)
 
 
-def _pass_time(tx: Draft, lane: str) -> set[int]:
+def _pass_time(tx: Transaction, lane: str) -> set[int]:
     """Let everything happen that a transaction at this moment begins with; whose lease ran out."""
     lanes = ticks.by_hand(tx)
-    late = tx.tasks(task_table.abandoned, now=tx.now, limit=ticks.STEP, by_hand=lanes)
+    late = tx.lookup.tasks(task_table.abandoned, now=tx.now, limit=ticks.STEP, by_hand=lanes)
     ticks.tick(tx, tx.now)
     # Children of what ends now are cancelled with it; that makes none of them ready.
     tx.settling.clear()
@@ -139,8 +142,8 @@ def _pass_time(tx: Draft, lane: str) -> set[int]:
     return {task.seq for task in late if task.lane == lane and not task.terminal}
 
 
-def _lease(tx: Draft, lane: str, limit: int) -> list[Task]:
-    routes = frozenset(tx.ready_routes(lane))
+def _lease(tx: Transaction, lane: str, limit: int) -> list[Task]:
+    routes = frozenset(tx.lookup.ready_capabilities(lane))
     asked = Lease(_PLANNER, (lane,), routes, limit, None)
     return [grant.task for grant in leasing.lease(tx, [asked], tx.now)[0]]
 
@@ -148,7 +151,7 @@ def _lease(tx: Draft, lane: str, limit: int) -> list[Task]:
 class _Reasons:
     """Why tasks are not leased: some of each, and how many there are."""
 
-    def __init__(self, tx: Draft, expired: set[int]) -> None:
+    def __init__(self, tx: Transaction, expired: set[int]) -> None:
         self.tx = tx
         self.expired = expired
         self.skipped: list[tuple[Task, str]] = []
@@ -166,19 +169,21 @@ class _Reasons:
         reason = PAUSED if settings.paused else CEILING
         if full and not settings.paused and leasing.free_slots(tx, lane):
             reason = LIMIT
-        self._count(reason, tx.lane(lane).ready)
+        self._count(reason, tx.counters.lane(lane).ready)
         for seq in self.expired:
             self._count(_reason(tx.task(seq)) or reason, -1)
-        if tx.lane(lane).ready:
-            policy, tx.policy = tx.policy, _without_ceilings(tx.policy, lane)
-            before = {task.seq: task for task in tx.changed_tasks()}
+        if tx.counters.lane(lane).ready:
+            policy = tx.policy
+            tx.use_policy(_without_ceilings(policy, lane))
+            moved = dict(tx.unwritten.updates)
             later = _lease(tx, lane, limit)
-            self._list([before.get(task.seq) or tx.was[task.seq] for task in later], reason)
-            tx.policy = policy
+            was = _before(tx)
+            self._list([moved.get(task.seq) or was[task.seq] for task in later], reason)
+            tx.use_policy(policy)
 
     def add_held(self, lane: str, limit: int) -> None:
         for gate in GATES:
-            tasks = self.tx.tasks(task_table.held, lane=lane, gate=gate, limit=limit)
+            tasks = self.tx.lookup.tasks(task_table.held, lane=lane, gate=gate, limit=limit)
             if len(tasks) < limit:
                 for task in tasks:
                     self._count(_reason_of(gate, tried=task.attempts > 0), 1)
@@ -187,15 +192,15 @@ class _Reasons:
             self._list(tasks)
 
     def add_parked(self, lane: str, limit: int) -> None:
-        self._count(PARKED, self.tx.lane(lane).parked)
-        self._list(self.tx.tasks(task_table.parked, lane=lane, limit=limit))
+        self._count(PARKED, self.tx.counters.lane(lane).parked)
+        self._list(self.tx.lookup.tasks(task_table.parked, lane=lane, limit=limit))
 
     def add_terminal(self, lane: str, limit: int) -> None:
-        tally = self.tx.lane(lane)
+        tally = self.tx.counters.lane(lane)
         ended = tally.completed + tally.failed + tally.cancelled + tally.rejected
         self._count(TERMINAL, ended)
         if ended:
-            tasks = self.tx.tasks(task_table.ended_last, lane=lane, look=_LOOK, limit=limit)
+            tasks = self.tx.lookup.tasks(task_table.ended_last, lane=lane, look=_LOOK, limit=limit)
             self._list(tasks)
 
     def _count_held(self, lane: str, gate: str) -> None:
@@ -205,8 +210,9 @@ class _Reasons:
             reason = _reason_of(gate, tried=tried)
             self._count(reason, number)
             self.at_least += [reason] if full else []
-        for task in self.tx.changed_tasks():
-            for one, sign in ((self.tx.was[task.seq], -1), (task, 1)):
+        was = _before(self.tx)
+        for seq, task in self.tx.unwritten.updates.items():
+            for one, sign in ((was[seq], -1), (task, 1)):
                 if one.lane == lane and one.gate == gate:
                     self._count(_reason_of(gate, tried=one.attempts > 0), sign)
 
@@ -218,6 +224,15 @@ class _Reasons:
         for task in tasks:
             late = task.seq in self.expired
             self.skipped.append((task, LEASED if late else _reason(task) or ready))
+
+
+def _before(tx: Transaction) -> dict[int, Task]:
+    """Return the changed tasks as the snapshot has them."""
+    was: dict[int, Task] = {}
+    for change in tx.changes:
+        assert change.before is not None, "a plan submits no tasks"
+        was.setdefault(change.after.seq, change.before)
+    return was
 
 
 def _reason(task: Task) -> str | None:

@@ -158,7 +158,7 @@ def delete_job(tx: Transaction, requests: Sequence[DeleteJob], now: int) -> Iter
 
 def _cancel(tx: Transaction, task_ids: Iterable[str], now: int) -> None:
     found = tx.tasks_by_id(task_ids)
-    tx.prepare(found.values())
+    tx.counters.prepare(found.values())
     for task in found.values():
         decision = leases.cancel(tx.task(task.seq), task.id, now, "cancelled: its job was deleted")
         if decision.change is not None:

@@ -105,7 +105,7 @@ def let_in(tx: Transaction, task: Task, now: int) -> None:
         task.deadline_at = admission.deadline(tx.policy, task.kind, since)
         if task.deadline_at is not None:
             task.deadline_ms = task.deadline_at - task.queued_at
-    task.gate = gates.next_gate(task, tx.session_of(task), tx.batch_of(task), now)
+    task.gate = gates.next_gate(task, tx.counters.session_of(task), tx.counters.batch_of(task), now)
     if task.gate != DELAY_GATE:
         task.eligible_at = None
 
@@ -115,7 +115,7 @@ def place_again(tx: Transaction, tasks: Iterable[Task]) -> None:
     placed = list(tasks)
     for task in placed:
         owner = admission.line_agent(tx.policy, task.lane, task.agent)
-        task.line = tx.line_number(task.lane, owner, task.route)
+        task.line = tx.counters.line_number(task.lane, owner, task.route)
         task.rank = admission.rank(tx.policy.lanes[task.lane], task.priority, task.created_at)
     tx.place(placed)
 
@@ -173,7 +173,7 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     table.change(tx.connection, moved)
     tx.open_edges += sum(1 if goes == OPEN else -1 for _, _, goes in moved)
     children = tx.tasks_by_seq(child for child, _, _ in moved)
-    tx.prepare(children[child] for child, _, _ in moved)
+    tx.counters.prepare(children[child] for child, _, _ in moved)
     _follow(tx, moved, {parent: state for parent, (_, _, state) in parents.items()}, now)
     # Last: whoever is mended counts all of its edges as they are now.
     _mend_all(tx, [child for child, _, goes in moved if goes == OPEN], now)

@@ -96,13 +96,15 @@ def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
 
 def _critical_first(tx: Transaction, groups: dict[Group, list[int]]) -> dict[Group, list[int]]:
     """Whoever can run critical work is served first: others would take the slots freed for it."""
-    if len(groups) < 2 or not any(tally.urgent for tally in tx.lanes().values()):
+    if len(groups) < 2 or not any(tally.urgent for tally in tx.counters.lanes().values()):
         return groups
 
     def comes_later(group: Group) -> bool:
         lanes, routes = group
         open_lanes = _open_lanes(tx, lanes or tuple(tx.policy.lanes))
-        return not any(tx.lane(lane).urgent and _urgent(tx, lane, routes) for lane in open_lanes)
+        return not any(
+            tx.counters.lane(lane).urgent and _urgent(tx, lane, routes) for lane in open_lanes
+        )
 
     return {group: groups[group] for group in sorted(groups, key=comes_later)}
 
@@ -111,7 +113,7 @@ def could_start(tx: Transaction, lane: str) -> bool:
     """Whether there is ready work in the lane and a slot for it."""
     if not _open_lanes(tx, [lane]):
         return False
-    kept = 0 if tx.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
+    kept = 0 if tx.counters.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
     return free_slots(tx, lane) > kept
 
 
@@ -157,7 +159,7 @@ def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
     """Lanes with ready work: those with critical work first, then the emptiest."""
-    tallies, settings = tx.lanes(), tx.policy.lanes
+    tallies, settings = tx.counters.lanes(), tx.policy.lanes
     found = [
         name
         for name in lanes
@@ -174,13 +176,15 @@ def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
 
 
 def free_slots(tx: Transaction, lane: str) -> int:
-    used_overall = sum(tally.slots for tally in tx.lanes().values())
+    used_overall = sum(tally.slots for tally in tx.counters.lanes().values())
     ceiling = tx.policy.lanes[lane].max_inflight
-    return fairness.free_slots(ceiling, tx.lane(lane).slots, tx.policy.max_inflight, used_overall)
+    return fairness.free_slots(
+        ceiling, tx.counters.lane(lane).slots, tx.policy.max_inflight, used_overall
+    )
 
 
 def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
-    return tx.lane(lane).urgent if critical else tx.lane(lane).ready
+    return tx.counters.lane(lane).urgent if critical else tx.counters.lane(lane).ready
 
 
 def _from_lane(
@@ -192,11 +196,11 @@ def _from_lane(
         runnable = [ready for ready in new if routes.fits(ready[0])]
         return _from_new(tx, lane, routes, runnable, limit, critical=critical)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
-        tx.load_lines([(lane, "")])
-        lines = [line.id for route, line in tx.lines(lane, "").items() if route in routes]
+        tx.counters.load_lines([(lane, "")])
+        lines = [line.id for route, line in tx.counters.lines(lane, "").items() if route in routes]
         if routes.agent is not None:
             return _of_agent(tx, lane, routes, lines, limit, critical=critical)
-        return _first(tx.next_tasks(lines, limit), limit, critical=critical)
+        return _first(tx.lookup.next_tasks(lines, limit), limit, critical=critical)
     order = _agents(tx, lane, routes, limit, critical=critical)
     return _heads(tx, lane, routes, order)
 
@@ -206,9 +210,9 @@ def _of_agent(
 ) -> list[Ready]:
     """One agent's tasks where all stand in one line: looked for only when there are some."""
     assert routes.agent is not None
-    tx.load_lines([(lane, routes.agent)])
+    tx.counters.load_lines([(lane, routes.agent)])
     one = _contender(tx, lane, routes, routes.agent, critical=critical)
-    found = tx.next_tasks_of(lines, routes.agent, min(limit, one.ready)) if one.ready else []
+    found = tx.lookup.next_tasks_of(lines, routes.agent, min(limit, one.ready)) if one.ready else []
     return _first(found, limit, critical=critical)
 
 
@@ -227,7 +231,7 @@ def _from_new(
     found: dict[str, list[Ready]] = {}
     for pair in ready:
         found.setdefault(pair[0].agent, []).append(pair)
-    tx.load_lines((lane, agent) for agent in found)
+    tx.counters.load_lines((lane, agent) for agent in found)
     contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in found]
     return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
 
@@ -235,14 +239,14 @@ def _from_new(
 def _agents(tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool) -> list[str]:
     """The agents to serve, in order. Looks further only past agents that are at their limit."""
     if routes.agent is not None:
-        tx.load_lines([(lane, routes.agent)])
+        tx.counters.load_lines([(lane, routes.agent)])
         one = _contender(tx, lane, routes, routes.agent, critical=critical)
         return fairness.pick([one], limit, served=tx.last_token)
     rows = _named(tx, lane, routes)
     look = limit + 8
     while True:
         views = [] if critical else [_first_agents(tx, BY_SHARE, rows, look)]
-        if tx.lane(lane).urgent:
+        if tx.counters.lane(lane).urgent:
             views.append(_first_agents(tx, URGENT, rows, look))
         agents = dict.fromkeys(agent for view in views for found in view for agent in found)
         contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in agents]
@@ -258,7 +262,7 @@ def _named(tx: Transaction, lane: str, routes: Wanted) -> list[tuple[str, str]]:
     """The lane with each route by its name: of any handler, those that have something ready."""
     names = {*routes.named}
     if routes.any_handler:
-        names.update(filter(is_open, tx.ready_routes(lane)))
+        names.update(filter(is_open, tx.lookup.ready_capabilities(lane)))
     return [(lane, route) for route in sorted(names)]
 
 
@@ -270,7 +274,7 @@ def _first_agents(
     All lines of the agents are loaded that come first for any route, so for one route others may be
     among them, but those that come first are.
     """
-    lines = tx.first_lines(order, rows, look)
+    lines = tx.lookup.first_lines(order, rows, look)
     views = []
     for _, route in rows:
         mine = [line for line in lines if line.route == route and line.ready]
@@ -288,7 +292,7 @@ def _contender(
     tx: Transaction, lane: str, routes: Wanted, agent: str, *, critical: bool = False
 ) -> Contender:
     """How an agent stands; with `critical`, as if it had no other work."""
-    lines = tx.lines(lane, agent)
+    lines = tx.counters.lines(lane, agent)
     weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
     if len(lines) == 1 and not routes.passing:
         ((route, one),) = lines.items()
@@ -317,12 +321,12 @@ def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> 
     for agent, count in turns.items():
         depth = 1 << (count - 1).bit_length()  # few different limits, few statements
         numbers = by_depth.setdefault(depth, [])
-        for route, line in tx.lines(lane, agent).items():
+        for route, line in tx.counters.lines(lane, agent).items():
             if line.ready and route in routes:
                 numbers.append(line.id)
     found: dict[str, list[Ready]] = {}
     for depth, numbers in by_depth.items():
-        for ready in tx.next_tasks(numbers, depth):
+        for ready in tx.lookup.next_tasks(numbers, depth):
             found.setdefault(ready[0].agent, []).append(ready)
     return _in_turn(found, order)
 
@@ -356,7 +360,7 @@ def _make_room(tx: Transaction, lanes: Sequence[str], routes: Wanted) -> None:
     that helps nobody would be repeated for ever.
     """
     for lane in _open_lanes(tx, lanes):
-        if tx.lane(lane).urgent and free_slots(tx, lane) <= 0:
+        if tx.counters.lane(lane).urgent and free_slots(tx, lane) <= 0:
             _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
 
 
@@ -364,11 +368,11 @@ def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
     if routes.agent is None:
         rows = _named(tx, lane, routes)
-        lines = tx.first_lines(URGENT, rows, tx.policy.lanes[lane].max_inflight)
+        lines = tx.lookup.first_lines(URGENT, rows, tx.policy.lanes[lane].max_inflight)
         agents = dict.fromkeys(line.agent for line in lines)
     else:
         agents = {routes.agent: None}
-        tx.load_lines([(lane, routes.agent)])
+        tx.counters.load_lines([(lane, routes.agent)])
     contenders = [_contender(tx, lane, routes, agent) for agent in agents]
     if by_priority:
         return sum(one.urgent for one in contenders)
@@ -377,9 +381,9 @@ def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
 
 
 def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
-    tasks = tx.tasks(task_table.preemptible, lane=lane)
+    tasks = tx.lookup.tasks(task_table.preemptible, lane=lane)
     wanted -= sum(task.preempt == 1 for task in tasks)
     victims = [task for task in tasks if task.preempt == 0 and task.priority > CRITICAL]
-    tx.prepare(victims[: max(0, wanted)])
+    tx.counters.prepare(victims[: max(0, wanted)])
     for task in victims[: max(0, wanted)]:
         tx.apply(leases.stop(task))

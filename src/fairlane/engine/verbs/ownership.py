@@ -49,17 +49,17 @@ def quota(tx: Transaction, caller: Caller, count: int) -> QuotaExceeded | None:
 
 def _open(tx: Transaction, agent: str | None) -> int:
     """From the counters: what is queued, runs or is parked, of the agent or of all."""
-    lanes = tx.lanes()
+    lanes = tx.counters.lanes()
     if agent is None:
         return sum(tally.queued + tally.inflight + tally.parked for tally in lanes.values())
-    tx.load_lines((lane, agent) for lane in lanes)
-    lines = [line for lane in lanes for line in tx.lines(lane, agent).values()]
+    tx.counters.load_lines((lane, agent) for lane in lanes)
+    lines = [line for lane in lanes for line in tx.counters.lines(lane, agent).values()]
     return sum(line.queued + line.inflight + line.parked for line in lines)
 
 
 def is_mine(tx: Transaction, key: str, agent: str | None) -> bool:
     """Return whether a session is the agent's, or nobody's and could become it. It is loaded."""
-    owner = tx.session(key).agent
+    owner = tx.counters.session(key).agent
     return agent is None or owner == agent or (owner is None and _may_name(key, agent))
 
 

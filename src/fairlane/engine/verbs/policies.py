@@ -55,7 +55,7 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
     """Neither tasks, nor what a newer node has written and this one cannot read."""
     problems = []
     for lane in sorted(before.lanes.keys() - after.lanes.keys()):
-        tally = tx.lane(lane)
+        tally = tx.counters.lane(lane)
         count = tally.queued + tally.slots + tally.parked
         if count:
             tasks = "1 task is" if count == 1 else f"{count} tasks are"
@@ -73,7 +73,8 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
 
 
 def _adopt(tx: Transaction, policy: Policy, request: SetPolicy, now: int) -> None:
-    old, tx.policy = tx.policy, policy
+    old = tx.policy
+    tx.use_policy(policy)
     tx.policy_version += 1
     new = table.PolicyView(
         version=tx.policy_version,
@@ -87,15 +88,15 @@ def _adopt(tx: Transaction, policy: Policy, request: SetPolicy, now: int) -> Non
     names = old.agents.keys() | policy.agents.keys()
     changed = sorted(name for name in names if old.weight(name) != policy.weight(name))
     if changed:
-        tx.reshare(lines.pairs_of(tx.connection, changed))
+        tx.counters.reshare(lines.pairs_of(tx.connection, changed))
     for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
         if _line_rule(policy, lane) != _line_rule(old, lane):
             _reline(tx, lane)
     if policy.sessions != old.sessions:
         keys = session_table.busy(tx.connection)
-        tx.load_sessions(keys)
+        tx.counters.load_sessions(keys)
         for key in keys:
-            tx.touch_session(key)
+            tx.counters.touch_session(key)
 
 
 def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
@@ -108,5 +109,5 @@ def _reline(tx: Transaction, lane: str) -> None:
     by_agent = settings.strategy == FAIR
     if not by_agent:
         for capability in lines.capabilities(tx.connection, lane):
-            tx.line_number(lane, "", capability)
+            tx.counters.line_number(lane, "", capability)
     tx.reline(lane, by_agent=by_agent, aging_ms=settings.aging_ms or 0)

@@ -34,7 +34,7 @@ NO_REASON: Final = "it was parked when it was imported"
 def enqueue(tx: Transaction, requests: Sequence[Enqueue], now: int) -> Iterator[Any]:
     taken = set(tx.tasks_by_id(e.submission.id for r in requests for e in r.entries))
     agents = {entry.submission.agent for r in requests for entry in r.entries}
-    tx.load_lines((LANE, agent) for agent in sorted({*agents, ""}))
+    tx.counters.load_lines((LANE, agent) for agent in sorted({*agents, ""}))
     for request in requests:
         problem = _problem(tx, request.entries, taken) or _quota(tx, request)
         if problem is not None:
@@ -71,13 +71,13 @@ def _refusal(tx: Transaction, new: Sequence[Entry]) -> QueueFull | None:
     if not waiting:
         return None
     before, last = len(waiting) - 1, waiting[-1]
-    of_agent = sum(line.queued for line in tx.lines(LANE, last.agent).values())
+    of_agent = sum(line.queued for line in tx.counters.lines(LANE, last.agent).values())
     return admission.refusal(
         last.agent,
         last.id,
         LANE,
         tx.policy,
-        lane_queued=tx.lane(LANE).queued + before,
+        lane_queued=tx.counters.lane(LANE).queued + before,
         agent_queued=of_agent + before,
     )
 
@@ -90,9 +90,9 @@ def _let_in(tx: Transaction, entry: Entry, now: int) -> Task:
         made,
         LANE,
         policy,
-        line=tx.line_number(LANE, owner, made.route),
+        line=tx.counters.line_number(LANE, owner, made.route),
         seq=tx.next_seq(),
-        position=tx.lane(LANE).queued + 1,
+        position=tx.counters.lane(LANE).queued + 1,
         now=now if entry.enqueued_at is None else min(now, entry.enqueued_at),
     )
     task = change.after
@@ -183,9 +183,9 @@ def _handed_over(tx: Transaction, limit: int, agent: str | None, now: int) -> li
 
 def _queued(tx: Transaction, agent: str | None) -> int:
     if agent is None:
-        return tx.lane(LANE).queued
-    tx.load_lines([(LANE, agent)])
-    return sum(line.queued for line in tx.lines(LANE, agent).values())
+        return tx.counters.lane(LANE).queued
+    tx.counters.load_lines([(LANE, agent)])
+    return sum(line.queued for line in tx.counters.lines(LANE, agent).values())
 
 
 def take_back(tx: Transaction, requests: Sequence[TakeBack], now: int) -> Iterator[Any]:

@@ -25,7 +25,7 @@ def reports(
     told = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
     if not told:
         return requests  # nearly always
-    redactors = {seq: _redactor(body) for seq, body in tx.requests(told).items()}
+    redactors = {seq: _redactor(body) for seq, body in tx.lookup.requests(told).items()}
     return [
         _hidden(one, field, redactors[_seq(one)]) if _seq(one) in redactors else one
         for one in requests

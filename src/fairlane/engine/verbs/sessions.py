@@ -58,7 +58,7 @@ def admit(
     message, key = submission.message, submission.session
     assert message is not None
     assert key is not None
-    session = tx.session(key)
+    session = tx.counters.session(key)
     if _is_stale(message, session):
         return MessageStale("the message was sent before its session was stopped")
     told = _told(tx.policy.sessions, session, message)
@@ -78,7 +78,7 @@ def admit(
     excess = max(0, sessions.excess(settings, told))
     if excess and settings.drop == sessions.DROP_NEW:
         return _full(session, settings.cap)
-    oldest = tx.tasks(table.waiting_tasks, session=key)[:excess] if excess else []
+    oldest = tx.lookup.tasks(table.waiting_tasks, session=key)[:excess] if excess else []
 
     def enter() -> None:
         _take_over(tx, session, told)
@@ -111,7 +111,7 @@ def _interrupt(tx: Transaction, session: Session, now: int) -> None:
     _drain(tx, session.key, sessions.INTERRUPTED, now)
     if session.holders:
         session.interrupted = 1
-        tx.touch_session(session.key)
+        tx.counters.touch_session(session.key)
 
 
 def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
@@ -119,7 +119,7 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
     message, key = submission.message, submission.session
     if message is None or key is None or message.no_merge:
         return None
-    settings = sessions.resolved(tx.policy.sessions, tx.session(key), _own(message))
+    settings = sessions.resolved(tx.policy.sessions, tx.counters.session(key), _own(message))
     if settings.mode == sessions.INTERRUPT or settings.debounce_ms <= 0:
         return None
     return sessions.window_ends(settings, now, now)
@@ -151,7 +151,7 @@ def _take_over(tx: Transaction, session: Session, told: Session) -> None:
     if told is not session:
         session.settings = told.settings
         session.tokens, session.context_window = told.tokens, told.context_window
-        tx.touch_session(session.key)
+        tx.counters.touch_session(session.key)
 
 
 class _Body(msgspec.Struct, rename="camel"):
@@ -177,7 +177,7 @@ def _that_may_grow(
     read = table.waiting_tasks if collects else table.debouncing_tasks
     lane = tx.policy.lane_name(submission.lane, submission.kind)
     kind = (lane, submission.agent, submission.route, submission.callback_url)
-    waiting = tx.tasks(read, session=submission.session)
+    waiting = tx.lookup.tasks(read, session=submission.session)
     newest_first = [task for task in waiting if task.priority == submission.priority][::-1]
     for task, raw in _with_requests(tx, newest_first):
         body = _decoded(raw)
@@ -194,7 +194,7 @@ def _with_requests(tx: Transaction, tasks: Sequence[Task]) -> Iterator[tuple[Tas
     """Yield tasks with their requests, which are read a few at a time: mostly the first counts."""
     for start in range(0, len(tasks), REQUESTS_AT_A_TIME):
         part = tasks[start : start + REQUESTS_AT_A_TIME]
-        bodies = tx.requests(task.seq for task in part)
+        bodies = tx.lookup.requests(task.seq for task in part)
         yield from ((task, bodies[task.seq]) for task in part)
 
 
@@ -273,15 +273,17 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 
     Unless it ranks lower, and would come after the new one anyway.
     """
-    growing = tx.tasks(table.debouncing_tasks, session=submission.session)
+    growing = tx.lookup.tasks(table.debouncing_tasks, session=submission.session)
     tasks = [task for task in growing if task.priority <= submission.priority]
-    bodies = tx.requests(task.seq for task in tasks) if tasks else {}
+    bodies = tx.lookup.requests(task.seq for task in tasks) if tasks else {}
     for task in tasks:
         if sender is None or _decoded(bodies[task.seq]).sender == sender:
-            tx.prepare([task])
+            tx.counters.prepare([task])
             ready = copy.copy(task)
             ready.eligible_at = None
-            gate = gates.next_gate(ready, tx.session_of(task), tx.batch_of(task), now)
+            gate = gates.next_gate(
+                ready, tx.counters.session_of(task), tx.counters.batch_of(task), now
+            )
             tx.apply(gates.promote(task, now, gate))
 
 
@@ -291,8 +293,8 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[Any]:
     """Stop sessions, also those that nobody has: messages to them may be on their way."""
     for request in requests:
-        tx.load_sessions([request.key])
-        session = tx.session(request.key)
+        tx.counters.load_sessions([request.key])
+        session = tx.counters.session(request.key)
         if not ownership.is_mine(tx, request.key, request.agent):
             yield ownership.not_mine(request.key)
             continue
@@ -305,7 +307,7 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
         if request.reset:
             error = sessions.RESET
             session.generation += 1
-        tx.touch_session(request.key)
+        tx.counters.touch_session(request.key)
         ids = _drain(tx, request.key, error, now, request.agent)
         yield Stopped(*ids, session.generation)
 
@@ -315,7 +317,7 @@ def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int)
     running = _of(agent, _running(tx, session.key))
     if running:
         return Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
-    held = _of(agent, tx.tasks(table.turn_tasks, session=session.key))
+    held = _of(agent, tx.lookup.tasks(table.turn_tasks, session=session.key))
     return Stopped([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
 
 
@@ -335,19 +337,19 @@ def _of(agent: str | None, tasks: Iterable[Task]) -> list[Task]:
 
 
 def _queued(tx: Transaction, key: str) -> list[Task]:
-    held = tx.tasks(table.turn_tasks, session=key)
-    return [*held, *tx.tasks(table.waiting_tasks, session=key)]
+    held = tx.lookup.tasks(table.turn_tasks, session=key)
+    return [*held, *tx.lookup.tasks(table.waiting_tasks, session=key)]
 
 
 def _running(tx: Transaction, key: str) -> list[Task]:
     """In the order in which they began."""
-    leased = tx.tasks(table.leased_tasks, session=key)
+    leased = tx.lookup.tasks(table.leased_tasks, session=key)
     return sorted((task for task in leased if not task.terminal), key=lambda task: task.token)
 
 
 def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> list[str]:
     tasks = list(tasks)
-    tx.prepare(tasks)
+    tx.counters.prepare(tasks)
     for task in tasks:
         change = leases.cancel(task, task.id, now, error).change
         assert change is not None
@@ -360,27 +362,27 @@ def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> lis
 
 def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[Any]:
     for request in requests:
-        tx.load_sessions([request.key])
+        tx.counters.load_sessions([request.key])
         if not ownership.is_mine(tx, request.key, request.agent):
             yield ownership.not_mine(request.key)
             continue
-        session = tx.session(request.key)
+        session = tx.counters.session(request.key)
         session.agent = session.agent or request.agent
         session.settings = sessions.changed(session, request.settings, request.unset)
-        tx.touch_session(request.key)
+        tx.counters.touch_session(request.key)
         yield session
 
 
 def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[Any]:
     for request in requests:
-        tx.load_sessions([request.key])
+        tx.counters.load_sessions([request.key])
         if not ownership.is_mine(tx, request.key, request.agent):
             yield ownership.not_mine(request.key)
             continue
-        session = tx.session(request.key)
+        session = tx.counters.session(request.key)
         session.agent = session.agent or request.agent
         session.tokens, session.context_window = request.tokens, request.context_window
-        tx.touch_session(request.key)
+        tx.counters.touch_session(request.key)
         yield session
 
 
@@ -415,6 +417,6 @@ def report(tx: Transaction, task: Task, result: str | None) -> None:
     """Take over the usage that a run has reported with its result, if it was still wanted."""
     usage = usage_of(result) if task.state == lifecycle.DONE else None
     if usage is not None and task.session:
-        session = tx.session(task.session)
+        session = tx.counters.session(task.session)
         session.tokens, session.context_window = usage
-        tx.touch_session(session.key)
+        tx.counters.touch_session(session.key)

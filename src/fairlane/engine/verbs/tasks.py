@@ -49,6 +49,7 @@ from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import events as event_table
 from fairlane.store.tables import idempotency, outputs
 from fairlane.store.tables import secrets as secret_table
+from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.idempotency import KeyRow
 from fairlane.store.tables.outputs import Piece
@@ -67,10 +68,10 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
         return iter([error] * len(requests))
     submissions = [s for r in requests for s in r.submissions]
     lanes = [tx.policy.lane_name(s.lane, s.kind) for s in submissions]
-    tx.load_lines((lane, s.agent) for lane, s in zip(lanes, submissions, strict=True))
+    tx.counters.load_lines((lane, s.agent) for lane, s in zip(lanes, submissions, strict=True))
     keys = [s.session for s in submissions if s.session]
     if keys:
-        tx.load_sessions(keys)
+        tx.counters.load_sessions(keys)
     known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
     tx.load_awaited(s.id for s in submissions if s.depends_on)
     remembered = _remembered(tx, requests)
@@ -120,7 +121,7 @@ def _submit_one(
         memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
         remembered[key.agent, key.key] = memory
         text = msgspec.json.encode(memory.outcomes).decode()
-        tx.remember_key(KeyRow(key.agent, key.key, key.digest, text, max(seqs), now))
+        tx.unwritten.keys.append(KeyRow(key.agent, key.key, key.digest, text, max(seqs), now))
     return answers
 
 
@@ -154,7 +155,7 @@ def _admit_all(
             return [_admit(tx, only, now)]  # nearly every request
     batch = None if request.batch is None else _new_batch(tx, request.batch, now)
     if batch is not None:
-        tx.add_batch(batch)
+        tx.counters.add_batch(batch)
     answers: dict[str, Task | FairlaneError] = {}
     for submission in ordered:
         if submission.depends_on:
@@ -164,7 +165,7 @@ def _admit_all(
         else:
             answers[submission.id] = _admit(tx, submission, now)
     if batch is not None and not batch.total:
-        tx.drop_batch(batch.id)
+        tx.counters.drop_batch(batch.id)
     return [answers[submission.id] for submission in request.submissions]
 
 
@@ -225,9 +226,9 @@ def _admit(
         submission,
         lane,
         policy,
-        line=tx.line_number(lane, owner, submission.route),
+        line=tx.counters.line_number(lane, owner, submission.route),
         seq=tx.next_seq(),
-        position=tx.lane(lane).queued + 1,
+        position=tx.counters.lane(lane).queued + 1,
         now=now,
     )
     after = change.after
@@ -249,9 +250,9 @@ def _refusal(
     agents = [task.agent for task in leaving if task.lane == lane]
     agent_queued = 0
     if tx.policy.lanes[lane].max_per_agent is not None:
-        agent_queued = sum(line.queued for line in tx.lines(lane, agent).values())
+        agent_queued = sum(line.queued for line in tx.counters.lines(lane, agent).values())
         agent_queued -= agents.count(agent)
-    lane_queued = tx.lane(lane).queued - len(agents)
+    lane_queued = tx.counters.lane(lane).queued - len(agents)
     return admission.refusal(
         agent, task_id, lane, tx.policy, lane_queued=lane_queued, agent_queued=agent_queued
     )
@@ -314,15 +315,18 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int)
                 best[task.session] = min(task.priority, best.get(task.session, task.priority))
     if not best:
         return
-    ready = sorted(tx.ready_in_sessions(best), key=lambda task: (task.priority, task.seq))
+    ready = sorted(
+        tx.lookup.tasks(session_table.ready_tasks, keys=best),
+        key=lambda task: (task.priority, task.seq),
+    )
     for holder in reversed(ready):  # whoever would have gone last
         assert holder.session is not None
         if holder.token or best[holder.session] >= holder.priority:
             continue
-        for first in tx.next_in_sessions([holder.session], 1):
+        for first in tx.lookup.next_in_sessions([holder.session], 1):
             if first.priority < holder.priority:
                 tx.apply(gates.hold(holder))
-                tx.apply(gates.promote(first, now, gates.batch_gate(tx.batch_of(first))))
+                tx.apply(gates.promote(first, now, gates.batch_gate(tx.counters.batch_of(first))))
 
 
 # -------------------------------------------------------------------- run
@@ -335,7 +339,7 @@ class _Report(Protocol):
 
 def _load(tx: Transaction, requests: Sequence[_Report]) -> dict[int, Task]:
     tasks = tx.tasks_by_seq(request.seq for request in requests)
-    tx.prepare(tasks[request.seq] for request in requests if request.seq in tasks)
+    tx.counters.prepare(tasks[request.seq] for request in requests if request.seq in tasks)
     return tasks
 
 
@@ -416,7 +420,7 @@ def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None
     seqs = [task.seq for task in tasks if leases.may_retry(task)]
     if not seqs:
         return {}
-    return {seq: _retry_policy(body) for seq, body in tx.requests(seqs).items()}
+    return {seq: _retry_policy(body) for seq, body in tx.lookup.requests(seqs).items()}
 
 
 def _retry_policy(body: str) -> Backoff | None:
@@ -474,7 +478,7 @@ def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
     theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
     if not theirs:
         return set()
-    tx.write()
+    tx.unwritten.write()
     counted = event_table.count_releases(tx.connection, theirs)
     found = set()
     for seq, lane in theirs.items():
@@ -487,7 +491,7 @@ def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
 
 def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[Any]:
     found = tx.tasks_by_id(request.id for request in requests)
-    tx.prepare(found.values())
+    tx.counters.prepare(found.values())
     for request in requests:
         task = found.get(request.id)
         current = tx.task(task.seq) if task else None
@@ -496,7 +500,7 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[An
 
 def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[Any]:
     for request in requests:
-        batch = tx.batch(request.id)
+        batch = tx.counters.batch(request.id)
         if batch is None:
             yield NotFound(f'batch "{request.id}" not found')
         elif batch.completed_at is not None:
@@ -507,8 +511,10 @@ def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> 
 
 
 def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
-    tasks = [task for task in tx.tasks(batch_table.tasks, batch=batch.id) if not task.terminal]
-    tx.prepare(tasks)
+    tasks = [
+        task for task in tx.lookup.tasks(batch_table.tasks, batch=batch.id) if not task.terminal
+    ]
+    tx.counters.prepare(tasks)
     batch.cancelled = 1
     for task in tasks:
         _decided(tx, leases.cancel(task, task.id, now))
@@ -530,7 +536,7 @@ def _ended(
 ) -> Iterator[tuple[Task | None, str, int | None]]:
     """The task of each request as it is then, its id, and when it began again the last time."""
     found = tx.tasks_by_id(request.id for request in requests)
-    tx.prepare(found.values())
+    tx.counters.prepare(found.values())
     since = tx.began_again(task.seq for task in found.values() if task.deadline_at is not None)
     for request in requests:
         task = found.get(request.id)
@@ -548,7 +554,7 @@ def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task |
     after = change.after
     if after.lane not in tx.policy.lanes:
         return Conflict(f'lane "{after.lane}" is not in the policy any more; submit the task anew')
-    tx.load_lines([(after.lane, after.agent)])
+    tx.counters.load_lines([(after.lane, after.agent)])
     problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
     if problem is not None:
         return problem
@@ -562,9 +568,9 @@ def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task |
 def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[Any]:
     """Take back what dead workers hold, at once instead of when their leases run out."""
     for request in requests:
-        leased = tx.tasks(task_table.leased)
+        leased = tx.lookup.tasks(task_table.leased)
         tasks = [task for task in leased if (task.worker or "").startswith(request.prefix)]
-        tx.prepare(tasks)
+        tx.counters.prepare(tasks)
         owns = backoffs(tx, tasks)
         for task in tasks:
             tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))

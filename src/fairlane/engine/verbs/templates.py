@@ -63,7 +63,7 @@ def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: in
 
 
 def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> Iterator[Any]:
-    tx.write()  # the keys that other submissions of this batch have used
+    tx.unwritten.write()  # the keys that other submissions of this batch have used
     found = table.by_id(tx.connection, tx.vault, [request.id for request in requests])
     submits = [r.submit for r in requests if r.submit is not None and r.id in found]
     submitted = verbs.submit(tx, submits, now) if submits else iter(())

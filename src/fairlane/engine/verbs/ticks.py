@@ -36,8 +36,7 @@ def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
         not grace_ms and len(reclaim(tx, now)) == STEP,
         _promote_due(tx, now),
     ]
-    tx.write()
-    deadline_at, lease_at, eligible_at = task_table.next_due(tx.connection, by_hand(tx))
+    deadline_at, lease_at, eligible_at = tx.lookup.next_due(by_hand(tx))
     if lease_at is not None and grace_ms:
         lease_at = max(lease_at, now + grace_ms)
     for due_at in (deadline_at, lease_at, eligible_at):
@@ -52,7 +51,7 @@ def settle(tx: Transaction, now: int) -> None:
     if tx.settling or tx.unsettled:
         dependencies.settle(tx, now)
     _take_turns_back(tx)
-    while tx.open_sessions or tx.open_batches:
+    while tx.counters.open_sessions or tx.counters.open_batches:
         _settle_sessions(tx, now)
         _settle_batches(tx, now)
     tx.close_batches()
@@ -60,50 +59,54 @@ def settle(tx: Transaction, now: int) -> None:
 
 def _take_turns_back(tx: Transaction) -> None:
     """Where fewer may run than before, those that have not begun yet wait again, the last first."""
-    for key in sorted(tx.tight_sessions):
-        held = [task for task in tx.tasks(session_table.turn_tasks, session=key) if not task.token]
+    for key in sorted(tx.counters.tight_sessions):
+        held = [
+            task
+            for task in tx.lookup.tasks(session_table.turn_tasks, session=key)
+            if not task.token
+        ]
         held.sort(key=lambda task: (task.priority, task.seq), reverse=True)
-        over = max(0, tx.session(key).holders - tx.session(key).limit)
-        tx.prepare(held[:over])
+        over = max(0, tx.counters.session(key).holders - tx.counters.session(key).limit)
+        tx.counters.prepare(held[:over])
         for task in held[:over]:
             tx.apply(gates.hold(task))
-    tx.tight_sessions.clear()
+    tx.counters.tight_sessions.clear()
 
 
 def _settle_sessions(tx: Transaction, now: int) -> None:
     """Hand the turn on in sessions where a run has ended."""
-    while tx.open_sessions:
+    while tx.counters.open_sessions:
         free: dict[int, list[str]] = {}
-        for key in sorted(tx.open_sessions):
-            session = tx.session(key)
+        for key in sorted(tx.counters.open_sessions):
+            session = tx.counters.session(key)
             if session.free and session.waiting:
                 free.setdefault(session.free, []).append(key)
-        tx.open_sessions.clear()
+        tx.counters.open_sessions.clear()
         for limit, keys in free.items():
-            tasks = tx.next_in_sessions(keys, limit)
-            tx.prepare(tasks)
+            tasks = tx.lookup.next_in_sessions(keys, limit)
+            tx.counters.prepare(tasks)
             for task in tasks:
-                tx.apply(gates.promote(task, now, gates.batch_gate(tx.batch_of(task))))
+                tx.apply(gates.promote(task, now, gates.batch_gate(tx.counters.batch_of(task))))
 
 
 def _settle_batches(tx: Transaction, now: int) -> None:
     """Fill the places of batches where one has become free."""
     free: dict[int, list[str]] = {}
-    for id_ in sorted(tx.open_batches):
-        batch = tx.batch(id_)
+    for id_ in sorted(tx.counters.open_batches):
+        batch = tx.counters.batch(id_)
         if batch is not None and batch.free and batch.waiting:
             free.setdefault(batch.free, []).append(id_)
-    tx.open_batches.clear()
+    tx.counters.open_batches.clear()
     for limit, ids in free.items():
-        tasks = tx.next_in_batches(ids, limit)
-        tx.prepare(tasks)
+        tasks = tx.lookup.next_in_batches(ids, limit)
+        tx.counters.prepare(tasks)
         for task in tasks:
             tx.apply(gates.promote(task, now))
 
 
 def prune(tx: Transaction, now: int) -> int:
     """Forget terminal tasks that are older than the retention; how many went."""
-    tx.write()
+    tx.unwritten.write()
     before = now - tx.policy.retention.ttl_ms
     old = task_table.old(tx.connection, before, STEP)
     old += task_table.old_rejected(tx.connection, now - _REJECTED_KEPT_MS, STEP)
@@ -115,7 +118,7 @@ def prune(tx: Transaction, now: int) -> int:
     batches = dict.fromkeys(task.batch for task in old if task.batch)
     batch_table.forget_with_events(tx.connection, batches)
     # An agent that nothing is known of any more needs no line; the lane's totals stay.
-    tx.forget_lines((task.lane, task.agent) for task in old)
+    tx.counters.forget_lines((task.lane, task.agent) for task in old)
     scheduler.forget_writers(tx.connection, now - _WRITER_KEPT_MS)
     idle = session_table.idle(tx.connection, before, STEP)
     session_table.forget(tx.connection, idle)
@@ -127,7 +130,7 @@ def prune(tx: Transaction, now: int) -> int:
 def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[int]:
     """One step, however many ask; or only the number of those that could go."""
     before = now - tx.policy.retention.ttl_ms
-    tx.write()
+    tx.unwritten.write()
     for request in requests:
         if request.dry_run:
             yield task_table.count_old(tx.connection, before)
@@ -136,8 +139,8 @@ def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[
 
 
 def _expire(tx: Transaction, now: int) -> bool:
-    tasks = tx.tasks(task_table.overdue, now=now, limit=STEP)
-    tx.prepare(tasks)
+    tasks = tx.lookup.tasks(task_table.overdue, now=now, limit=STEP)
+    tx.counters.prepare(tasks)
     for task in tasks:
         tx.apply(leases.expire(task, now))
     return len(tasks) == STEP
@@ -149,8 +152,8 @@ def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
     Some lanes leave that to whoever has `asked` for it.
     """
     lanes = None if asked else by_hand(tx)
-    tasks = tx.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)
-    tx.prepare(tasks)
+    tasks = tx.lookup.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)
+    tx.counters.prepare(tasks)
     owns = backoffs(tx, tasks)
     for task in tasks:
         tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
@@ -164,10 +167,10 @@ def by_hand(tx: Transaction) -> list[str] | None:
 
 
 def _promote_due(tx: Transaction, now: int) -> bool:
-    tasks = tx.tasks(task_table.due, now=now, limit=STEP)
-    tx.prepare(tasks)
+    tasks = tx.lookup.tasks(task_table.due, now=now, limit=STEP)
+    tx.counters.prepare(tasks)
     for task in tasks:
-        session, batch = tx.session_of(task), tx.batch_of(task)
+        session, batch = tx.counters.session_of(task), tx.counters.batch_of(task)
         has_turn = gates.holds_turn(task)
         gate = gates.next_gate(task, session, batch, now, has_turn=has_turn)
         tx.apply(gates.promote(task, now, gate))

@@ -49,7 +49,7 @@ def new_secret() -> str:
 def claim_deliveries(
     tx: Transaction, requests: Sequence[ClaimDeliveries], now: int
 ) -> Iterator[Any]:
-    tx.write()
+    tx.unwritten.write()
     for request in requests:
         due = _due(tx, request, now)
         endpoints = _endpoints_of(tx, [(one.agent, one.url) for one in due])
@@ -153,7 +153,7 @@ def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Itera
 
 
 def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
-    tx.write()
+    tx.unwritten.write()
     return delivery_table.by_id(tx.connection, ids)
 
 

@@ -95,7 +95,7 @@ def test_more_agents_than_are_remembered_are_served_just_as_well(sqlite_store: S
         numbers = range(start, start + 2000)
         crowd = [submission(f"c{n}", f"crowd{n}", lane="crowd") for n in numbers]
         assert all(isinstance(answer, Task) for answer in scheduler.ask(Submit(crowd)))
-    assert len(scheduler.engine._kept.lines) < 2000, "nothing has been forgotten"
+    assert len(scheduler.engine._cache.lines) < 2000, "nothing has been forgotten"
     seconds = scheduler.names(8)
     assert sorted(firsts) == [f"first{number}" for number in range(8)]
     assert sorted(seconds) == [f"second{number}" for number in range(8)]
