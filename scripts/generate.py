@@ -80,7 +80,8 @@ def imports(operations: list[Operation[Any, Any]]) -> str:
     """The operations and their types, by the module that declares them."""
     found: dict[str, set[str]] = {}
     for operation in operations:
-        for kind in (operation.request, operation.response):
+        kinds = (operation.request, operation.response)
+        for kind in (one for one in kinds if one.__module__ != "builtins"):
             found.setdefault(kind.__module__, set()).add(kind.__name__)
         found.setdefault(declared_in(operation), set()).add(operation.name.upper())
     return "\n".join(f"from {name} import {', '.join(found[name])}" for name in sorted(found))
@@ -109,16 +110,21 @@ def docstring(operation: Operation[Any, Any]) -> str:
 
 def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
     fields = inspect.type_info(operation.request).fields
-    positional = [field for field in fields if field.required]
-    others = [field for field in fields if not field.required]
-    arguments = [f"{field.name}: {annotation(field.type)}" for field in positional]
+    first = [field for field in fields if field.required]
+    first += [field for name in operation.positional for field in fields if field.name == name]
+    others = [field for field in fields if field not in first]
+    arguments = [_argument(field) for field in first]
     if others:
-        arguments += ["*", *(_keyword(field) for field in others)]
+        arguments += ["*", *(_argument(field) for field in others)]
     given = ", ".join(f"{field.name}={_converted(field)}" for field in fields)
     text = docstring(operation)
     if "\n" in text:
         text += "\n"
-    returned = operation.response.__name__
+    info = inspect.type_info(operation.response)
+    if isinstance(info, inspect.StructType):
+        returned = info.cls.__name__
+    else:
+        returned = str(operation.response).replace("typing.", "")
     lines = [
         f"{prefix}def {operation.name}(self, {', '.join(arguments)}) -> {returned}:",
         textwrap.indent(f'"""{text}"""', "    "),
@@ -136,7 +142,7 @@ def _converted(field: inspect.Field) -> str:
     return f"as_list({field.name})" if "Sequence[" in declared else field.name
 
 
-def _keyword(field: inspect.Field) -> str:
+def _argument(field: inspect.Field) -> str:
     default = "" if field.required else f" = {field.default!r}"
     return f"{field.name}: {annotation(field.type)}{default}"
 

@@ -21,7 +21,14 @@ import msgspec
 from fairlane import tracing
 from fairlane.clock import Clock
 from fairlane.core import lifecycle
-from fairlane.core.errors import BusyError, CallerError, Draining, NotFound, StoreUnavailable
+from fairlane.core.errors import (
+    BusyError,
+    CallerError,
+    Draining,
+    NotFound,
+    StoreUnavailable,
+    TargetRefused,
+)
 from fairlane.core.model import NODE_PREFIX, Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
@@ -84,6 +91,8 @@ class Node:
             started_at=clock.now(),
             alone=not store.shared,
         )
+        # Raises an error for a URL that nothing may be sent to. The HTTP application sets it.
+        self.check_url: Callable[[str], object] = _refuse_url
         # The routes that this node's worker runs; None while it has none.
         self.runs: Callable[[], frozenset[str] | None] = lambda: None
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
@@ -387,3 +396,7 @@ class Waiter:
     def _ring(self) -> None:
         self._ringing = False
         self._told.set()
+
+
+def _refuse_url(_: str) -> None:
+    raise TargetRefused("this process has no rules for outgoing requests, so it sends none")

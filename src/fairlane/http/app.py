@@ -75,6 +75,7 @@ class HttpApp:
         streams a token or an address may have open, `max_waits` how many requests that wait.
         """
         self._node = node
+        node.check_url = check_url
         self._mounts = mounts or {}
         self._dashboard = Dashboard()
         self._described: Raw | None = None

@@ -64,7 +64,7 @@ def reader(operation: Operation[Any, Any]) -> Reader:
             values |= header(request)
         values |= query(request)
         if body is not None:
-            values |= body(await request.body())
+            values |= body(await request.body(operation.body_bytes_max))
         return operation.request(**values)
 
     return read
@@ -103,14 +103,16 @@ def _query_reader(part: type[msgspec.Struct]) -> Callable[[Request], Values]:
 
 
 def _body_reader(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | None:
-    document = operation.document
+    document, items_max = operation.document, operation.items_max
     if document is not None:
-        return lambda raw: {document: fields.parse_object(raw)}
+        return lambda raw: {document: fields.parse_object(raw, items_max=items_max)}
     part = operation.part("body")
     if not part.__struct_fields__:
         return None
     needed = any(one.required for one in msgspec.structs.fields(part))
-    return lambda raw: _values(decoding.decode(raw if needed or raw.strip() else b"{}", part))
+    return lambda raw: _values(
+        decoding.decode(raw if needed or raw.strip() else b"{}", part, items_max=items_max)
+    )
 
 
 def _values(value: msgspec.Struct) -> Values:

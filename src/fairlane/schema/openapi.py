@@ -41,6 +41,7 @@ def _types(operation: Operation[Any, Any]) -> list[Any]:
     return [
         operation.response,
         *(operation.part(place) for place in ("path", "query", "header", "body")),
+        *([operation.document_shape] if operation.document else ()),
     ]
 
 
@@ -65,12 +66,16 @@ def _operation(
         },
     }
     body = operation.part("body")
-    if body.__struct_fields__:
-        described["requestBody"] = {
-            "required": any(field.required for field in msgspec.structs.fields(body)),
-            "content": {JSON: {"schema": known[body]}},
-        }
+    if operation.document is not None:
+        described["requestBody"] = _body(known[operation.document_shape], required=True)
+    elif body.__struct_fields__:
+        needed = any(field.required for field in msgspec.structs.fields(body))
+        described["requestBody"] = _body(known[body], required=needed)
     return described
+
+
+def _body(schema: Schema, *, required: bool) -> Schema:
+    return {"required": required, "content": {JSON: {"schema": schema}}}
 
 
 def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -> Iterator[Schema]:
@@ -115,7 +120,7 @@ def _security(operation: Operation[Any, Any]) -> list[Schema]:
 
 def _errors(operation: Operation[Any, Any], statuses: Mapping[str, int]) -> list[int]:
     """The errors that a route may answer with: fewer when it has no body."""
-    body = bool(operation.part("body").__struct_fields__)
+    body = operation.document is not None or bool(operation.part("body").__struct_fields__)
     return sorted(set(statuses.values()) - (set() if body else {413, 415}))
 
 

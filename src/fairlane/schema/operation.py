@@ -22,6 +22,8 @@ import msgspec
 
 from fairlane.core.access import Scope
 from fairlane.core.types import json_name
+from fairlane.schema.json_limits import ITEMS_MAX
+from fairlane.schema.wire import BODY_BYTES_MAX
 
 GET: Final = "GET"
 POST: Final = "POST"
@@ -83,7 +85,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class WholeBody:
-    """Marks the field that is the whole JSON body, for documents that the core checks."""
+    """Marks the field that is the whole JSON body, for documents that the core checks.
+
+    `shape` is the type that describes the document in OpenAPI.
+    """
+
+    shape: Any = dict[str, Any]
 
 
 Q = TypeVar("Q", bound=Request)
@@ -99,6 +106,7 @@ class Operation(Generic[Q, R]):
     `waits` names the field that says for how long the server may hold the response back.
     `statuses` are those of other response types than the first. `audited` overrides the rule that
     whatever changes something and needs an operator's scope is written to the audit log.
+    `positional` names optional fields that client methods also accept without their name.
     """
 
     name: str
@@ -114,6 +122,9 @@ class Operation(Generic[Q, R]):
     waits: str | None = None
     statuses: Mapping[type, int] = field(default_factory=dict)
     audited: bool | None = None
+    positional: tuple[str, ...] = ()
+    body_bytes_max: int = BODY_BYTES_MAX
+    items_max: int = ITEMS_MAX
 
     @property
     def is_audited(self) -> bool:
@@ -149,6 +160,12 @@ class Operation(Generic[Q, R]):
     def document(self) -> str | None:
         """The field that is the whole body, if there is one."""
         return next((name for name, place in self.places.items() if place == "document"), None)
+
+    @functools.cached_property
+    def document_shape(self) -> Any:
+        """The type that describes the document, or None if the body is no document."""
+        marker = None if self.document is None else _marker(self.request, self.document)
+        return marker.shape if isinstance(marker, WholeBody) else None
 
     def part(self, place: str) -> type[msgspec.Struct]:
         """A type with the fields of the request that are read from one place."""

@@ -6,10 +6,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from fairlane.core import validation
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, Forbidden
 from fairlane.engine.node import Node
+from fairlane.schema import decoding
 from fairlane.schema.operation import Operation, Request
 from fairlane.services import (  # noqa: F401 - each module registers its services
     batches,
@@ -34,7 +34,8 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         problem = refused(caller, operation)
         if problem is not None:
             raise problem
-        checked = validation.convert(msgspec.to_builtins(request), operation.request)
+        raw = msgspec.json.encode(request)
+        checked = decoding.decode(raw, operation.request, items_max=operation.items_max)
         response = await answer(node, caller, operation, checked)
     except FairlaneError as error:
         action, target = trail.action_of(operation), trail.target_of(operation, request)
