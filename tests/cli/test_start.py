@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
@@ -53,4 +54,4 @@ def test_a_command_that_is_named_is_the_only_one_that_is_built() -> None:
 
 def test_the_states_of_deliveries_are_named() -> None:
     help_text = parser.build()[1]["deliveries list"].format_help()
-    assert f"of {', '.join(webhooks.STATES)}\n" in help_text
+    assert f"of {', '.join(get_args(webhooks.DeliveryState))}\n" in help_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from fairlane.client.arguments import as_list, as_text
 from fairlane.schema.batches import (
@@ -41,6 +41,30 @@ from fairlane.schema.tokens import (
     TokenCreated,
     TokenList,
     TokenRevoked,
+)
+from fairlane.schema.webhooks import (
+    CREATE_WEBHOOK,
+    DELETE_WEBHOOK,
+    DELIVERIES,
+    DELIVERY,
+    ENABLE_WEBHOOK,
+    REDELIVER,
+    ROTATE_WEBHOOK,
+    WEBHOOK,
+    WEBHOOKS,
+    CreateWebhook,
+    DeliveryDetail,
+    DeliveryPage,
+    DeliveryRequest,
+    DeliveryStatus,
+    ListDeliveries,
+    ListWebhooks,
+    RotateWebhook,
+    WebhookDeleted,
+    WebhookEndpoint,
+    WebhookPage,
+    WebhookRequest,
+    WebhookSecret,
 )
 
 Q = TypeVar("Q", bound=Request)
@@ -156,6 +180,96 @@ class Methods(ABC):
         request = RevokeAccessToken(token=token)
         return self.perform(REVOKE_TOKEN, request)
 
+    def deliveries(
+        self,
+        *,
+        state: Literal["delivered", "due", "given_up"] | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> DeliveryPage:
+        """List webhook deliveries, newest first.
+
+        state: Only deliveries in this state
+        task: Only deliveries about this task, batch or cron run
+        agent: Only deliveries of this agent
+        limit: Maximum number of items
+        """
+        request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
+        return self.perform(DELIVERIES, request)
+
+    def delivery(self, delivery_id: str) -> DeliveryDetail:
+        """Show a webhook delivery with all attempts to send it.
+
+        delivery_id: Id of the delivery
+        """
+        request = DeliveryRequest(delivery_id=delivery_id)
+        return self.perform(DELIVERY, request)
+
+    def redeliver(self, delivery_id: str) -> DeliveryStatus:
+        """Send a webhook again, now and with the same id.
+
+        delivery_id: Id of the delivery
+        """
+        request = DeliveryRequest(delivery_id=delivery_id)
+        return self.perform(REDELIVER, request)
+
+    def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
+        """Create a webhook endpoint with its own secret, which is in this response only.
+
+        url: URL that receives the webhooks, without a query
+        agent: Agent whose webhooks the secret signs; default: all without their own
+        """
+        request = CreateWebhook(url=url, agent=agent)
+        return self.perform(CREATE_WEBHOOK, request)
+
+    def webhooks(
+        self, *, agent: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> WebhookPage:
+        """List webhook endpoints, newest first, without their secrets.
+
+        agent: Only endpoints of this agent
+        limit: Maximum number of items
+        """
+        request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
+        return self.perform(WEBHOOKS, request)
+
+    def webhook(self, endpoint_id: str) -> WebhookEndpoint:
+        """Show a webhook endpoint without its secret.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return self.perform(WEBHOOK, request)
+
+    def rotate_webhook(
+        self, endpoint_id: str, *, overlap_seconds: int | None = None
+    ) -> WebhookSecret:
+        """Give a webhook endpoint a new secret, which is in this response only.
+
+        endpoint_id: Id of the endpoint
+        overlap_seconds: For how long both secrets sign; default: one day
+        """
+        request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
+        return self.perform(ROTATE_WEBHOOK, request)
+
+    def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
+        """Send to an endpoint again that was disabled because it answered 410.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return self.perform(ENABLE_WEBHOOK, request)
+
+    def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
+        """Delete a webhook endpoint; the common secret signs its webhooks again.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return self.perform(DELETE_WEBHOOK, request)
+
 
 class AsyncMethods(ABC):
     """The operations, to be awaited."""
@@ -265,3 +379,93 @@ class AsyncMethods(ABC):
         """
         request = RevokeAccessToken(token=token)
         return await self.perform(REVOKE_TOKEN, request)
+
+    async def deliveries(
+        self,
+        *,
+        state: Literal["delivered", "due", "given_up"] | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> DeliveryPage:
+        """List webhook deliveries, newest first.
+
+        state: Only deliveries in this state
+        task: Only deliveries about this task, batch or cron run
+        agent: Only deliveries of this agent
+        limit: Maximum number of items
+        """
+        request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
+        return await self.perform(DELIVERIES, request)
+
+    async def delivery(self, delivery_id: str) -> DeliveryDetail:
+        """Show a webhook delivery with all attempts to send it.
+
+        delivery_id: Id of the delivery
+        """
+        request = DeliveryRequest(delivery_id=delivery_id)
+        return await self.perform(DELIVERY, request)
+
+    async def redeliver(self, delivery_id: str) -> DeliveryStatus:
+        """Send a webhook again, now and with the same id.
+
+        delivery_id: Id of the delivery
+        """
+        request = DeliveryRequest(delivery_id=delivery_id)
+        return await self.perform(REDELIVER, request)
+
+    async def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
+        """Create a webhook endpoint with its own secret, which is in this response only.
+
+        url: URL that receives the webhooks, without a query
+        agent: Agent whose webhooks the secret signs; default: all without their own
+        """
+        request = CreateWebhook(url=url, agent=agent)
+        return await self.perform(CREATE_WEBHOOK, request)
+
+    async def webhooks(
+        self, *, agent: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> WebhookPage:
+        """List webhook endpoints, newest first, without their secrets.
+
+        agent: Only endpoints of this agent
+        limit: Maximum number of items
+        """
+        request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
+        return await self.perform(WEBHOOKS, request)
+
+    async def webhook(self, endpoint_id: str) -> WebhookEndpoint:
+        """Show a webhook endpoint without its secret.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return await self.perform(WEBHOOK, request)
+
+    async def rotate_webhook(
+        self, endpoint_id: str, *, overlap_seconds: int | None = None
+    ) -> WebhookSecret:
+        """Give a webhook endpoint a new secret, which is in this response only.
+
+        endpoint_id: Id of the endpoint
+        overlap_seconds: For how long both secrets sign; default: one day
+        """
+        request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
+        return await self.perform(ROTATE_WEBHOOK, request)
+
+    async def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
+        """Send to an endpoint again that was disabled because it answered 410.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return await self.perform(ENABLE_WEBHOOK, request)
+
+    async def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
+        """Delete a webhook endpoint; the common secret signs its webhooks again.
+
+        endpoint_id: Id of the endpoint
+        """
+        request = WebhookRequest(endpoint_id=endpoint_id)
+        return await self.perform(DELETE_WEBHOOK, request)

@@ -16,7 +16,6 @@ from fairlane.client.access_verbs import AccessVerbs
 from fairlane.client.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
 from fairlane.client.queue_verbs import QueueVerbs
 from fairlane.client.watch_verbs import WatchVerbs
-from fairlane.client.webhook_verbs import WebhookVerbs
 
 
 class Which(TypedDict, total=False):
@@ -120,7 +119,7 @@ def task_path(task_id: str, verb: str = "") -> str:
     return path_of("tasks", task_id, verb)
 
 
-class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A], WebhookVerbs[A]):
+class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A]):
     # ---------------------------------------------------------------- tasks
 
     def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:

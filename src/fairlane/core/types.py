@@ -27,6 +27,8 @@ _END: Final = r"$(?!\n)"
 
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}" + _END)]
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}" + _END)]
+# An agent that may be left out by leaving it empty.
+AgentOrEmpty = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127})?" + _END)]
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[
     str,

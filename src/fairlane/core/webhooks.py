@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 DUE: Final = "due"
 DELIVERED: Final = "delivered"
 GIVEN_UP: Final = "given_up"
-STATES: Final = (DUE, DELIVERED, GIVEN_UP)
+DeliveryState = Literal["due", "delivered", "given_up"]
 
 GONE: Final = 410
 DISABLED: Final = "the endpoint is disabled: it answered 410"

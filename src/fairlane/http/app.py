@@ -43,7 +43,6 @@ from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
 from fairlane.http.routes.watch import Watch
-from fairlane.http.routes.webhooks import Webhooks
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
 from fairlane.version import __version__
@@ -95,7 +94,6 @@ class HttpApp:
             **Queue(node).routes(),
             **Templates(node, tasks).routes(),
             **Cron(node, check_url).routes(),
-            **Webhooks(node, check_url).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
             **AuditLog(node).routes(),

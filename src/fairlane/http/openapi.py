@@ -15,11 +15,10 @@ import msgspec
 
 from fairlane.core import audit, cron, events, lifecycle, sessions, templates
 from fairlane.core.policy import Policy
-from fairlane.core.webhooks import OVERLAP_SECONDS_MAX
 from fairlane.engine.telemetry.history import WINDOWS
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
-from fairlane.http.routes import leases, webhooks
+from fairlane.http.routes import leases
 from fairlane.schema import bodies, entries, fields, jobs, json_limits, messages, openapi, wire
 from fairlane.version import __version__
 
@@ -139,11 +138,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /cron/jobs/{id}/runs": Operation(query=("status", *_PAGE)),
     "GET /cron/runs": Operation(query=("jobId", "status", *_PAGE)),
     "GET /cron/preview": Operation(query=("expr", "tz", "everyMs", "at", "n")),
-    "GET /deliveries": Operation(query=("agentId", "state", "taskId", *_PAGE)),
-    "POST /deliveries/{id}/redeliver": Operation(202),
-    "POST /webhooks": Operation(201, webhooks.EndpointBody),
-    "GET /webhooks": Operation(query=("agentId", *_PAGE)),
-    "POST /webhooks/{id}/rotate": Operation(body=webhooks.RotateBody, needed=False),
     "GET /events/pulse": Operation(content=(EVENTS,)),
     "POST /login": Operation(body=auth.LoginBody),
     "GET /audit": Operation(query=("who", "action", "outcome", "after", *_PAGE)),
@@ -208,7 +202,6 @@ FIELDS: Final[Mapping[str, Schema]] = {
     "parallelism": _whole(1, bodies.PARALLELISM_MAX),
     "limit": _whole(1, leases.LIMIT_MAX),
     "waitMs": _whole(0, leases.WAIT_MS_MAX),
-    "overlapSeconds": _whole(0, OVERLAP_SECONDS_MAX),
     "part": _whole(0, 2**31),
     "retryAfterMs": _whole(0, fields.DAY_MS),
     "maxRetries": _whole(0, 1000),
@@ -264,12 +257,13 @@ def document(routes: Routes) -> Schema:
     paths: dict[str, Any] = {}
     for name, (path, method, route) in found.items():
         described = _operation(name, path, route, references)
-        links = _links(name, routes)
-        if links:
-            described["responses"][str(OPERATIONS[name].status)]["links"] = links
         paths.setdefault(path, {})[method.lower()] = described
     for path, ways in declared["paths"].items():
         paths.setdefault(path, {}).update(ways)
+    for name in _MADE:
+        method, _, path = name.partition(" ")
+        first = next(iter(paths[path][method.lower()]["responses"].values()))
+        first["links"] = _links(name, routes)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fairlane", "version": __version__},
@@ -397,11 +391,11 @@ def _with_limits(shape: Schema) -> Schema:
 
 def _links(name: str, routes: Routes) -> Schema:
     """Return the operations that take what a response names as their `{id}`."""
-    pointer, prefix = _MADE.get(name, ("", ""))
+    pointer, prefix = _MADE[name]
     ids = [
         _operation_id(f"{method} {path}") if route.operation is None else route.operation.name
         for path, methods in routes.items()
-        if pointer and path.startswith(prefix)
+        if path.startswith(prefix)
         for method, route in methods.items()
     ]
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fairlane.schema import batches, lanes, tokens
+from fairlane.schema import batches, lanes, tokens, webhooks
 from fairlane.schema.operation import Operation
 
-MODULES: Final = (batches, lanes, tokens)
+MODULES: Final = (batches, lanes, tokens, webhooks)
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
     operation.name: operation

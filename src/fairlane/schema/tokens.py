@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from fairlane.core.access import OPEN_MAX, Scope, Token
 from fairlane.core.types import Identifier, Moment
 from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
-from fairlane.schema.wire import moment
+from fairlane.schema.wire import moment, moment_or_none
 
 
 class CreateAccessToken(Request):
@@ -75,16 +75,12 @@ def token_shown(token: Token) -> TokenShown:
         scopes=token.scopes.split(),
         created_at=moment(token.created_at),
         agent=token.agent,
-        expires_at=_moment(token.expires_at),
-        revoked_at=_moment(token.revoked_at),
-        last_used_at=_moment(token.last_used_at),
+        expires_at=moment_or_none(token.expires_at),
+        revoked_at=moment_or_none(token.revoked_at),
+        last_used_at=moment_or_none(token.last_used_at),
         rate=token.rate,
         max_open=token.max_open,
     )
-
-
-def _moment(at: int | None) -> str | None:
-    return None if at is None else moment(at)
 
 
 CREATE_TOKEN: Final = Operation(

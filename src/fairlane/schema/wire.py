@@ -35,6 +35,12 @@ encode = msgspec.json.encode
 decode = msgspec.json.decode
 DecodeError = msgspec.DecodeError
 moment = moments.text
+
+
+def moment_or_none(at: int | None) -> str | None:
+    return None if at is None else moment(at)
+
+
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 

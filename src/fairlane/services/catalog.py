@@ -16,6 +16,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     lanes,
     tokens,
     trail,
+    webhooks,
 )
 from fairlane.services.registry import REGISTERED, Service
 
