@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from fairlane.client.arguments import as_list, as_text
+from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
 from fairlane.schema.batches import (
     BATCH,
     BATCHES,
@@ -41,6 +42,17 @@ from fairlane.schema.tokens import (
     TokenCreated,
     TokenList,
     TokenRevoked,
+)
+from fairlane.schema.watch import (
+    HISTORY,
+    NODES,
+    STATS,
+    HistoryShown,
+    ListNodes,
+    NodeList,
+    SchedulerStats,
+    ShowHistory,
+    ShowStats,
 )
 from fairlane.schema.webhooks import (
     CREATE_WEBHOOK,
@@ -77,6 +89,29 @@ class Methods(ABC):
     @abstractmethod
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
         """Carry out an operation. Raise the error that the server answers with."""
+
+    def audit(
+        self,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        outcome: Literal["blocked", "denied", "done", "refused"] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        after: int | None = None,
+    ) -> AuditPage:
+        """List the audit log, newest first.
+
+        who: Only entries of this caller
+        action: Only this action: a method and a route, as in PUT /policy
+        outcome: Only entries with this outcome
+        limit: Maximum number of items
+        after: Only entries newer than the one with this id
+        """
+        request = ListAudit(
+            who=who, action=action, outcome=outcome, limit=limit, cursor=cursor, after=after
+        )
+        return self.perform(AUDIT, request)
 
     def batches(
         self, *, agent: str | None = None, limit: int = 100, cursor: str | None = None
@@ -180,6 +215,31 @@ class Methods(ABC):
         request = RevokeAccessToken(token=token)
         return self.perform(REVOKE_TOKEN, request)
 
+    def stats(
+        self,
+    ) -> SchedulerStats:
+        """Show how many tasks are queued, in flight and finished."""
+        request = ShowStats()
+        return self.perform(STATS, request)
+
+    def history(
+        self, window: Literal["1h", "24h", "5m"] = "5m", *, shares: bool = False
+    ) -> HistoryShown:
+        """Show throughput, waits and agents' shares of the last minutes or hours.
+
+        window: How far to look back
+        shares: Include each agent's share of every step
+        """
+        request = ShowHistory(window=window, shares=shares)
+        return self.perform(HISTORY, request)
+
+    def nodes(
+        self,
+    ) -> NodeList:
+        """List the processes that serve from the store."""
+        request = ListNodes()
+        return self.perform(NODES, request)
+
     def deliveries(
         self,
         *,
@@ -277,6 +337,29 @@ class AsyncMethods(ABC):
     @abstractmethod
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         """Carry out an operation. Raise the error that the server answers with."""
+
+    async def audit(
+        self,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        outcome: Literal["blocked", "denied", "done", "refused"] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        after: int | None = None,
+    ) -> AuditPage:
+        """List the audit log, newest first.
+
+        who: Only entries of this caller
+        action: Only this action: a method and a route, as in PUT /policy
+        outcome: Only entries with this outcome
+        limit: Maximum number of items
+        after: Only entries newer than the one with this id
+        """
+        request = ListAudit(
+            who=who, action=action, outcome=outcome, limit=limit, cursor=cursor, after=after
+        )
+        return await self.perform(AUDIT, request)
 
     async def batches(
         self, *, agent: str | None = None, limit: int = 100, cursor: str | None = None
@@ -379,6 +462,31 @@ class AsyncMethods(ABC):
         """
         request = RevokeAccessToken(token=token)
         return await self.perform(REVOKE_TOKEN, request)
+
+    async def stats(
+        self,
+    ) -> SchedulerStats:
+        """Show how many tasks are queued, in flight and finished."""
+        request = ShowStats()
+        return await self.perform(STATS, request)
+
+    async def history(
+        self, window: Literal["1h", "24h", "5m"] = "5m", *, shares: bool = False
+    ) -> HistoryShown:
+        """Show throughput, waits and agents' shares of the last minutes or hours.
+
+        window: How far to look back
+        shares: Include each agent's share of every step
+        """
+        request = ShowHistory(window=window, shares=shares)
+        return await self.perform(HISTORY, request)
+
+    async def nodes(
+        self,
+    ) -> NodeList:
+        """List the processes that serve from the store."""
+        request = ListNodes()
+        return await self.perform(NODES, request)
 
     async def deliveries(
         self,

@@ -15,7 +15,6 @@ from typing import Any, Final, TypedDict, Unpack
 from fairlane.client.access_verbs import AccessVerbs
 from fairlane.client.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
 from fairlane.client.queue_verbs import QueueVerbs
-from fairlane.client.watch_verbs import WatchVerbs
 
 
 class Which(TypedDict, total=False):
@@ -119,7 +118,7 @@ def task_path(task_id: str, verb: str = "") -> str:
     return path_of("tasks", task_id, verb)
 
 
-class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A]):
+class Verbs(QueueVerbs[A], AccessVerbs[A]):
     # ---------------------------------------------------------------- tasks
 
     def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:
@@ -188,9 +187,6 @@ class Verbs(QueueVerbs[A], WatchVerbs[A], AccessVerbs[A]):
     def prune(self, *, dry_run: bool = False) -> A:
         """Forget ended tasks that are beyond their retention, now."""
         return self.call("POST", "/tasks/prune", body={"dryRun": dry_run})
-
-    def stats(self) -> A:
-        return self.call("GET", "/scheduler/stats")
 
     # ---------------------------------------------------------------- batches
 

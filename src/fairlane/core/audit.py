@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -10,7 +10,7 @@ DONE: Final = "done"
 REFUSED: Final = "refused"  # who may do it asked for what cannot be
 DENIED: Final = "denied"  # who may not do it has asked
 BLOCKED: Final = "blocked"  # a target that nobody may reach
-OUTCOMES: Final = (DONE, REFUSED, DENIED, BLOCKED)
+Outcome = Literal["done", "refused", "denied", "blocked"]
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -34,6 +34,8 @@ Cursor = Annotated[
     str,
     Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="Continue behind a page: its nextCursor"),
 ]
+# The number of a row that only grows: an event, an audit entry, a version of the policy.
+SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
 # Who changes something, by their own account: one line for people to read.
 Actor = Annotated[str, Meta(max_length=500)]
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

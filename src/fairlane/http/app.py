@@ -31,7 +31,7 @@ from fairlane.http.messages import (
     send_answer,
     send_stream,
 )
-from fairlane.http.routes.audit import AuditLog, note_denied, recorded
+from fairlane.http.routes.audit import note_denied, recorded
 from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.health import Health
@@ -42,7 +42,6 @@ from fairlane.http.routes.queue import Queue
 from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
-from fairlane.http.routes.watch import Watch
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
 from fairlane.version import __version__
@@ -96,8 +95,6 @@ class HttpApp:
             **Cron(node, check_url).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
-            **AuditLog(node).routes(),
-            **Watch(node).routes(),
             **MetricsRoute(node).routes(),
             **Health(node).routes(),
         }

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import audit, cron, events, lifecycle, sessions, templates
+from fairlane.core import cron, events, lifecycle, sessions, templates
 from fairlane.core.policy import Policy
-from fairlane.engine.telemetry.history import WINDOWS
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
 from fairlane.http.routes import leases
@@ -140,8 +139,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /cron/preview": Operation(query=("expr", "tz", "everyMs", "at", "n")),
     "GET /events/pulse": Operation(content=(EVENTS,)),
     "POST /login": Operation(body=auth.LoginBody),
-    "GET /audit": Operation(query=("who", "action", "outcome", "after", *_PAGE)),
-    "GET /stats/history": Operation(query=("window", "shares")),
     "GET /metrics": Operation(content=("text/plain",)),
     "GET /ui/{file}": _FILE,
     "GET /ui/pages/{file}": _FILE,
@@ -222,11 +219,9 @@ PARAMETERS: Final[Mapping[str, Schema]] = {
     **dict.fromkeys(("patch", "enabled", "cancel"), _one_of(("true", "false"))),
     **dict.fromkeys(("now", "at"), _MOMENT),
     "kind": _one_of(bodies.KINDS),
-    "window": _one_of(WINDOWS),
-    "outcome": _one_of(audit.OUTCOMES),
     "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
     "type": _text(examples=[events.TYPES[0]]),
-    **dict.fromkeys(("follow", "brief", "shares"), _one_of(("1", "true", "0", "false"))),
+    **dict.fromkeys(("follow", "brief"), _one_of(("1", "true", "0", "false"))),
     "expr": _text(examples=["0 9 * * 1-5"]),
     "tz": _text(examples=["Europe/Berlin"]),
     "Idempotency-Key": _text(re.compile(r"[\x21-\x7e]{1,255}")),

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core import lifecycle, model, moments, sessions
-from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Attempt, Event
 from fairlane.core.model import Task
-from fairlane.core.policy import Policy, SessionPolicy
+from fairlane.core.policy import SessionPolicy
 from fairlane.core.secrets import masked
 from fairlane.core.sessions import Session
 
@@ -460,55 +459,6 @@ def one_line(message: str) -> str:
     return cut if cut.isprintable() else "".join(c if c.isprintable() else " " for c in cut)
 
 
-def stats(
-    lanes: Mapping[str, Tally], agents: Sequence[Sequence[Any]], policy: Policy
-) -> dict[str, Any]:
-    """`agents` rows: name, queued, inflight, submitted, completed, failed, cancelled, rejected."""
-    busy = [row for row in agents if row[1] or row[2]]
-    return {
-        "queue": {
-            "totalQueued": _sum(lanes, "queued"),
-            "totalInflight": _sum(lanes, "inflight"),
-            "agentCounts": {row[0]: row[1] for row in busy if row[1]},
-            "agents": {row[0]: {"queued": row[1], "inflight": row[2]} for row in busy},
-        },
-        "metrics": _metrics(lanes, agents),
-        "config": _config(policy),
-    }
-
-
-def _metrics(lanes: Mapping[str, Tally], agents: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    dispatched = _sum(lanes, "dispatched")
-    waited = _sum(lanes, "waited_ms")
-    names = ("submitted", "completed", "failed", "cancelled", "rejected")
-    return {
-        "tasksSubmitted": _sum(lanes, "submitted"),
-        "tasksCompleted": _sum(lanes, "completed"),
-        "tasksFailed": _sum(lanes, "failed"),
-        "tasksCancelled": _sum(lanes, "cancelled"),
-        "tasksRejected": _sum(lanes, "rejected"),
-        "tasksExpired": _sum(lanes, "expired"),
-        "tasksParked": _sum(lanes, "parked"),
-        "dispatchCount": dispatched,
-        "avgDispatchLatencyMs": round(waited / dispatched, 3) if dispatched else 0.0,
-        "agents": {row[0]: dict(zip(names, row[3:], strict=True)) for row in agents},
-    }
-
-
-def _config(policy: Policy) -> dict[str, Any]:
-    browser = policy.lanes["browser"]
-    return {
-        "strategy": browser.strategy,
-        "maxQueueSize": browser.max_queue_size,
-        "maxPerAgent": browser.max_per_agent,
-        "maxInflight": browser.max_inflight,
-        "maxPerAgentFlight": browser.max_per_agent_inflight,
-        "maxPerAgentInflight": browser.max_per_agent_inflight,
-        "workerCount": policy.worker_count,
-        "resultTTL": span(policy.retention.ttl_ms // 1000),
-    }
-
-
 def span(seconds: int) -> str:
     """Hours, minutes and seconds as in `5m0s`."""
     hours, rest = divmod(seconds, 3600)
@@ -516,7 +466,3 @@ def span(seconds: int) -> str:
     if hours:
         return f"{hours}h{minutes}m{seconds}s"
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
-
-
-def _sum(lanes: Mapping[str, Tally], field: str) -> int:
-    return sum(getattr(tally, field) for tally in lanes.values())

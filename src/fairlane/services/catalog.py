@@ -12,10 +12,12 @@ from fairlane.engine.node import Node
 from fairlane.schema import decoding
 from fairlane.schema.operation import Operation, Request
 from fairlane.services import (  # noqa: F401 - each module registers its services
+    audit,
     batches,
     lanes,
     tokens,
     trail,
+    watch,
     webhooks,
 )
 from fairlane.services.registry import REGISTERED, Service

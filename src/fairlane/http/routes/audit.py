@@ -1,4 +1,4 @@
-"""The audit log over HTTP: who has done what, and the routes whose use is written into it.
+"""The audit log over HTTP: denied requests, and the hand-written routes that operators use.
 
 The table of routes says which those are: whatever an operator may do and a plain caller may not,
 and besides what acts on many tasks at once. So a new route of that kind is in the log by itself.
@@ -11,13 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import access
-from fairlane.core.audit import OUTCOMES, Written
 from fairlane.core.errors import (
     FairlaneError,
-    InvalidRequest,
     Unauthenticated,
 )
-from fairlane.engine.node import Node
 from fairlane.engine.verbs.audit import Audit
 from fairlane.http.messages import (
     Answer,
@@ -27,57 +24,12 @@ from fairlane.http.messages import (
     Routes,
     Scope,
     Stream,
-    page_cursor,
-    page_limit,
-    whole_number,
 )
-from fairlane.schema import wire
 from fairlane.services import trail
 
 _OPERATORS: Final = (access.Scope.OPERATE, access.Scope.ADMIN)
 _ALSO: Final = frozenset({"/tasks/cancel", "/sessions/{key}/stopall", "/sessions/{key}/reset"})
 _UNSAID: Final = frozenset({"/sessions/{key}/usage"})  # told by every run: numbers, not deeds
-
-
-class AuditLog:
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def routes(self) -> Routes:
-        return {"/audit": {"GET": Route(self.list, access.Scope.OPERATE, agents=False)}}
-
-    async def list(self, request: Request) -> Answer:
-        query = request.query("who", "action", "outcome", "limit", "cursor", "after")
-        outcome = query.get("outcome") or None
-        if outcome is not None and outcome not in OUTCOMES:
-            raise InvalidRequest(f"query parameter 'outcome' must be one of {', '.join(OUTCOMES)}")
-        limit = page_limit(query)
-        views = self._node.views
-        wanted = {
-            "who": query.get("who") or None,
-            "action": query.get("action") or None,
-            "outcome": outcome,
-            "before": page_cursor(query),
-            "after": whole_number(query, "after", None, low=0, high=2**62),
-        }
-        page = await views.read(views.audit, wanted, limit)
-        shape: dict[str, Any] = {"entries": [_shape(one) for one in page], "count": len(page)}
-        if page.more:
-            shape["nextCursor"] = str(page[-1].id)
-        return Answer(200, shape)
-
-
-def _shape(one: Written) -> dict[str, Any]:
-    shape = {
-        "id": one.id,
-        "at": wire.moment(one.at),
-        "who": one.who,
-        "action": one.action,
-        "target": one.target or None,
-        "outcome": one.outcome,
-        "detail": one.detail,
-    }
-    return {name: value for name, value in shape.items() if value is not None}
 
 
 def note_denied(audit: Audit, scope: Scope, request: Request, error: FairlaneError) -> None:

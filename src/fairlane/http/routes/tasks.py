@@ -73,7 +73,6 @@ class Tasks:
             "/tasks/{id}/reset": {"POST": Route(self.reset, Scope.OPERATE)},
             "/tasks/{id}/wait": {"GET": Route(self.wait, Scope.READ, waits=True)},
             "/tasks/{id}/why": {"GET": Route(self.why, Scope.READ)},
-            "/scheduler/stats": {"GET": Route(self.stats, Scope.READ)},
         }
 
     async def submit(self, request: Request) -> Answer:
@@ -213,12 +212,6 @@ class Tasks:
         changed = 0 if body.dry_run else await self._node.for_each(verb, order)
         shape = {"matched": len(found), "changed": changed, "dryRun": body.dry_run}
         return Answer(200, {**shape, "taskIds": found[:SHOWN_MAX]})
-
-    async def stats(self, request: Request) -> Answer:
-        request.query()
-        views = self._node.views
-        lanes, agents = await views.read(views.stats, request.caller.agent)
-        return Answer(200, wire.stats(lanes, agents, self._node.policy))
 
     def check_callback(self, submission: Submission) -> None:
         problem = self._callback_problem(submission.callback_url)
