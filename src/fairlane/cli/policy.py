@@ -13,7 +13,6 @@ from fairlane.cli.backends import NOWHERE, names_side, opened
 from fairlane.cli.output import Shape, complain, print_json, remark
 from fairlane.cli.submitting import read_json
 from fairlane.cli.values import NO_JSON, parsed
-from fairlane.client.verbs import Why
 from fairlane.core import json_diff
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, Unreachable
 from fairlane.schema import wire
@@ -44,8 +43,7 @@ def set_(args: argparse.Namespace) -> int:
     with opened(args, _for_people, create=True) as (side, out):
         client = side.client
         if args.dry_run:
-            answer = client.check_policy(document, patch=not args.file)
-            return _checked(args, answer, out)
+            return _checked(args, client.check_policy(document, patch=not args.file), out)
         change = client.set_policy if args.file else client.patch_policy
         answer = change(document, **_why(args))
         _tell_notes(args, answer)
@@ -124,7 +122,7 @@ def _assigned(assignments: list[str]) -> dict[str, Any]:
     )
 
 
-def _why(args: argparse.Namespace) -> Why:
+def _why(args: argparse.Namespace) -> dict[str, Any]:
     author = args.author or _user()
     return {"note": args.note, "author": author, "expected_version": args.expect}
 

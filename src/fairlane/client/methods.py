@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fairlane.client.arguments import as_list, as_text
 from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
@@ -32,6 +32,26 @@ from fairlane.schema.lanes import (
     ListLanes,
 )
 from fairlane.schema.operation import Operation, Request
+from fairlane.schema.policy import (
+    CHECK_POLICY,
+    PATCH_POLICY,
+    POLICY,
+    POLICY_DIFF,
+    POLICY_VERSIONS,
+    ROLLBACK_POLICY,
+    SET_POLICY,
+    ChangePolicy,
+    CheckPolicy,
+    ComparePolicy,
+    PolicyChanged,
+    PolicyChecked,
+    PolicyDiff,
+    PolicyShown,
+    PolicyVersionPage,
+    PolicyVersions,
+    RollbackPolicy,
+    ShowPolicy,
+)
 from fairlane.schema.tokens import (
     CREATE_TOKEN,
     REVOKE_TOKEN,
@@ -170,6 +190,115 @@ class Methods(ABC):
         """
         request = LaneRequest(name=name)
         return self.perform(CLEAR_LANE, request)
+
+    def policy(self, version: int | None = None) -> PolicyShown:
+        """Show the policy in force, or one of its versions.
+
+        version: Number of a version; 0 for the defaults
+        """
+        request = ShowPolicy(version=version)
+        return self.perform(POLICY, request)
+
+    def set_policy(
+        self,
+        document: Mapping[str, Any],
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Replace the policy; what the document leaves out gets its default.
+
+        document: The policy document
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = ChangePolicy(
+            document=document,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return self.perform(SET_POLICY, request)
+
+    def patch_policy(
+        self,
+        document: Mapping[str, Any],
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Change what the document names; null restores a default.
+
+        document: The policy document
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = ChangePolicy(
+            document=document,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return self.perform(PATCH_POLICY, request)
+
+    def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> PolicyChecked:
+        """Check a policy document: its problems, or what it would change; changes nothing.
+
+        document: The policy document
+        patch: The document changes the policy instead of replacing it
+        """
+        request = CheckPolicy(document=document, patch=patch)
+        return self.perform(CHECK_POLICY, request)
+
+    def policy_versions(self, *, limit: int = 100, cursor: str | None = None) -> PolicyVersionPage:
+        """List the versions of the policy, newest first: who, when, why and what changed.
+
+        limit: Maximum number of items
+        """
+        request = PolicyVersions(limit=limit, cursor=cursor)
+        return self.perform(POLICY_VERSIONS, request)
+
+    def policy_diff(self, before: int | None = None, after: int | None = None) -> PolicyDiff:
+        """Compare two versions of the policy.
+
+        before: Version to compare with; default: the one before
+        after: Version to compare; default: the newest
+        """
+        request = ComparePolicy(before=before, after=after)
+        return self.perform(POLICY_DIFF, request)
+
+    def rollback_policy(
+        self,
+        version: int,
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Make an old version of the policy the newest one.
+
+        version: Number of a version; 0 for the defaults
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = RollbackPolicy(
+            version=version,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return self.perform(ROLLBACK_POLICY, request)
 
     def create_token(
         self,
@@ -418,6 +547,119 @@ class AsyncMethods(ABC):
         """
         request = LaneRequest(name=name)
         return await self.perform(CLEAR_LANE, request)
+
+    async def policy(self, version: int | None = None) -> PolicyShown:
+        """Show the policy in force, or one of its versions.
+
+        version: Number of a version; 0 for the defaults
+        """
+        request = ShowPolicy(version=version)
+        return await self.perform(POLICY, request)
+
+    async def set_policy(
+        self,
+        document: Mapping[str, Any],
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Replace the policy; what the document leaves out gets its default.
+
+        document: The policy document
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = ChangePolicy(
+            document=document,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return await self.perform(SET_POLICY, request)
+
+    async def patch_policy(
+        self,
+        document: Mapping[str, Any],
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Change what the document names; null restores a default.
+
+        document: The policy document
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = ChangePolicy(
+            document=document,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return await self.perform(PATCH_POLICY, request)
+
+    async def check_policy(
+        self, document: Mapping[str, Any], *, patch: bool = False
+    ) -> PolicyChecked:
+        """Check a policy document: its problems, or what it would change; changes nothing.
+
+        document: The policy document
+        patch: The document changes the policy instead of replacing it
+        """
+        request = CheckPolicy(document=document, patch=patch)
+        return await self.perform(CHECK_POLICY, request)
+
+    async def policy_versions(
+        self, *, limit: int = 100, cursor: str | None = None
+    ) -> PolicyVersionPage:
+        """List the versions of the policy, newest first: who, when, why and what changed.
+
+        limit: Maximum number of items
+        """
+        request = PolicyVersions(limit=limit, cursor=cursor)
+        return await self.perform(POLICY_VERSIONS, request)
+
+    async def policy_diff(self, before: int | None = None, after: int | None = None) -> PolicyDiff:
+        """Compare two versions of the policy.
+
+        before: Version to compare with; default: the one before
+        after: Version to compare; default: the newest
+        """
+        request = ComparePolicy(before=before, after=after)
+        return await self.perform(POLICY_DIFF, request)
+
+    async def rollback_policy(
+        self,
+        version: int,
+        *,
+        note: str | None = None,
+        author: str | None = None,
+        expected_version: int | None = None,
+        actor: str | None = None,
+    ) -> PolicyChanged:
+        """Make an old version of the policy the newest one.
+
+        version: Number of a version; 0 for the defaults
+        note: Why the policy changes
+        author: Who changes the policy
+        expected_version: Refuse the change if another version is in force
+        """
+        request = RollbackPolicy(
+            version=version,
+            note=note,
+            author=author,
+            expected_version=expected_version,
+            actor=actor,
+        )
+        return await self.perform(ROLLBACK_POLICY, request)
 
     async def create_token(
         self,

@@ -80,14 +80,6 @@ class MessageFields(TypedDict, total=False):
     timeout_ms: int | None
 
 
-class Why(TypedDict, total=False):
-    """Why the policy is changed, who wants it, and which version has to be in force until then."""
-
-    note: str | None
-    author: str | None
-    expected_version: int | None
-
-
 class WhichEvents(TypedDict, total=False):
     """Which events are told; all that is given has to fit."""
 
@@ -357,38 +349,6 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         """The same as `stop_all`, and a new generation begins."""
         return self.call("POST", path_of("sessions", key, "/reset"))
 
-    # ---------------------------------------------------------------- policy
-
-    def policy(self, version: int | None = None) -> A:
-        """The policy in force, or one of its versions."""
-        return self.call("GET", "/policy", query=given(version=version))
-
-    def set_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
-        """Replace the policy: what `document` does not say has its default."""
-        return self.call("PUT", "/policy", query=_why("set_policy", why), body=document)
-
-    def patch_policy(self, document: Mapping[str, Any], **why: Unpack[Why]) -> A:
-        """Change what `document` says; None brings a default back."""
-        return self.call("PATCH", "/policy", query=_why("patch_policy", why), body=document)
-
-    def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> A:
-        """What would be wrong, or what would change, if it were set; nothing is changed."""
-        query = {"patch": "true"} if patch else None
-        return self.call("POST", "/policy/check", query=query, body=document)
-
-    def policy_versions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
-        """One page, newest first: who, when, why and what; `nextCursor` when there are more."""
-        return self.call("GET", "/policy/versions", query=given(limit=limit, cursor=cursor))
-
-    def policy_diff(self, before: int | None = None, after: int | None = None) -> A:
-        """What has changed since version `before`, by default in the newest one."""
-        return self.call("GET", "/policy/diff", query={"from": before, "to": after})
-
-    def rollback_policy(self, version: int, **why: Unpack[Why]) -> A:
-        """Make an old version the newest one; 0 for the defaults."""
-        body = {"version": version}
-        return self.call("POST", "/policy/rollback", query=_why("rollback_policy", why), body=body)
-
     # ---------------------------------------------------------------- templates
 
     def create_template(self, document: Mapping[str, Any]) -> A:
@@ -501,11 +461,6 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
     def _many(self, verb: str, which: Which, *, dry_run: bool) -> A:
         body = _fitting(f"{verb}_many", which, list(which.get("states", ())) or None)
         return self.call("POST", f"/tasks/{verb}", body={**body, "dryRun": dry_run})
-
-
-def _why(verb: str, why: Why) -> dict[str, Any]:
-    refuse_unknown(verb, why, Why.__annotations__)
-    return given(**why)
 
 
 def _fitting(verb: str, which: Which, state: Any) -> dict[str, Any]:

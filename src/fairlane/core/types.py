@@ -38,6 +38,7 @@ Cursor = Annotated[
 SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
 # Who changes something, by their own account: one line for people to read.
 Actor = Annotated[str, Meta(max_length=500)]
+Note = Annotated[str, Meta(max_length=500)]
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 

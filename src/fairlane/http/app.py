@@ -37,7 +37,6 @@ from fairlane.http.routes.events import Events
 from fairlane.http.routes.health import Health
 from fairlane.http.routes.leases import Leases
 from fairlane.http.routes.metrics import MetricsRoute
-from fairlane.http.routes.policy import Policies
 from fairlane.http.routes.queue import Queue
 from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.tasks import Tasks
@@ -89,7 +88,6 @@ class HttpApp:
             **operations.routes(node),
             **Sessions(node, tasks).routes(),
             **Leases(node).routes(),
-            **Policies(node).routes(),
             **Queue(node).routes(),
             **Templates(node, tasks).routes(),
             **Cron(node, check_url).routes(),

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import cron, events, lifecycle, sessions, templates
-from fairlane.core.policy import Policy
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
 from fairlane.http.routes import leases
@@ -28,7 +27,6 @@ EVENTS: Final = "text/event-stream"
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _PAGE: Final = ("limit", "cursor")
-_CHANGE: Final = ("note", "author", "expectedVersion")
 _ONCE: Final = ("Idempotency-Key",)
 _ACTOR: Final = ("X-Fairlane-Actor",)
 
@@ -68,10 +66,6 @@ class UseBody(msgspec.Struct):
     submit: bool | None = None
 
 
-class VersionBody(msgspec.Struct):
-    version: int
-
-
 _OBJECT: Final[Schema] = {"type": "object"}
 _FILTERS: Final = ("agentId", "lane", "sessionKey", "batchId", "dependsOn", "kind", "state")
 
@@ -108,13 +102,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "POST /leases/{id}/complete": Operation(body=leases.CompleteBody, needed=False),
     "POST /leases/{id}/fail": Operation(body=leases.FailBody),
     "POST /leases/{id}/release": Operation(body=leases.TokenBody, needed=False),
-    "GET /policy": Operation(query=("version",)),
-    "PUT /policy": Operation(body=Policy, query=_CHANGE, headers=_ACTOR),
-    "PATCH /policy": Operation(body=Policy, query=_CHANGE, headers=_ACTOR),
-    "POST /policy/check": Operation(body=Policy, query=("patch",)),
-    "GET /policy/versions": Operation(query=_PAGE),
-    "GET /policy/diff": Operation(query=("from", "to")),
-    "POST /policy/rollback": Operation(body=VersionBody, query=_CHANGE, headers=_ACTOR),
     "GET /scheduler/plan": Operation(query=("lane", "now", "limit")),
     "PATCH /scheduler/policy": Operation(body=dict, headers=_ACTOR),
     "POST /queue": Operation(201, entries.EntryBody),
@@ -215,8 +202,7 @@ PARAMETERS: Final[Mapping[str, Schema]] = {
     "after": _whole(0, _NUMBER_MAX),
     "n": _whole(1, 100),
     "everyMs": _whole(1, 2**53),
-    **dict.fromkeys(("version", "from", "to", "expectedVersion"), _whole(0, _NUMBER_MAX)),
-    **dict.fromkeys(("patch", "enabled", "cancel"), _one_of(("true", "false"))),
+    **dict.fromkeys(("enabled", "cancel"), _one_of(("true", "false"))),
     **dict.fromkeys(("now", "at"), _MOMENT),
     "kind": _one_of(bodies.KINDS),
     "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
@@ -362,10 +348,9 @@ def _error() -> Schema:
 def _bounded(components: Mapping[str, Any]) -> Schema:
     """The types with the bounds that only their checks know, and names for what is read later."""
     shapes: Schema = msgspec.json.decode(msgspec.json.encode(components))
-    for name, shape in shapes.items():
+    for shape in shapes.values():
         for field, schema in shape.get("properties", {}).items():
-            if not name.endswith("Policy"):  # whose names are its own
-                _bind(schema, FIELDS.get(field, {}))
+            _bind(schema, FIELDS.get(field, {}))
     task = {"$ref": _REF.format(name=bodies.TaskBody.__name__)}
     tasks = {"type": "array", "items": task, "minItems": 1, "maxItems": bodies.WORK_BATCH_MAX}
     shapes["BatchBody"]["properties"]["tasks"] = tasks

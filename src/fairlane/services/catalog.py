@@ -15,6 +15,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     audit,
     batches,
     lanes,
+    policy,
     tokens,
     trail,
     watch,

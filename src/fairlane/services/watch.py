@@ -8,7 +8,7 @@ from typing import Final
 from fairlane.core.access import Caller
 from fairlane.core.histogram import percentile
 from fairlane.engine.node import Node
-from fairlane.engine.reads.watch_views import NodeView
+from fairlane.engine.reads.views import NodeView
 from fairlane.engine.telemetry.history import Agent, Bucket
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.schema import watch as schema

@@ -16,7 +16,7 @@ from fairlane.engine.commands import (
     RotateEndpoint,
 )
 from fairlane.engine.node import Node
-from fairlane.engine.reads.webhook_views import DeliveryFilter
+from fairlane.engine.reads.views import DeliveryFilter
 from fairlane.engine.verbs.webhooks import new_secret, not_found
 from fairlane.schema import webhooks as schema
 from fairlane.schema.webhooks import (

@@ -1,0 +1,214 @@
+"""The policy: show it, change it, compare its versions, roll it back.
+
+The body of a change is a policy document and nothing else; who changes it and why is in the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, field
+
+from fairlane.core import json_diff
+from fairlane.core.access import Scope
+from fairlane.core.json_diff import Difference
+from fairlane.core.policy import Policy
+from fairlane.core.types import Actor, Cursor, Moment, Note, PageLimit, SequenceNumber
+from fairlane.schema.operation import (
+    GET,
+    PATCH,
+    POST,
+    PUT,
+    Header,
+    Operation,
+    Query,
+    Request,
+    Response,
+    WholeBody,
+)
+
+PolicyDocument = Annotated[
+    Mapping[str, Any], WholeBody(Policy), Meta(description="The policy document")
+]
+VersionNumber = Annotated[
+    SequenceNumber | None, Meta(description="Number of a version; 0 for the defaults")
+]
+
+
+class ShowPolicy(Request):
+    version: VersionNumber = None
+
+
+class PolicyVersions(Request):
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class ComparePolicy(Request):
+    before: Annotated[
+        SequenceNumber | None, Meta(description="Version to compare with; default: the one before")
+    ] = field(name="from", default=None)
+    after: Annotated[
+        SequenceNumber | None, Meta(description="Version to compare; default: the newest")
+    ] = field(name="to", default=None)
+
+
+class CheckPolicy(Request):
+    document: PolicyDocument
+    patch: Annotated[
+        bool, Query(), Meta(description="The document changes the policy instead of replacing it")
+    ] = False
+
+
+class PolicyReason(Request, kw_only=True):
+    """Why the policy changes, who changes it, and which version must still be in force."""
+
+    note: Annotated[Note | None, Query(), Meta(description="Why the policy changes")] = None
+    author: Annotated[Actor | None, Query(), Meta(description="Who changes the policy")] = None
+    expected_version: Annotated[
+        SequenceNumber | None,
+        Query(),
+        Meta(description="Refuse the change if another version is in force"),
+    ] = None
+    actor: Annotated[Actor | None, Header("X-Fairlane-Actor")] = None
+
+
+class ChangePolicy(PolicyReason):
+    document: PolicyDocument
+
+
+class RollbackPolicy(PolicyReason):
+    version: Annotated[SequenceNumber, Meta(description="Number of a version; 0 for the defaults")]
+
+
+class PolicyDifference(Response):
+    """A value that differs; `from` or `to` is absent where the value does not exist."""
+
+    path: str
+    before: Any = field(name="from", default=UNSET)
+    after: Any = field(name="to", default=UNSET)
+
+
+class PolicyVersion(Response, kw_only=True):
+    version: int
+    created_at: Moment | None = None
+    source: Annotated[str, Meta(description="How this version came: put, patch, rollback, …")]
+    author: str | None = None
+    note: str | None = None
+
+
+class PolicyShown(PolicyVersion, kw_only=True):
+    policy: dict[str, Any]
+
+
+class PolicyVersionChanges(PolicyVersion, kw_only=True):
+    changes: list[PolicyDifference]
+
+
+class PolicyVersionPage(Response):
+    versions: list[PolicyVersionChanges]
+    count: int
+    next_cursor: str | None = None
+
+
+class PolicyDiff(Response):
+    before: int = field(name="from")
+    after: int = field(name="to")
+    changes: list[PolicyDifference]
+
+
+class PolicyChanged(Response):
+    version: int
+    changed: bool
+    changes: list[PolicyDifference]
+    policy: dict[str, Any]
+    notes: Annotated[
+        list[str] | None, Meta(description="What of the document was ignored, and why")
+    ] = None
+
+
+class PolicyChecked(Response):
+    valid: bool
+    problems: list[str]
+    changes: list[PolicyDifference]
+    version: int | None = None
+    notes: list[str] | None = None
+
+
+def policy_differences(changes: Iterable[Difference]) -> list[PolicyDifference]:
+    return [PolicyDifference(json_diff.spelled(one.path), one.before, one.after) for one in changes]
+
+
+POLICY: Final = Operation(
+    "policy",
+    GET,
+    "/policy",
+    ShowPolicy,
+    PolicyShown,
+    Scope.READ,
+    "Show the policy in force, or one of its versions",
+    agents=False,
+    positional=("version",),
+)
+SET_POLICY: Final = Operation(
+    "set_policy",
+    PUT,
+    "/policy",
+    ChangePolicy,
+    PolicyChanged,
+    Scope.ADMIN,
+    "Replace the policy; what the document leaves out gets its default",
+    agents=False,
+)
+PATCH_POLICY: Final = Operation(
+    "patch_policy",
+    PATCH,
+    "/policy",
+    ChangePolicy,
+    PolicyChanged,
+    Scope.ADMIN,
+    "Change what the document names; null restores a default",
+    agents=False,
+)
+CHECK_POLICY: Final = Operation(
+    "check_policy",
+    POST,
+    "/policy/check",
+    CheckPolicy,
+    PolicyChecked,
+    Scope.READ,
+    "Check a policy document: its problems, or what it would change; changes nothing",
+    agents=False,
+)
+POLICY_VERSIONS: Final = Operation(
+    "policy_versions",
+    GET,
+    "/policy/versions",
+    PolicyVersions,
+    PolicyVersionPage,
+    Scope.READ,
+    "List the versions of the policy, newest first: who, when, why and what changed",
+    agents=False,
+)
+POLICY_DIFF: Final = Operation(
+    "policy_diff",
+    GET,
+    "/policy/diff",
+    ComparePolicy,
+    PolicyDiff,
+    Scope.READ,
+    "Compare two versions of the policy",
+    agents=False,
+    positional=("before", "after"),
+)
+ROLLBACK_POLICY: Final = Operation(
+    "rollback_policy",
+    POST,
+    "/policy/rollback",
+    RollbackPolicy,
+    PolicyChanged,
+    Scope.ADMIN,
+    "Make an old version of the policy the newest one",
+    agents=False,
+)
