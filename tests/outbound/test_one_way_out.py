@@ -13,12 +13,14 @@ import fairlane
 
 SOURCE = Path(fairlane.__file__).parent
 GUARDED = "outbound/sending.py"
+ASYNC, BLOCKING = "fairlane.http1.asynchronous", "fairlane.http1.blocking"
 
 # What opens connections or speaks HTTP, by the module and the name that would be used.
 MODULES = {
     *("http.client", "urllib.request", "ftplib", "smtplib", "poplib", "imaplib", "telnetlib"),
     *("xmlrpc.client", "requests", "httpx", "urllib3", "pycurl", "websockets", "aiohttp", "yarl"),
     *("socket", "socketserver", "subprocess", "aiohappyeyeballs", "dns", "aiodns"),
+    *(ASYNC, BLOCKING),  # our own, which know nothing of the guard
 }
 CALLS = {
     *("create_connection", "open_connection", "open_unix_connection", "sock_connect"),
@@ -27,19 +29,19 @@ CALLS = {
     "start_tls",
 }
 # Classes, that others may name as types.
-MAKERS = {"ClientSession", "TCPConnector"}
+MAKERS = {"ClientSession", "TCPConnector", "AsyncPool", "BlockingPool"}
 
 # Who may use what, and why that is no way around the guard.
 ALLOWED = {
-    "outbound/sending.py": {"aiohttp", "yarl", "socket", "ClientSession"},  # the guarded way itself
+    "outbound/sending.py": {ASYNC, "AsyncPool"},  # the guarded way itself
+    # Dials what a resolver gives it; who may give it one stands in this table.
+    "http1/asynchronous.py": {"socket", "sock_connect", "getaddrinfo", "create_connection"},
+    "http1/blocking.py": {"socket", "create_connection"},
     "outbound/guard.py": {"socket", "getaddrinfo"},  # asks for names
     "outbound/addresses.py": {"socket"},  # asks the system for its own addresses; sends nothing
-    "outbound/webhooks.py": {"aiohttp"},  # the type of a guarded session
     # The client of a Fairlane server: a program of the user's, to a server that the user names.
-    "client/connection.py": {"socket", "create_connection"},
-    "client/asynchronous.py": {"aiohttp", "ClientSession", "TCPConnector"},
-    # Errors of a sender that is given to it.
-    "worker/executors/failures.py": {"aiohttp"},
+    "client/connection.py": {BLOCKING, "BlockingPool"},
+    "client/asynchronous.py": {ASYNC, "AsyncPool"},
     "worker/external.py": {"socket"},  # the name of this machine
     "cli/serve.py": {"socket"},  # listens
 }
@@ -91,10 +93,10 @@ def test_what_is_allowed_here_is_really_used() -> None:
     assert {name: names for name, names in unused.items() if names} == {}
 
 
-def test_all_sessions_but_the_clients_own_come_from_one_place() -> None:
+def test_all_pools_but_the_clients_own_come_from_one_place() -> None:
     """Webhooks, executors and alerts of cron jobs alike."""
-    makers = [name for name, names in used().items() if "ClientSession" in names]
-    assert makers == ["client/asynchronous.py", GUARDED]
+    makers = [name for name, names in used().items() if names & MAKERS]
+    assert makers == ["client/asynchronous.py", "client/connection.py", GUARDED]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,8 @@ def test_all_sessions_but_the_clients_own_come_from_one_place() -> None:
         "import requests",
         "import aiohttp\naiohttp.ClientSession()",
         "import aiohttp.client",
+        "from fairlane.http1.asynchronous import AsyncPool",
+        "from fairlane.http1 import blocking",
         "from urllib import request",
         "from urllib.request import urlopen",
         "from http import client",

@@ -23,7 +23,7 @@ ASKING = """
 import asyncio, ssl, sys
 from fairlane.core.errors import ExecutionFailed
 from fairlane.outbound.guard import Guard
-from fairlane.outbound.sending import open_session, post
+from fairlane.outbound.sending import Sender
 from tests.outbound.receivers import http, listening
 
 async def main(certificate, key):
@@ -36,12 +36,12 @@ async def main(certificate, key):
         return ["127.0.0.1"]
 
     guard = Guard(["127.0.0.1"], lookup=lookup)
-    async with listening(tls=context) as listener, open_session(guard) as session:
+    async with listening(tls=context) as listener, Sender(guard) as sender:
         for host in ("good.test", "bad.test", "127.0.0.1"):
             url = f"https://{host}:{listener.port}/"
             try:
-                answer = await post(
-                    session, guard, url, body=b"", headers={}, timeout_seconds=20
+                answer = await sender.post(
+                    url, body=b"", headers={}, timeout_seconds=20
                 )
                 print(host, answer.status)
             except ExecutionFailed as error:
@@ -75,8 +75,8 @@ def test_the_name_is_kept_for_the_handshake_the_certificate_and_the_request(
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
         "good.test 200",
-        "bad.test ClientConnectorCertificateError",
-        "127.0.0.1 ClientConnectorCertificateError",
+        "bad.test SSLCertVerificationError",
+        "127.0.0.1 SSLCertVerificationError",
         "asked good.test bad.test None",
         "hosts good.test",
     ]

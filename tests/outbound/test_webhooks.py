@@ -167,7 +167,7 @@ def test_any_other_answer_is_tried_again(status: int) -> None:
 
 
 def test_a_receiver_that_is_gone_is_left_alone() -> None:
-    gone = judge(delivery(), Response(410, {"Retry-After": "5"}, b""), now=0)
+    gone = judge(delivery(), Response(410, {"retry-after": "5"}, b""), now=0)
     assert gone == Outcome(delivered=False, error="receiver answered 410", status=410)
 
 
@@ -186,7 +186,7 @@ def test_a_receiver_that_is_gone_is_left_alone() -> None:
 def test_no_try_comes_earlier_than_the_receiver_asked(
     asked: str, attempt: int, wait_ms: int | None
 ) -> None:
-    answer = Response(503, {"Retry-After": asked}, b"")
+    answer = Response(503, {"retry-after": asked}, b"")
     assert judge(delivery(attempt=attempt), answer, now=0).retry_after_ms == wait_ms
 
 

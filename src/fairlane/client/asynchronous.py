@@ -8,17 +8,14 @@ what was asked and not answered may have been done.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final, Self, Unpack
-
-import aiohttp
+from typing import Any, Self, Unpack
 
 from fairlane.client import transport
 from fairlane.client.async_verbs import AsyncVerbs, Shape
 from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
+from fairlane.client.connection import BODY_BYTES_MAX, IDLE_SECONDS, Server
 from fairlane.client.methods import Q, R
 from fairlane.client.sync import (
     AT_REST,
@@ -32,11 +29,9 @@ from fairlane.client.sync import (
 from fairlane.client.transport import DEFAULT_URL, Answer, Request
 from fairlane.client.verbs import TaskFields, task_body, task_path
 from fairlane.core.errors import BusyError, Unreachable
+from fairlane.http1.asynchronous import AsyncPool, SystemResolver
 from fairlane.schema import sse
 from fairlane.schema.operation import Operation
-
-# Shorter than any server keeps an idle connection, so that none is used while it is being closed.
-_IDLE_SECONDS: Final = 2.0
 
 
 class AsyncClient(AsyncVerbs):
@@ -53,11 +48,10 @@ class AsyncClient(AsyncVerbs):
         reconnect_seconds: float = RECONNECT_SECONDS,
     ) -> None:
         """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
-        self._bearer = transport.bearer(token)
-        self._where = transport.parsed(url)[0]
+        self._server = Server(url, token)
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
-        self._opened: aiohttp.ClientSession | None = None
+        self._opened: AsyncPool | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,41 +85,32 @@ class AsyncClient(AsyncVerbs):
 
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
         request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
-        return transport.understood(await self._ask(request), self._where)
+        return transport.understood(await self._ask(request), self._server.where)
 
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
-        return transport.decoded(await self._ask(sent), self._where, operation.response)
+        return transport.decoded(await self._ask(sent), self._server.where, operation.response)
 
     # ---------------------------------------------------------------- parts
 
     @property
-    def _session(self) -> aiohttp.ClientSession:
+    def _pool(self) -> AsyncPool:
         if self._opened is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
-            self._opened = aiohttp.ClientSession(connector=connector, trust_env=False)
+            self._opened = AsyncPool(
+                SystemResolver(), idle_seconds=IDLE_SECONDS, connect_seconds=self._timeout
+            )
         return self._opened
 
-    def _exchange(
-        self, request: Request, timeout: aiohttp.ClientTimeout
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self._session.request(
-            request.method,
-            self._where + request.target,
-            data=None if request.body is None else io.BytesIO(request.body),
-            headers={**request.headers, **self._bearer},
-            allow_redirects=False,
-            timeout=timeout,
-        )
-
     async def _ask(self, request: Request) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=request.timeout_seconds)
+        sent, seconds = self._server.encoded(request), request.timeout_seconds
         try:
-            async with self._exchange(request, timeout) as response:
-                return Answer(response.status, _headers(response), await response.read())
-        except (OSError, aiohttp.ClientError) as error:
-            raise self._lost(error, request.timeout_seconds) from None
+            async with self._pool.exchange(
+                sent, seconds=seconds, bytes_max=BODY_BYTES_MAX
+            ) as answer:
+                return Answer(answer.status, answer.headers, await answer.read())
+        except OSError as error:
+            raise self._server.unreachable(error, seconds) from None
 
     async def _stream(
         self, path: str, query: Mapping[str, Any], last_id: str
@@ -152,6 +137,7 @@ class AsyncClient(AsyncVerbs):
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> AsyncGenerator[bytes, None]:
         """One connection. Raises the error that was answered instead of a stream."""
+        where = self._server.where
         request = transport.build(
             "GET",
             path,
@@ -160,27 +146,17 @@ class AsyncClient(AsyncVerbs):
             accept=transport.EVENT_STREAM,
             timeout_seconds=SILENCE_SECONDS,
         )
-        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=SILENCE_SECONDS)
+        sent = self._server.encoded(request)
         try:
-            async with self._exchange(request, timeout) as response:
-                if response.status != 200 or response.content_type != transport.EVENT_STREAM:
-                    answer = Answer(response.status, _headers(response), await response.read())
-                    transport.understood(answer, self._where)
-                    raise Unreachable(f"what answers at {self._where} does not stream events")
-                async for piece in response.content.iter_any():
+            async with self._pool.exchange(
+                sent, seconds=None, bytes_max=None, wait_seconds=SILENCE_SECONDS
+            ) as answer:
+                kind = answer.headers.get("content-type", "")
+                if answer.status != 200 or not kind.startswith(transport.EVENT_STREAM):
+                    body = await answer.read() if kind.startswith(transport.JSON) else b""
+                    transport.understood(Answer(answer.status, answer.headers, body), where)
+                    raise Unreachable(f"what answers at {where} does not stream events")
+                async for piece in answer:
                     yield piece
-        except (OSError, aiohttp.ClientError) as error:
-            raise self._lost(error, SILENCE_SECONDS) from None
-
-    def _lost(self, error: Exception, timeout_seconds: float) -> Unreachable:
-        if isinstance(error, TimeoutError):
-            why = f"it did not answer within {timeout_seconds:g} s"
-        elif isinstance(error, aiohttp.ClientConnectorError):
-            why = "is fairlane serve running?"
-        else:
-            why = "it hung up before it had answered; look whether the request was carried out"
-        return Unreachable(f"cannot reach {self._where}: {why}")
-
-
-def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.headers.items()}
+        except OSError as error:
+            raise self._server.unreachable(error, SILENCE_SECONDS) from None

@@ -30,12 +30,10 @@ from fairlane.core.errors import (
 from fairlane.core.webhooks import AGENT_ROOMS, GONE, host_of, target
 from fairlane.engine.verbs.webhooks import SECRET_PREFIX
 from fairlane.outbound.guard import Guard
-from fairlane.outbound.sending import Response, asked_wait_ms, open_session, post
+from fairlane.outbound.sending import Response, Sender, asked_wait_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import aiohttp
 
     from fairlane.tracing import Tracer
 
@@ -224,14 +222,14 @@ class Deliverer:
 
     async def run(self) -> None:
         """Runs until cancelled; a second cancel ends it without waiting for what is being sent."""
-        async with open_session(self._guard) as session:
+        async with Sender(self._guard) as sender:
             try:
                 while True:
-                    await self._take_turn(session)
+                    await self._take_turn(sender)
             finally:
                 await self._finish()
 
-    async def _take_turn(self, session: aiohttp.ClientSession) -> None:
+    async def _take_turn(self, sender: Sender) -> None:
         try:
             free = self._concurrency - len(self._sending)
             if free <= 0:
@@ -241,7 +239,7 @@ class Deliverer:
                 free, room=self._host_concurrency, rooms=self._rooms()
             )
             for delivery in deliveries:
-                self._begin(session, delivery)
+                self._begin(sender, delivery)
             if not deliveries:
                 await self._wait()
         except FairlaneError as error:
@@ -253,8 +251,8 @@ class Deliverer:
             _log.exception("webhook deliveries could not be claimed")
             await asyncio.sleep(self._pause_seconds)
 
-    def _begin(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
-        task = asyncio.create_task(self._deliver(session, delivery), name=f"webhook-{delivery.id}")
+    def _begin(self, sender: Sender, delivery: Delivery) -> None:
+        task = asyncio.create_task(self._deliver(sender, delivery), name=f"webhook-{delivery.id}")
         self._sending[task] = target(delivery.url, delivery.agent)
         task.add_done_callback(self._sending.pop)
 
@@ -286,10 +284,10 @@ class Deliverer:
             if len(self._slow) > SLOW_HOSTS_MAX:
                 del self._slow[next(iter(self._slow))]
 
-    async def _deliver(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
+    async def _deliver(self, sender: Sender, delivery: Delivery) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
-        outcome = await self._traced_try(session, delivery)
+        outcome = await self._traced_try(sender, delivery)
         took_ms = round((clock() - began) * 1000)
         self._note(host_of(delivery.url), answered=outcome.status is not None)
         if not outcome.delivered:
@@ -310,9 +308,9 @@ class Deliverer:
             except StoreUnavailable:
                 await asyncio.sleep(self._pause_seconds)
 
-    async def _traced_try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
+    async def _traced_try(self, sender: Sender, delivery: Delivery) -> Outcome:
         if self._tracer is None:
-            return await self._try(session, delivery)
+            return await self._try(sender, delivery)
         with self._tracer.step(
             tracing.WEBHOOK,
             delivery.traceparent,
@@ -321,16 +319,14 @@ class Deliverer:
             attempt=delivery.attempt,
         ) as span:
             traced = msgspec.structs.replace(delivery, traceparent=span.traceparent)
-            outcome = await self._try(session, traced)
+            outcome = await self._try(sender, traced)
             if not outcome.delivered:
                 span.fail(outcome.error or "not delivered")
             return outcome
 
-    async def _try(self, session: aiohttp.ClientSession, delivery: Delivery) -> Outcome:
+    async def _try(self, sender: Sender, delivery: Delivery) -> Outcome:
         try:
-            answer = await post(
-                session,
-                self._guard,
+            answer = await sender.post(
                 delivery.url,
                 body=delivery.body,
                 headers=self._headers(delivery),

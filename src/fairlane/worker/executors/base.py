@@ -75,10 +75,10 @@ class Stream(Protocol):
 class Sender(Protocol):
     """HTTP exchanges that never follow a redirect. Leaving the context of one hangs up.
 
-    Raises OSError (a TimeoutError included) or aiohttp.ClientError when the exchange breaks,
-    TargetRefused or InvalidRequest when the target may not be asked, PayloadTooLarge beyond
-    `max_bytes`. Opening the connection has a bound of its own; `timeout_seconds` bounds the whole
-    exchange, and None leaves the rest to cancellation.
+    Raises OSError (a TimeoutError included) when the exchange breaks, TargetRefused or
+    InvalidRequest when the target may not be asked, PayloadTooLarge beyond `max_bytes`. Opening
+    the connection has a bound of its own; `timeout_seconds` bounds the whole exchange, and None
+    leaves the rest to cancellation.
     """
 
     def stream(

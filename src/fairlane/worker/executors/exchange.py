@@ -1,7 +1,7 @@
 """What executors that speak HTTP have in common: what they send, and how an exchange fails.
 
-The rule: a log line about a broken exchange names what happened in our own words. The trap: the
-text of an aiohttp error may show the request's headers, and with them a token.
+The rule: a log line about a broken exchange names what happened in our own words, because the text
+of an error of the network may name hosts and ports.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iter
         _log.warning("%s %s is refused: %s", server, url, error)
         text = f"{who} request failed: the outbound guard does not allow this {server}"
         raise ExecutionFailed(text, retryable=False) from error
-    except failures.TRANSPORT_ERRORS as error:
+    except OSError as error:
         cause = failures.transport_cause(error, server)
         _log.warning("%s %s did not answer: %s (%s)", server, url, cause, type(error).__name__)
         raise ExecutionFailed(f"{who} request failed: {cause}") from error

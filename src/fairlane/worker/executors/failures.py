@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
-
 from fairlane.core.errors import ExecutionFailed
+from fairlane.http1.messages import ConnectionClosed, NameNotFound, ResponseCutShort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 TEXT_BYTES_MAX: Final = 2048
 RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
-TRANSPORT_ERRORS: Final = (OSError, aiohttp.ClientError)
 
 # Control characters, line separators and what turns the direction of text around.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -44,16 +43,16 @@ def from_exception(error: BaseException) -> ExecutionFailed:
 
 
 def transport_cause(error: BaseException, server: str = "instance") -> str:
-    """Why an exchange broke, in words of ours: the library's own name hosts and ports."""
+    """Why an exchange broke, in words of ours: those of a library may name hosts and ports."""
     if isinstance(error, TimeoutError):
         return "timed out"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
+    if isinstance(error, NameNotFound):
         return f"the {server}'s name could not be resolved"
-    if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)):
+    if isinstance(error, ssl.SSLError):
         return "no trusted TLS connection"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
+    if isinstance(error, ConnectionClosed):
         return "the connection was closed before an answer came"
-    if isinstance(error, aiohttp.ClientPayloadError):
+    if isinstance(error, ResponseCutShort):
         return "the answer broke off"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()

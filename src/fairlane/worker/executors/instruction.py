@@ -171,7 +171,7 @@ async def _follow(answer: Stream, transcript: Transcript) -> bytes:
     except EventTooLong as error:
         text = f"{WHO} sent an event of more than {EVENT_CHARACTERS_MAX} characters"
         raise ExecutionFailed(text, retryable=False) from error
-    except failures.TRANSPORT_ERRORS as error:
+    except OSError as error:
         # An agent that has finished has done its work, however it hangs up.
         if not transcript.finished:
             raise ExecutionFailed(UNFINISHED) from error
@@ -194,7 +194,7 @@ async def _document(answer: Stream) -> Any:
 async def _refusal(answer: Stream, seconds: float) -> str:
     """How the body of a refusal begins, or as much of it as comes in time."""
     body = bytearray()
-    with contextlib.suppress(*failures.TRANSPORT_ERRORS):
+    with contextlib.suppress(OSError):
         async with asyncio.timeout(seconds):
             async for chunk in answer:
                 body += chunk

@@ -195,7 +195,7 @@ class _Listing:
             )
             answer = await exchange.whole(asked)
             return listed_tabs(answer.status, answer.body)
-        except failures.TRANSPORT_ERRORS as error:
+        except OSError as error:
             # Its own text may show the headers of the request, and so the token.
             cause = failures.transport_cause(error)
             _log.warning("instance %s did not list its tabs: %s", self.instance.url, cause)
