@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, cast
 
@@ -33,15 +34,20 @@ _AHEAD_BYTES_MAX: Final = 262_144
 _STAGGER_SECONDS: Final = 0.25
 
 
+class Pinning(Enum):
+    """Where a request may go, if that cannot be said in addresses without a lookup."""
+
+    LOOKUP = auto()  # where its name leads at the moment, also on a kept connection
+    ANYWHERE = auto()  # over any kept connection; the name is looked up for a new one
+
+
 class Resolver(Protocol):
-    async def pinned(self, origin: Origin) -> Sequence[str] | None:
-        """Return the addresses that the next request may go to; None if any kept connection will
-        do. Asked for every request.
-        """
+    def pinned(self, origin: Origin) -> Sequence[str] | Pinning:
+        """Return what the next request may use. Asked for every request; raise to refuse it."""
         ...
 
     async def addresses(self, origin: Origin) -> Sequence[str]:
-        """Return what to dial where nothing is pinned. Raise NameNotFound."""
+        """Look up the addresses of an origin. Raise NameNotFound if there are none."""
         ...
 
     def verify(self, origin: Origin, *, peer: str, own: str) -> None:
@@ -52,8 +58,9 @@ class Resolver(Protocol):
 class SystemResolver:
     """What the system's name service says, unchecked: for servers that the user names."""
 
-    async def pinned(self, origin: Origin) -> None:
+    def pinned(self, origin: Origin) -> Pinning:
         del origin
+        return Pinning.ANYWHERE
 
     async def addresses(self, origin: Origin) -> list[str]:
         loop = asyncio.get_running_loop()
@@ -108,18 +115,25 @@ class AsyncPool:
             self._sweep.cancel()
         await asyncio.sleep(0)  # the loop lets go of the sockets in its next turn
 
-    async def connection(self, origin: Origin, *, fresh: bool) -> AsyncConnection:
+    async def connection(
+        self, origin: Origin, end: float | None, *, fresh: bool = False
+    ) -> AsyncConnection:
         """Return a kept connection that still leads to the right place, or a new one."""
-        pinned = await self._resolver.pinned(origin)
+        pinned = self._resolver.pinned(origin)
+        if pinned is Pinning.LOOKUP:
+            async with asyncio.timeout_at(end):
+                pinned = await self._resolver.addresses(origin)
         while not fresh and (kept := self._kept.take(origin)) is not None:
-            if kept.is_usable and (pinned is None or kept.peer in pinned):
+            if kept.is_usable and (pinned is Pinning.ANYWHERE or kept.peer in pinned):
                 return kept
             kept.close()
-        async with asyncio.timeout(self._connect_seconds):
-            addresses = await self._resolver.addresses(origin) if pinned is None else pinned
-            return await self._connected(origin, await dial(addresses, origin.port))
+        async with asyncio.timeout_at(end), asyncio.timeout(self._connect_seconds):
+            if pinned is Pinning.ANYWHERE:
+                pinned = await self._resolver.addresses(origin)
+            return await self._connected(origin, pinned)
 
-    async def _connected(self, origin: Origin, dialled: socket.socket) -> AsyncConnection:
+    async def _connected(self, origin: Origin, addresses: Sequence[str]) -> AsyncConnection:
+        dialled = await dial(addresses, origin.port)
         try:
             peer, own = dialled.getpeername()[0], dialled.getsockname()[0]
             self._resolver.verify(origin, peer=peer, own=own)
@@ -157,6 +171,7 @@ class AsyncExchange:
     __slots__ = (
         "_bytes_max",
         "_connection",
+        "_end",
         "_pool",
         "_request",
         "_seconds",
@@ -179,20 +194,21 @@ class AsyncExchange:
         self._seconds = seconds
         self._wait_seconds = wait_seconds
         self._bytes_max = bytes_max
+        self._end: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        end = None if self._seconds is None else loop.time() + self._seconds
-        async with asyncio.timeout_at(end):
+        if self._seconds is not None:
+            self._end = asyncio.get_running_loop().time() + self._seconds
+        try:
             await self._begin()
+        except BaseException:
+            self._stop_timer()
+            raise
         response = self._connection.response
         self.status, self.headers = response.status, response.headers
-        if end is not None and not response.complete:
-            error = TimeoutError("time is up")
-            self._timer = loop.call_at(end, self._connection.fail, error)
         return self
 
     async def __aexit__(
@@ -201,8 +217,7 @@ class AsyncExchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._connection.is_free:
             self._pool.keep(self._request.origin, self._connection)
         else:
@@ -226,7 +241,7 @@ class AsyncExchange:
         return b"".join([piece async for piece in self])
 
     async def _begin(self) -> None:
-        self._connection = await self._pool.connection(self._request.origin, fresh=False)
+        self._connection = await self._pool.connection(self._request.origin, self._end)
         again = self._connection.uses > 0 and self._request.repeatable
         try:
             await self._head()
@@ -234,17 +249,29 @@ class AsyncExchange:
             # The server may have closed it at the very moment it was used again.
             if not again or not self._connection.response.untouched:
                 raise
-            self._connection = await self._pool.connection(self._request.origin, fresh=True)
+            self._stop_timer()
+            self._connection = await self._pool.connection(
+                self._request.origin, self._end, fresh=True
+            )
             await self._head()
 
     async def _head(self) -> None:
         connection = self._connection
         try:
+            if self._end is not None:
+                error = TimeoutError("time is up")
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_at(self._end, connection.fail, error)
             connection.send(self._request, self._bytes_max)
             await self._grown(lambda: connection.response.begun)
         except BaseException:
             connection.close()
             raise
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def _grown(self, enough: Callable[[], bool]) -> None:
         if self._wait_seconds is None:  # a timeout is not free, even without an end

@@ -162,6 +162,7 @@ class _BlockingConnection:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._timeout = 0.0
         self.response = ResponseParser()
 
     @property
@@ -200,4 +201,6 @@ class _BlockingConnection:
         left = end - _monotonic()
         if left <= 0:
             raise TimeoutError("time is up")
-        self._socket.settimeout(left)
+        if abs(left - self._timeout) > left / 50:  # each setting is a call of the system
+            self._timeout = left
+            self._socket.settimeout(left)

@@ -24,7 +24,7 @@ HEAD_BYTES_MAX: Final = 65_536
 _FRAMING_PER_BYTE: Final = 32
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # all but the tab
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})
 _NO_CONTENT: Final = frozenset({204, 304})
 
@@ -86,11 +86,11 @@ def encode_request(
     lines += [f"{_token(name)}: {value}" for name, value in headers.items()]
     if body is not None or method not in _WITHOUT_BODY:
         lines.append(f"Content-Length: {len(body or b'')}")
-    head = "\n".join(lines)
-    if head.count("\n") >= len(lines) or _CONTROL.search(head):
+    if not "".join(lines).isprintable() and any(map(_CONTROL.search, lines)):
         raise InvalidRequest("a request header contains control characters: remove them")
+    lines.append("\r\n")
     try:
-        data = head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n"
+        data = "\r\n".join(lines).encode("latin-1")
     except UnicodeEncodeError:
         raise InvalidRequest("a request header contains characters outside Latin-1") from None
     return Request(origin, method, data + body if body else data, repeatable)

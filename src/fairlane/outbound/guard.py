@@ -15,8 +15,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from ipaddress import IPv4Address, IPv6Address
+from functools import lru_cache, partial
 from typing import Final
 
 from fairlane.core.errors import TargetRefused
@@ -35,13 +34,14 @@ ADDRESS_REFUSED: Final = "target address is not allowed"
 NAME_REFUSED: Final = f"{ADDRESS_REFUSED} or its name does not resolve"
 
 LOOKUP_SECONDS: Final = 5.0
+LISTED_MAX: Final = 4096
 LOOKUPS_MAX: Final = 256  # more than are waited for: one that was given up goes on for a while
 
 # Public hosts are asked on ports where HTTP lives; these are known to be something else.
 _PORTS_OF_OTHERS: Final = frozenset(
     {2049, *range(2375, 2381), 3306, 5432, 5984, 6379, 6443, 9200, 10250, 11211, 27017}
 )
-_LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+_LOOPBACK: Final = ("127.0.0.1", "::1")
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Guard:
     ) -> None:
         self._allowed = Rules("allow-outbound", allow)
         self._denied = Rules("deny-outbound", deny)
+        self._listed = lru_cache(LISTED_MAX)(self._rules_on)  # the rules never change
         self._lookup = lookup or _system_lookup()
         self._lookup_seconds = lookup_seconds
         self._is_own = is_own
@@ -80,16 +81,17 @@ class Guard:
         self.check_host(target.host, target.port)
         return target
 
-    def check_host(self, host: str, port: int) -> None:
-        """As `check`, for a host and port by themselves."""
+    def check_host(self, host: str, port: int) -> str | None:
+        """As `check`, for a host and port by themselves. Return the address if the host is one."""
         host, address = parse_host(host)
         if address is None and not _is_local(host):
             self._check_name(host, port)
-            return
-        addresses = [address] if address else _LOOPBACK
+            return None
+        addresses = [host] if address else _LOOPBACK
         objections = [self._objection(host, one, port) for one in addresses]
         if all(objections):
             raise self._refusal(host, objections[0], ADDRESS_REFUSED)
+        return host if address else None
 
     def _check_name(self, host: str, port: int) -> None:
         """Where a name leads is known later; a port nothing could be allowed on is refused now."""
@@ -102,7 +104,7 @@ class Guard:
     async def resolve(self, host: str, port: int) -> list[str]:
         """The addresses to dial, all of them checked; OSError when the name has none."""
         host, address = parse_host(host)
-        answers = [str(address)] if address else await self._answers(host)
+        answers = [host] if address else await self._answers(host)
         for answer in answers:
             objection = self._objection(host, answer, port)
             if objection:
@@ -136,21 +138,31 @@ class Guard:
             raise OSError("the name has no address")
         return answers
 
-    def _objection(self, host: str, answer: str | Address, port: int) -> str:
+    def _objection(self, host: str, answer: str, port: int) -> str:
         """Why this address may not be dialled for the host; empty when it may."""
         try:
             address = unwrapped(answer)
         except ValueError:
             return "no plain address"
-        if self._denied.name(host, port) or self._denied.hold(address, port):
+        denied, allowed = self._listed(host, answer, port)
+        if denied:
             return "denied by the operator"
         if port in self.own_ports and self._is_own(address):
             return "this server itself"
-        if self._allowed.name(host, port) or self._allowed.hold(address, port):
+        if allowed:
             return ""
         if not _is_web_port(port):
             return f"not to be asked on port {port}"
         return special(address) or ("an address of this machine" if self._is_own(address) else "")
+
+    def _rules_on(self, host: str, answer: str, port: int) -> tuple[bool, bool]:
+        """Whether the operator denied and whether the operator allowed it."""
+        address = unwrapped(answer)
+        denied, allowed = (
+            rules.name(host, port) or rules.hold(address, port)
+            for rules in (self._denied, self._allowed)
+        )
+        return denied, allowed
 
     def _refusal(self, host: str, reason: str, told: str) -> TargetRefused:
         self.on_blocked(host, reason)

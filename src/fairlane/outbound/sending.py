@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final, Self
 
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
-from fairlane.http1.asynchronous import AsyncExchange, AsyncPool
+from fairlane.http1.asynchronous import AsyncExchange, AsyncPool, Pinning
 from fairlane.http1.messages import NameNotFound, Origin, encode_request
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.targets import parse_target
@@ -52,11 +53,11 @@ class _GuardedResolver:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
-    async def pinned(self, origin: Origin) -> Sequence[str] | None:
-        self._guard.check_host(origin.host, origin.port)
+    def pinned(self, origin: Origin) -> Sequence[str] | Pinning:
+        address = self._guard.check_host(origin.host, origin.port)
         if self._guard.trusts(origin.host, origin.port):
-            return None
-        return await self.addresses(origin)
+            return Pinning.ANYWHERE
+        return Pinning.LOOKUP if address is None else (address,)
 
     async def addresses(self, origin: Origin) -> Sequence[str]:
         try:
@@ -151,11 +152,16 @@ class Sender:
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers as they may be sent; raises InvalidRequest for one that could forge others."""
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not _may_be_set(name):
             raise InvalidRequest(f"header {name!r} cannot be set on an outbound request")
-        if not _HEADER_VALUE.fullmatch(value):
+        if not (value.isascii() and value.isprintable()) and not _HEADER_VALUE.fullmatch(value):
             raise InvalidRequest(f"header {name} has characters that cannot be sent")
     return dict(headers)
+
+
+@lru_cache(maxsize=256)
+def _may_be_set(name: str) -> bool:
+    return _HEADER_NAME.fullmatch(name) is not None
 
 
 def asked_wait_ms(headers: Mapping[str, str], *, now: int) -> int | None:

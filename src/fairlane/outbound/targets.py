@@ -35,6 +35,7 @@ _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+")
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PATH_CHARS: Final = "/?:@!$&'()*+,;=-._~%"
+_PLAIN_PATH: Final = re.compile(rf"[A-Za-z0-9{re.escape(_PATH_CHARS)}]*")
 # Control, format, surrogate and unassigned characters, and separators: none is visible in a log.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zs", "Zl", "Zp"})
 
@@ -153,7 +154,7 @@ def _path(rest: str) -> str:
     path = rest if rest.startswith("/") else f"/{rest}"
     # Other parsers leave out an empty query.
     path = path.removesuffix("?") if path.count("?") == 1 else path
-    return quote(path, safe=_PATH_CHARS)
+    return path if _PLAIN_PATH.fullmatch(path) else quote(path, safe=_PATH_CHARS)
 
 
 def _is_visible(url: str) -> bool:
