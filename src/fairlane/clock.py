@@ -1,9 +1,8 @@
-"""The only reader of time. Everything else is told.
+"""The only reader of time; everything else receives the time as an argument.
 
-`Clock.now` is wall time in milliseconds since the epoch and is what gets stored; `monotonic` is
-for waiting and never goes back. `reading_of` reads both at once: the distance between them tells
-whether the wall clock was set. `ManualClock` is for tests: it stands still until it is
-moved.
+`Clock.now` is wall time in milliseconds since the epoch, and is what gets stored. `monotonic` is
+for waiting and never goes back. `reading_of` reads both at once: their distance shows whether the
+wall clock was set. `ManualClock` is for tests: it stands still until it is advanced.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Clock(Protocol):
 class ClockReading(NamedTuple):
     """Wall time, and by how many milliseconds it is ahead of the monotonic clock.
 
-    `ahead` stays the same until the wall clock is set or the machine is suspended. It is
-    None when the process was held up between the two looks, so that nothing can be told.
+    `ahead` changes only if the wall clock is set or the machine is suspended. It is None if the
+    process was held up between the two readings.
     """
 
     now: int
@@ -50,7 +49,7 @@ class ClockReading(NamedTuple):
 
 
 def reading_of(clock: Clock) -> ClockReading:
-    """Return what both clocks show at one moment."""
+    """Return both clocks, read at one moment."""
     for _ in range(_READ_TRIES):
         before = clock.monotonic()
         now = clock.now()
@@ -81,8 +80,8 @@ class SystemClock:
 
 
 class ManualClock:
-    """`advance` lets time pass. `step` sets the wall clock and nothing else, as an operator would;
-    so does `advance` by less than nothing, because the monotonic clock never goes back.
+    """A clock for tests. `advance` lets time pass. `step` sets only the wall clock, as an operator
+    would; so does `advance` with a negative number, because the monotonic clock never goes back.
     """
 
     judges = True
@@ -108,6 +107,6 @@ class ManualClock:
             self._now += milliseconds
 
     def step(self, milliseconds: int) -> None:
-        """Set the wall clock forward or back by so much; no time passes."""
+        """Set the wall clock forward or back; no time passes."""
         self._now += milliseconds
         self._stepped += milliseconds

@@ -1,8 +1,8 @@
-"""Logs: one line for one fact, as text or as JSON, that nobody can forge or read secrets in.
+"""Logs as text or JSON: one line per fact, without secrets, and impossible to forge.
 
-Texts of others reach a log in messages of errors. So every line goes through here: secrets are
-taken out by value (those that are in use) and by what stands before them (`token=…`), what could
-end a line, move a cursor or turn the direction of writing is escaped, and long texts are cut.
+Error messages carry text of others into the log, so every line passes through here. Known secrets
+are removed by value, others by the word before them (`token=…`). Characters that end a line, move
+the cursor or change the writing direction are escaped, and long texts are cut.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Keep these out of all logs from now on."""
+    """Keep these secrets out of all logs from now on."""
     redactor = Redactor(secrets)
     with _lock:
         _inuse[id(redactor)] = redactor
@@ -52,7 +52,7 @@ def hide(secrets: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def hiding(redactor: Redactor) -> Iterator[None]:
-    """Keep what it knows out of all logs meanwhile."""
+    """Keep these secrets out of all logs inside the block."""
     with _lock:
         _inuse[id(redactor)] = redactor
     try:
@@ -63,7 +63,7 @@ def hiding(redactor: Redactor) -> Iterator[None]:
 
 
 def clean(text: str, limit: int = MESSAGE_CHARACTERS_MAX) -> str:
-    """`text` on one line, without secrets and without the power to do anything."""
+    """Return the text on one line, without secrets and control characters."""
     return _escaped(_cut(without_secrets(text), limit))
 
 
@@ -92,7 +92,7 @@ def _spelled(one: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-02T03:04:05.678Z WARNING fairlane.node: …`; what belongs to a line is indented."""
+    """Format `2026-01-02T03:04:05.678Z WARNING fairlane.node: …`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_moment(record)} {record.levelname} {clean(record.name)}: {_message(record)}"
@@ -101,7 +101,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line; ASCII only, so that nothing in it can be taken for anything else."""
+    """Format one JSON object per line, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         shape = {

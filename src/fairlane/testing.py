@@ -1,7 +1,7 @@
-"""For tests of your own: a scheduler in memory whose time stands still until you move it.
+"""For your tests: a scheduler in memory whose clock stands still until you advance it.
 
-It is the real scheduler on a store in memory; only its clock is yours. Handlers run in real time,
-so whatever waits for the clock - delays, retries, deadlines, cron jobs - waits for `advance`.
+It is the real scheduler on an in-memory store; only the clock differs. Handlers run in real time.
+Everything that waits for the clock (delays, retries, deadlines, cron jobs) waits for `advance`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_SECONDS: Final = 0.001
 
 
 class MemoryFairlane(Fairlane):
-    """`Fairlane` in memory with a manual clock. Nothing of it is left when it ends."""
+    """`Fairlane` in memory with a manual clock. It leaves nothing behind."""
 
     clock: ManualClock
 
@@ -41,10 +41,10 @@ class MemoryFairlane(Fairlane):
         )
 
     async def advance(self, seconds: float) -> None:
-        """Let so much time pass, and everything happen that is due by then.
+        """Advance the clock and carry out everything that is due by then.
 
-        What runs keeps its lease, however far the clock is moved. What becomes ready is begun;
-        `settle` waits for its end.
+        Running tasks keep their leases, however far the clock moves. Tasks that become ready start;
+        `settle` waits for their end.
         """
         span_ms = round(seconds * 1000)
         if self._worker is not None:
@@ -56,9 +56,9 @@ class MemoryFairlane(Fairlane):
         await self._catch_up()
 
     async def settle(self, seconds: float = SETTLE_SECONDS) -> None:
-        """Wait until nothing runs and nothing more happens at this moment of the clock.
+        """Wait until nothing runs and nothing more happens at this time of the clock.
 
-        Raises `TimeoutError` when handlers still run after so many real seconds.
+        Raise `TimeoutError` if handlers still run after `seconds` of real time.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -72,7 +72,7 @@ class MemoryFairlane(Fairlane):
             raise TimeoutError(f"after {seconds:g} s there still runs: {running}") from None
 
     async def _catch_up(self) -> None:
-        """A commit is one look at the clock; what is due may take more than one."""
+        """Commit until nothing is due: one commit may not carry out everything."""
         engine = self.node.engine
         while True:
             await self.node.writer.ask(Prune(dry_run=True))

@@ -1,9 +1,9 @@
-"""Traces by OpenTelemetry: one from the submission of a task over its attempts to its webhooks.
+"""OpenTelemetry traces: from a task's submission through its attempts to its webhooks.
 
-Off unless the standard settings (`OTEL_…`) ask for it; then nothing is imported and nobody has a
-`Tracer`. A trace is carried by the W3C's `traceparent`: taken from who submits, kept with the
-task's request, so that it outlives restarts and reaches other nodes and workers, and sent to
-executors and receivers of webhooks.
+Tracing is off unless the standard `OTEL_…` settings enable it; then nothing is imported. A trace is
+carried by the W3C `traceparent`. It comes from the submitter, is stored with the task's request, so
+it survives restarts and reaches other nodes and workers, and is sent to executors and webhook
+receivers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 
 class Span:
-    """One step of a trace while it goes on."""
+    """One step of a trace that is in progress."""
 
     def __init__(self, span: OtelSpan, traceparent: str) -> None:
         self._span = span
@@ -45,7 +45,7 @@ class Span:
 
 
 class Tracer:
-    """Spans for a provider of the OpenTelemetry SDK, which knows where they go."""
+    """Spans for a provider of the OpenTelemetry SDK, which decides where they go."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import context, trace  # noqa: PLC0415 - an optional extra
@@ -63,7 +63,7 @@ class Tracer:
 
     @contextlib.contextmanager
     def within(self, traceparent: str | None) -> Iterator[None]:
-        """What is done inside belongs to a caller's trace, if the caller has one."""
+        """Run the block inside the caller's trace, if it has one."""
         if traceparent is None:
             yield
             return
@@ -75,7 +75,7 @@ class Tracer:
 
     @contextlib.contextmanager
     def span(self, name: str, **about: str | int | None) -> Iterator[Span]:
-        """A step of the trace that is going on here, or the first of a new one."""
+        """Start a step of the current trace, or the first of a new one."""
         given = {f"fairlane.{key}": value for key, value in about.items() if value is not None}
         with self._tracer.start_as_current_span(
             name,
@@ -89,24 +89,24 @@ class Tracer:
 
     @contextlib.contextmanager
     def step(self, name: str, traceparent: Any, **about: str | int | None) -> Iterator[Span]:
-        """A step of the trace that a task was submitted in, or of one of its own."""
+        """Start a step of the trace in which a task was submitted, or of a new one."""
         parent = traceparent if isinstance(traceparent, str) else ""
         with self.within(parent), self.span(name, **about) as span:
             yield span
 
     def close(self) -> None:
-        """Send what has not been sent yet."""
+        """Send the spans that have not been sent."""
         self._provider.shutdown()
 
 
 def kept_in(body: str, traceparent: str) -> str:
-    """A request, as JSON text, that tells which trace it belongs to."""
+    """Return a request, as JSON text, with the trace that it belongs to."""
     rest = body[1:]
     return f'{{"{HEADER}":"{traceparent}"{"" if rest == "}" else ","}{rest}'
 
 
 def from_settings(variable: Callable[[str], str | None]) -> Tracer | None:
-    """What the standard settings ask for; None when they ask for nothing."""
+    """Return a tracer as the standard settings ask for, or None."""
     exporter = (variable("OTEL_TRACES_EXPORTER") or "").strip().lower()
     disabled = (variable("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
     if disabled or exporter == "none" or not (exporter or any(map(variable, _ENDPOINTS))):

@@ -1,4 +1,4 @@
-"""The client library: the same calls as a plain client and as one for event loops."""
+"""The clients: `Client` for plain programs, `AsyncClient` for programs with an event loop."""
 
 from __future__ import annotations
 

@@ -26,10 +26,11 @@ class AsyncVerbs(Verbs[Call], AsyncMethods):
     def events(
         self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
     ) -> Shapes:
-        """Events after the one with the id `after`, in order, each once.
+        """Iterate over events after the id `after`, in order, each once.
 
-        Following begins, without `after`, with what happens from now on. Not following begins with
-        the oldest and ends with the newest.
+        With `follow`, start with what happens from now on unless `after` is given, and continue
+        until the generator is closed. Without it, start with the oldest event and end with the
+        newest. A client raises `Unreachable` if a lost server does not come back.
         """
         query = event_query(which)
         if not follow:
@@ -43,9 +44,10 @@ class AsyncVerbs(Verbs[Call], AsyncMethods):
     def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
 
     def output(self, task_id: str, *, follow: bool = False) -> Call | Shapes:
-        """The text that the newest attempt has produced so far.
+        """Return the text that the newest attempt has produced so far.
 
-        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        With `follow`, iterate over the text of all attempts, piece by piece, until the task has
+        ended or is parked.
         """
         path = task_path(task_id, "/output")
         if not follow:

@@ -1,8 +1,8 @@
-"""The client for programs with an event loop: the same verbs and answers, to be awaited.
+"""The client for programs with an event loop: the same methods as `Client`, as coroutines.
 
-It belongs to the event loop that it is first used in. A call that is cancelled hangs up, and a
-server that was asked to wait takes that as an answer. The trap is that of `client/connection.py`:
-what was asked and not answered may have been done.
+A client belongs to the event loop of its first call. Cancelling a call closes its connection, which
+ends a wait on the server too. The trap is that of `client/connection.py`: a request without a
+response may have taken effect.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ from fairlane.schema.operation import Operation
 
 
 class AsyncClient(AsyncVerbs):
-    """Following events begins, without `after`, with what happens once it is connected, and goes
-    on until the generator is closed. It raises `Unreachable` when a lost server does not come back.
+    """A client for programs with an event loop; its methods are coroutines.
+
+    Close it, or use it as an async context manager.
+
+    Args:
+        url: Address of the server
+        token: Access token; by default that of FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE
+        timeout: Seconds to wait for a response
+        reconnect_seconds: How long `events` and `output` look for a server that went away
     """
 
     def __init__(
@@ -47,7 +54,6 @@ class AsyncClient(AsyncVerbs):
         timeout: float = TIMEOUT_SECONDS,
         reconnect_seconds: float = RECONNECT_SECONDS,
     ) -> None:
-        """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
         self._server = Server(url, token)
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
@@ -60,6 +66,7 @@ class AsyncClient(AsyncVerbs):
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._opened is not None:
             await self._opened.close()
             self._opened = None
@@ -67,10 +74,19 @@ class AsyncClient(AsyncVerbs):
     async def submit(
         self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
     ) -> Shape:
+        """Submit one task and return its id, state and position in the queue.
+
+        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
+        `priority`, `delay_ms`, `depends_on`, … With `idempotency_key`, a repeated call returns the
+        first task instead of submitting another.
+        """
         return await self.submit_body(task_body(fields), idempotency_key=idempotency_key)
 
     async def wait(self, task_id: str, timeout: float | None = None) -> Shape:
-        """The task when it has ended or was parked, or as it is when the time is up."""
+        """Wait until the task has ended or is parked, and return it.
+
+        After `timeout` seconds, return the task as it is.
+        """
         clock = asyncio.get_running_loop().time
         end = None if timeout is None else clock() + timeout
         while True:
@@ -84,10 +100,12 @@ class AsyncClient(AsyncVerbs):
                 return task
 
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        """Call any route and return its JSON. Raise the error that the server responds with."""
         request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(await self._ask(request), self._server.where)
 
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        """Carry out a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
         return transport.decoded(await self._ask(sent), self._server.where, operation.response)
@@ -115,7 +133,7 @@ class AsyncClient(AsyncVerbs):
     async def _stream(
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> AsyncGenerator[sse.Event, None]:
-        """What comes, over as many connections as it takes."""
+        """Yield the events of a route, over as many connections as needed."""
         follower = sse.Follower(last_id)
         clock = asyncio.get_running_loop().time
         heard_at, pause = clock(), 0.0
@@ -136,7 +154,7 @@ class AsyncClient(AsyncVerbs):
     async def _pieces(
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> AsyncGenerator[bytes, None]:
-        """One connection. Raises the error that was answered instead of a stream."""
+        """Yield the body of one connection. Raise the error that came instead of a stream."""
         where = self._server.where
         request = transport.build(
             "GET",

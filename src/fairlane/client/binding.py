@@ -1,4 +1,4 @@
-"""A typed request as a call of its route: the counterpart of `http/operations.py`."""
+"""Turns a typed request into a call of its route: the counterpart of `http/operations.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlane.schema.operation import Operation
 
 
 def bound(operation: Operation[Any, Any], request: msgspec.Struct) -> tuple[str, Asked]:
-    """Return the path of a call and what else it says. Fields at their default are left out."""
+    """Return the path of a call and its other parts. Fields at their default are left out."""
     parts: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "body": {}, "document": {}}
     headers: dict[str, str] = {}
     for one in msgspec.structs.fields(operation.request):
@@ -37,7 +37,7 @@ def bound(operation: Operation[Any, Any], request: msgspec.Struct) -> tuple[str,
 
 
 def _text(value: Any) -> Any:
-    """A value as a query spells it: flags in lower case, lists with commas."""
+    """Return a value as a query spells it: flags in lower case, lists with commas."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Calls of routes, as every verb makes them: who can be asked, and how names are spelled there."""
+"""Calls of routes: the interface that every client method uses, and the names of its fields."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHORT: Final = {"agent": "agentId", "session": "sessionKey", "tab": "tabId", "b
 
 
 class Asked(TypedDict, total=False):
-    """What a call may say besides its method and its path.
+    """The optional parts of a call.
 
-    `wait_ms` is how long the route was asked to wait before it answers.
+    `wait_ms` is how long the route may wait before it responds.
     """
 
     query: Mapping[str, Any] | None
@@ -29,27 +29,27 @@ class Asked(TypedDict, total=False):
 
 
 class Calling(ABC, Generic[A]):
-    """Somebody who can make a call. What it gives, now or to be awaited, is `A`."""
+    """A client that can call routes. `A` is its result: the response, or a coroutine for it."""
 
     @abstractmethod
     def call(self, method: str, path: str, **asked: Unpack[Asked]) -> A:
-        """Any route: the document that it answers with. Raises the error that it answers with."""
+        """Call any route and return its JSON. Raise the error that it responds with."""
 
 
 def path_of(noun: str, thing: str, verb: str = "") -> str:
-    """The path of one thing, or of a verb of it (`/cancel`), whatever its name has in it."""
+    """Return the path of an object, or of a verb on it (`/cancel`), with its name quoted."""
     return f"/{noun}/{quote(thing, safe='')}{verb}"
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value, as the routes spell them."""
+    """Return the fields that have a value, by their JSON names."""
     return {
         spelled(name): value for name, value in fields.items() if value is not None and value != ()
     }
 
 
 def spelled(name: str) -> str:
-    """An argument as the routes spell it."""
+    """Return the JSON name of an argument."""
     return _SHORT.get(name) or camel(name)
 
 

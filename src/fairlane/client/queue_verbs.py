@@ -62,6 +62,7 @@ class QueueVerbs(Calling[A]):
         return self.call("GET", "/queue", query=query)
 
     def queue_show(self, entry_id: str) -> A:
+        """Return one entry of the queue."""
         return self.call("GET", path_of("queue", entry_id))
 
     def queue_drain(self, *, limit: int | None = None) -> A:

@@ -41,6 +41,18 @@ Shapes = Generator[Shape, None, None]
 
 
 class Client(Verbs[Shape], Methods):
+    """A client for programs without an event loop; calls return when the response is there.
+
+    Close it, or use it as a context manager. One client may be used by many threads.
+
+    Args:
+        url: Address of the server
+        token: Access token; by default that of FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE
+        timeout: Seconds to wait for a response
+        reconnect_seconds: How long `events` and `output` look for a server that went away
+        transport: Transport to use instead of HTTP
+    """
+
     def __init__(
         self,
         url: str = DEFAULT_URL,
@@ -50,7 +62,6 @@ class Client(Verbs[Shape], Methods):
         reconnect_seconds: float = RECONNECT_SECONDS,
         transport: Transport | None = None,
     ) -> None:
-        """`token` None is what FAIRLANE_TOKEN says, or the file that FAIRLANE_TOKEN_FILE names."""
         self._transport = transport or _connected(url, token)
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
@@ -63,13 +74,23 @@ class Client(Verbs[Shape], Methods):
         self.close()
 
     def close(self) -> None:
+        """Close the connections."""
         self._transport.close()
 
     def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Shape:
+        """Submit one task and return its id, state and position in the queue.
+
+        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
+        `priority`, `delay_ms`, `depends_on`, … With `idempotency_key`, a repeated call returns the
+        first task instead of submitting another.
+        """
         return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
 
     def wait(self, task_id: str, timeout: float | None = None) -> Shape:
-        """The task when it has ended or was parked, or as it is when the time is up."""
+        """Wait until the task has ended or is parked, and return it.
+
+        After `timeout` seconds, return the task as it is.
+        """
         end = None if timeout is None else self._clock.monotonic() + timeout
         while True:
             left = WAIT_SLICE_SECONDS
@@ -83,11 +104,11 @@ class Client(Verbs[Shape], Methods):
     def events(
         self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
     ) -> Shapes:
-        """Events after the one with the id `after`, in order, each once.
+        """Iterate over events after the id `after`, in order, each once.
 
-        Following begins, without `after`, with what happens from this call on, and goes on until
-        the generator is closed. Not following begins with the oldest and ends with the newest.
-        Raises `Unreachable` when a lost server does not come back.
+        With `follow`, start at this call unless `after` is given, and continue until the generator
+        is closed. Without it, start with the oldest event and end with the newest. Raise
+        `Unreachable` if a lost server does not come back.
         """
         query = event_query(which)
         if not follow:
@@ -102,18 +123,21 @@ class Client(Verbs[Shape], Methods):
     def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
 
     def output(self, task_id: str, *, follow: bool = False) -> Shape | Shapes:
-        """The text that the newest attempt has produced so far.
+        """Return the text that the newest attempt has produced so far.
 
-        Following gives it piece by piece, of all attempts, until the task has ended or is parked.
+        With `follow`, iterate over the text of all attempts, piece by piece, until the task has
+        ended or is parked.
         """
         path = task_path(task_id, "/output")
         return _until_end(self._stream(path, {}, "")) if follow else self.call("GET", path)
 
     def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        """Call any route and return its JSON. Raise the error that the server responds with."""
         request = transport.build(method, path, timeout_seconds=self._timeout, **asked)
         return transport.understood(self._transport.ask(request), self._transport.where)
 
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        """Carry out a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
         return transport.decoded(
@@ -138,7 +162,7 @@ class Client(Verbs[Shape], Methods):
     def _stream(
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> Generator[sse.Event, None, None]:
-        """Connected when this returns, so that nothing that happens afterwards is missed."""
+        """Return a stream that is connected, so that nothing after this call is missed."""
 
         def connect(last_id: str) -> Streaming:
             request = transport.build(
@@ -158,9 +182,7 @@ class Client(Verbs[Shape], Methods):
     def _events(
         self, connect: Callable[[str], Streaming], follower: sse.Follower
     ) -> Generator[sse.Event, None, None]:
-        """An empty event when it is connected, then what comes, over as many connections as it
-        takes.
-        """
+        """Yield an empty event once connected, then all events, reconnecting as needed."""
         streaming, begun = connect(follower.last_id), False
         while True:
             try:

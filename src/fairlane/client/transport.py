@@ -1,4 +1,4 @@
-"""Requests to a server and what its answers mean, whatever carries them there and back."""
+"""Requests to a server and the meaning of its responses, independent of what carries them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_CODE: Final = {error.code: error for error in _ERRORS}
 
 
 class Request(msgspec.Struct, frozen=True):
-    """`target` is the path and the query, quoted as they go over the wire."""
+    """A request; `target` is the path and the query, quoted for the wire."""
 
     method: str
     target: str
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Streaming(msgspec.Struct, frozen=True):
-    """An answer whose body is still coming. Closing `pieces` hangs up."""
+    """A response whose body is still arriving. Closing `pieces` closes the connection."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,16 +61,16 @@ class Streaming(msgspec.Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """HTTP, or something that answers requests itself."""
+    """HTTP, or anything else that answers requests."""
 
     where: str
 
     def ask(self, request: Request) -> Answer:
-        """Raises `Unreachable` when there is no answer."""
+        """Return the response. Raise `Unreachable` if there is none."""
         ...
 
     def stream(self, request: Request) -> Streaming:
-        """As `ask`; `pieces` raises `Unreachable` when the answer breaks off."""
+        """Return a streaming response. Reading `pieces` raises `Unreachable` if it breaks off."""
         ...
 
     def close(self) -> None: ...
@@ -89,9 +89,10 @@ def build(
     last_event_id: str | None = None,
     accept: str = JSON,
 ) -> Request:
-    """A request with what is given; query values that are None are left out.
+    """Return a request; query values that are None are left out.
 
-    `timeout_seconds` is for an answer that comes at once; `wait_ms` is what it was asked to wait.
+    `timeout_seconds` is for an immediate response; `wait_ms` is how long the server may wait before
+    it responds.
     """
     sent = {"Accept": accept, "User-Agent": f"fairlane/{__version__}"}
     for name, text in (headers or {}).items():
@@ -113,7 +114,7 @@ def build(
 
 
 def understood(answer: Answer, where: str) -> dict[str, Any]:
-    """The document of an answer. Raises the error that it stands for."""
+    """Return the JSON of a response, or raise the error that it is."""
     try:
         shape = wire.decode(answer.body)
     except (wire.DecodeError, UnicodeDecodeError):
@@ -129,7 +130,7 @@ def understood(answer: Answer, where: str) -> dict[str, Any]:
 
 
 def decoded(answer: Answer, where: str, kind: type[R]) -> R:
-    """Return a response as its type. Raise the error that was answered instead."""
+    """Return a response as its type, or raise the error that it is."""
     if answer.status < 400:
         try:
             return msgspec.json.decode(answer.body, type=kind)
@@ -143,7 +144,7 @@ def decoded(answer: Answer, where: str, kind: type[R]) -> R:
 
 
 def opened(streaming: Streaming, where: str) -> Streaming:
-    """The stream that was asked for. Raises the error that was answered instead."""
+    """Return the stream, or raise the error that came instead."""
     kind = streaming.headers.get("content-type", "")
     if streaming.status == 200 and kind.startswith(EVENT_STREAM):
         return streaming
@@ -155,7 +156,7 @@ def opened(streaming: Streaming, where: str) -> Streaming:
 
 
 def parsed(url: str) -> tuple[str, str, int | None, str]:
-    """The address to show (never with a password), host, port and path of a server's URL."""
+    """Return the address to show (without a password), host, port and path of a server's URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -170,7 +171,7 @@ def parsed(url: str) -> tuple[str, str, int | None, str]:
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """The header that proves who asks; none where there is no token, here or in the environment."""
+    """Return the Authorization header; empty without a token here or in the environment."""
     found = config.token() if token is None else token
     if not found:
         return {}
@@ -194,7 +195,7 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
 
 
 def _header(text: str, name: str = "Idempotency-Key") -> str:
-    """Text that cannot be a header's value is refused here as the server would refuse it."""
+    """Return the text, or refuse what cannot be a header value, as the server would."""
     if not (text.isascii() and text.isprintable()):
         raise errors.InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters")
     return text

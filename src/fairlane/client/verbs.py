@@ -141,6 +141,7 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         return self.call("GET", "/tasks", query=_fitting("tasks", which, states or None) | query)
 
     def show(self, task_id: str) -> A:
+        """Return one task."""
         return self.call("GET", task_path(task_id))
 
     def why(self, task_id: str) -> A:
@@ -152,6 +153,7 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         return self.call("GET", task_path(task_id, "/events"))
 
     def cancel(self, task_id: str) -> A:
+        """Cancel a task."""
         return self.call("POST", task_path(task_id, "/cancel"))
 
     def delete(self, task_id: str) -> A:
@@ -171,9 +173,11 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         return self._many("cancel", which, dry_run=dry_run)
 
     def retry_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
+        """Queue all failed or cancelled tasks that match again; with `dry_run`, only count them."""
         return self._many("retry", which, dry_run=dry_run)
 
     def reset_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
+        """Queue all parked tasks that match again; with `dry_run`, only count them."""
         return self._many("reset", which, dry_run=dry_run)
 
     def prune(self, *, dry_run: bool = False) -> A:
@@ -362,6 +366,7 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         return self.call("GET", "/templates", query=given(name=name, limit=limit, cursor=cursor))
 
     def template(self, template_id: str) -> A:
+        """Return one template."""
         return self.call("GET", path_of("templates", template_id))
 
     def update_template(self, template_id: str, document: Mapping[str, Any]) -> A:
@@ -369,6 +374,7 @@ class Verbs(QueueVerbs[A], AccessVerbs[A]):
         return self.call("PATCH", path_of("templates", template_id), body=document)
 
     def delete_template(self, template_id: str) -> A:
+        """Delete a template."""
         return self.call("DELETE", path_of("templates", template_id))
 
     def use_template(

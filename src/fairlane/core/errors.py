@@ -48,6 +48,12 @@ from typing import Any
 
 
 class FairlaneError(Exception):
+    """The base of all errors. `code` is stable; `retryable` says whether to repeat the request
+    later.
+
+    `retry_after_ms` is the wait that the server asks for, if it names one.
+    """
+
     code: str = "error"
     retryable: bool = False
 
@@ -65,126 +71,150 @@ class FairlaneError(Exception):
 
 
 class CallerError(FairlaneError):
-    """The request is wrong; repeating it unchanged gives the same answer."""
+    """The request is wrong; repeating it unchanged gives the same error."""
 
 
 class InvalidRequest(CallerError):
+    """A field, parameter or header of the request is missing, unknown or out of bounds."""
+
     code = "invalid_request"
 
 
 class BatchTooLarge(CallerError):
+    """The batch has more tasks than one request may submit."""
+
     code = "batch_too_large"
 
 
 class PayloadTooLarge(CallerError):
+    """The body of the request is larger than the server accepts."""
+
     code = "payload_too_large"
 
 
 class UnsupportedMediaType(CallerError):
-    """The body is not said to be JSON."""
+    """The body is not declared as JSON."""
 
     code = "unsupported_media_type"
 
 
 class Misdirected(CallerError):
-    """The request names a host that the server does not answer to."""
+    """The Host header names a host that the server does not serve."""
 
     code = "misdirected"
 
 
 class Unauthenticated(CallerError):
-    """A token is needed, and there was none or not a valid one."""
+    """The request has no token, or one that is not valid."""
 
     code = "unauthenticated"
 
 
 class Forbidden(CallerError):
-    """Understood, and not allowed to who asks."""
+    """The token does not allow this request."""
 
     code = "forbidden"
 
 
 class NotFound(CallerError):
+    """Nothing has this id, or the token may not see it."""
+
     code = "not_found"
 
 
 class Conflict(CallerError):
+    """The state of the task or object does not allow the request."""
+
     code = "conflict"
 
 
 class IdempotencyConflict(CallerError):
+    """The idempotency key was used before for a different request."""
+
     code = "idempotency_conflict"
 
 
 class MessageStale(CallerError):
-    """The message was sent before its session was told to stop."""
+    """The message was sent before its session was stopped."""
 
     code = "message_stale"
 
 
 class LeaseLost(CallerError):
+    """The lease has expired or was taken back; the worker must stop."""
+
     code = "lease_lost"
 
 
 class BusyError(FairlaneError):
-    """The request is fine; Fairlane cannot take it now."""
+    """The request is valid, but Fairlane cannot accept it now; repeat it later."""
 
     retryable = True
 
 
 class QueueFull(BusyError):
+    """The queue or the agent has as many waiting tasks as the policy allows."""
+
     code = "queue_full"
 
 
 class SessionQueueFull(BusyError):
-    """Too many messages of the session wait, and it drops new ones."""
+    """The session has as many waiting messages as it may, and it rejects new ones."""
 
     code = "session_queue_full"
 
 
 class RateLimited(BusyError):
-    """The token has made more requests than it may at this time."""
+    """The token has made more requests than its rate allows."""
 
     code = "rate_limited"
 
 
 class QuotaExceeded(BusyError):
-    """As many tasks are open as the token may have."""
+    """The token has as many open tasks as its quota allows."""
 
     code = "quota_exceeded"
 
 
 class TooManyConnections(BusyError):
-    """The token or the address has as many streams or long polls open as it may."""
+    """The token or address has as many open streams and long polls as it may."""
 
     code = "too_many_connections"
 
 
 class Draining(BusyError):
+    """The node is stopping and accepts nothing new."""
+
     code = "draining"
 
 
 class Disabled(BusyError):
+    """The policy has turned the scheduler off."""
+
     code = "disabled"
 
 
 class StoreUnavailable(BusyError):
+    """The database does not respond."""
+
     code = "store_unavailable"
 
 
 class Unreachable(BusyError):
-    """Raised by the client: no server answers. What was asked may or may not have been done."""
+    """No server responded. The request may or may not have taken effect. Raised by the client."""
 
     code = "unreachable"
 
 
 class OperatorError(FairlaneError):
-    """The set-up is wrong; a person has to change something."""
+    """The setup is wrong; an operator has to change something."""
 
     code = "invalid_setup"
 
 
 class InvalidPolicy(OperatorError):
+    """The policy document has problems; `problems` lists them."""
+
     code = "invalid_policy"
 
     def __init__(self, problems: list[str]) -> None:
@@ -193,6 +223,8 @@ class InvalidPolicy(OperatorError):
 
 
 class InvalidSettings(OperatorError):
+    """The settings have problems; `problems` lists them."""
+
     code = "invalid_settings"
 
     def __init__(self, problems: list[str]) -> None:
@@ -201,25 +233,33 @@ class InvalidSettings(OperatorError):
 
 
 class StoreMissing(OperatorError):
-    """There is no store where a command was told to look."""
+    """There is no store at the address that a command was given."""
 
     code = "store_missing"
 
 
 class StoreInUse(OperatorError):
+    """Another process has the store open."""
+
     code = "store_in_use"
 
 
 class StoreMismatch(OperatorError):
+    """The store was written by a newer version, or with another key."""
+
     code = "store_mismatch"
 
 
 class TargetRefused(FairlaneError):
+    """The outbound guard does not allow the address."""
+
     code = "target_refused"
 
 
 class ExecutionFailed(FairlaneError):
-    """A run ended badly. `retryable` says whether another attempt could go better."""
+    """A run failed. A handler raises it to fail its task; `retryable=False` prevents another
+    attempt.
+    """
 
     code = "execution_failed"
 
@@ -231,7 +271,7 @@ class ExecutionFailed(FairlaneError):
 
 
 class TaskFailed(FairlaneError):
-    """Raised to who waited for the result of a task that ended otherwise than done."""
+    """A task that the caller waited for did not end done. `state` and `error` say how it ended."""
 
     code = "task_failed"
 
@@ -242,35 +282,39 @@ class TaskFailed(FairlaneError):
 
 
 class QueueDropped(TaskFailed):
-    """A newer message took its place: the session's queue was full, and it drops old ones."""
+    """A newer message replaced this one because the session's queue was full."""
 
     code = "queue_dropped"
 
 
 class Interrupted(TaskFailed):
-    """A newer message of its session was to run at once."""
+    """A newer message of the session had to run at once."""
 
     code = "interrupted"
 
 
 class Stopped(TaskFailed):
-    """Its session was told to stop."""
+    """The session was stopped."""
 
     code = "stopped"
 
 
 class SessionReset(TaskFailed):
+    """The session was reset."""
+
     code = "session_reset"
 
 
 class LaneCleared(TaskFailed):
-    """An operator has emptied its lane."""
+    """An operator cleared the task's lane."""
 
     code = "lane_cleared"
 
 
 def task_failed(task_id: str, state: str, error: str | None) -> TaskFailed:
-    """What is raised to who waited. The first word of a cancelled task's error may be a code."""
+    """Return the error for a task that did not end done. The error of a cancelled task may start
+    with a code.
+    """
     code = (error or "").partition(":")[0] if state == "cancelled" else ""
     kinds = {kind.code: kind for kind in TaskFailed.__subclasses__()}
     return kinds.get(code, TaskFailed)(task_id, state, error)

@@ -1,9 +1,8 @@
-"""Work of a session that somebody in this process waits for: what `Fairlane.schedule` does.
+"""`Fairlane.schedule`: work of a session that a caller in this process waits for.
 
-It is a message of its session like any other, so modes, caps and stops are the same for it. Besides
-handlers it may be a function of this process. Who stops waiting takes the task along, unless others
-wait for it too. Before each and after each end, the estimate of how full the session's context
-window is goes to the session.
+It is a message of its session like any other, so modes, caps and stops apply. Besides a handler it
+may be a function of this process. A caller that stops waiting cancels the task unless others wait
+for it too. The estimate of the session's context window is sent before and after each run.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ TokenEstimate = Callable[[str], Usage | Awaitable[Usage | None] | None]
 
 
 class ScheduleFields(TypedDict, total=False):
-    """What may be said about work for a session; None is the same as leaving it out."""
+    """The fields of work for a session; None is the same as leaving one out."""
 
     handler: str | None
     message: str | None
@@ -97,7 +96,7 @@ class Scheduling:
             raise TimeoutError(f"the task was cancelled: not ended after {timeout} s") from None
 
     async def give_up(self) -> None:
-        """Nothing is begun here any more: functions that wait for their turn will not run."""
+        """Cancel the functions that still wait for their turn; the node is stopping."""
         for task_id, call in list(self._calls.items()):
             if call.function is not None:
                 call.given_up = True
@@ -153,7 +152,7 @@ class Scheduling:
         return _result(view, call)
 
     async def _admitted_or_gone(self, made: Submission, call: Call) -> str:
-        """The id of the task. Who leaves while it is being submitted leaves no task behind."""
+        """Return the task's id. A caller that leaves meanwhile leaves no task behind."""
         admitting = asyncio.create_task(self._admitted(made, call))
         try:
             return await asyncio.shield(admitting)
@@ -164,7 +163,7 @@ class Scheduling:
             raise
 
     async def _admitted(self, made: Submission, call: Call) -> str:
-        """Of a message that was joined to another, that one's id."""
+        """Submit and return the task's id, or that of the message it was merged into."""
         self._calls[made.id] = call  # before the answer is here, it may run
         answer: Any = None
         try:
@@ -182,7 +181,7 @@ class Scheduling:
         return task_id
 
     async def _leave(self, task_id: str, *, is_wanted: bool) -> None:
-        """The last one takes along what is not wanted any more, if it was begun by a call."""
+        """Stop waiting. The last waiter cancels a task that nobody wants any more."""
         call = self._calls.get(task_id)
         if call is None:
             return
@@ -206,7 +205,7 @@ class Scheduling:
 def _checked(
     session: str, fields: ScheduleFields, *, is_function: bool
 ) -> tuple[dict[str, Any], Message]:
-    """The body of the task, and what makes it a message of its session."""
+    """Return the body of the task and the message it is."""
     refuse_unknown("schedule", fields, ScheduleFields.__annotations__)
     handler, text = fields.get("handler"), fields.get("message")
     if is_function and handler is not None:
@@ -253,7 +252,7 @@ def _message(fields: ScheduleFields) -> Message:
 
 
 def _params(fields: ScheduleFields, sender: str) -> dict[str, Any]:
-    """As with a message to a handler; params of the caller's own go first."""
+    """Return the params of a handler: the message and its sender, then the caller's own."""
     text = fields.get("message")
     said = {} if text is None else {"message": text, "sender": sender}
     return {**said, **(fields.get("params") or {})}
@@ -265,7 +264,7 @@ def _moment(value: str | datetime | None) -> int | None:
 
 
 def _result(view: TaskView, call: Call) -> Any:
-    """The result, or raises why there is none."""
+    """Return the task's result, or raise the reason why there is none."""
     task = view.task
     if task.state == lifecycle.DONE:
         return None if view.result is None else msgspec.json.decode(view.result)

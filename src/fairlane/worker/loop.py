@@ -1,8 +1,8 @@
-"""The worker: lease, run, report, until told to stop.
+"""The worker's loop: lease, run, report, until it is told to stop.
 
-Runs are asyncio tasks; leases are renewed from a thread that the work cannot block. A run that is
-stopped from outside (cancel, deadline) is cancelled, and its slot is given back only after it has
-really ended. Draining gives back what has not begun, waits for the rest, and then interrupts it.
+Runs are asyncio tasks. A thread that the work cannot block renews the leases. A run that is stopped
+(cancel, deadline) is cancelled and keeps its slot until it has ended. Draining releases what has
+not started, waits for the rest, and then interrupts it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PAUSE_SECONDS_MAX: Final = 5.0
 
 
 class _Run:
-    """One assignment under way; what an executor sees as `Run`."""
+    """One assignment that is running; executors see it as `Run`."""
 
     def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
         self.assignment = assignment
@@ -89,7 +89,7 @@ class _Run:
         return self._output is not None or self._progress is not None
 
     async def finish_reports(self) -> None:
-        """What has been produced is kept before the end is reported."""
+        """Send the remaining reports before the end is reported."""
         for reports in (self._output, self._progress):
             if reports is not None:
                 await reports.finish()
@@ -99,9 +99,10 @@ class _Run:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the work, at most once; never the report about it. One that has not begun will not.
+        """Cancel the work, at most once, but never the report about it.
 
-        A task that is cancelled before its first step does not even get to its `finally`.
+        A run that has not started is only marked: a task that is cancelled before its first step
+        does not reach its `finally`.
         """
         self.ended = True
         if self.working and self.task is not None:
@@ -110,10 +111,10 @@ class _Run:
 
 
 class _Reports:
-    """What a run says while it goes on, gathered for a moment before it is handed on.
+    """Reports of a run, collected for a moment before they are sent.
 
-    What the store does not take after some tries is dropped: it is shown to people, the result is
-    what counts.
+    A report that the store does not accept after several tries is dropped: reports are for people,
+    only the result counts.
     """
 
     pause_seconds: float
@@ -158,7 +159,7 @@ class _Reports:
 
 
 class _Progress(_Reports):
-    """How far the work is: the newest counts."""
+    """Progress of a run; only the newest is sent."""
 
     pause_seconds = PROGRESS_SECONDS
 
@@ -167,7 +168,7 @@ class _Progress(_Reports):
 
 
 class _Output(_Reports):
-    """The text that a run has produced. What goes beyond the limit is dropped."""
+    """Text that a run has produced. Text beyond the limit is dropped."""
 
     pause_seconds = OUTPUT_SECONDS
 
@@ -186,7 +187,7 @@ class _Output(_Reports):
             super().add(text[start : start + _REPORT_CHARACTERS_MAX])
 
     def _taken(self) -> list[Any]:
-        """As much as one report may hold, however its characters are escaped."""
+        """Return as much text as one report may hold, however its characters are escaped."""
         sizes = itertools.accumulate(map(len, self._pending))
         count = max(1, sum(size <= _REPORT_CHARACTERS_MAX for size in sizes))
         taken, self._pending = self._pending[:count], self._pending[count:]
@@ -206,7 +207,9 @@ class Loop:
         renew_seconds: float = HEARD_SECONDS,
         tracer: Tracer | None = None,
     ) -> None:
-        """`executors` maps routes to what runs them; both are asked anew for each lease."""
+        """Create a loop. `executors` maps routes to executors; both callables are called for each
+        lease.
+        """
         self._tracer = tracer
         self._outage = _Outage()
         self._source = source
@@ -223,16 +226,16 @@ class Loop:
 
     @property
     def active(self) -> int:
-        """How many runs there are, those included that are being reported."""
+        """Return the number of runs, including those that are being reported."""
         return len(self._runs)
 
     @property
     def assignments(self) -> list[Assignment]:
-        """What they are about."""
+        """Return the assignments of all runs."""
         return [run.assignment for run in self._runs.values()]
 
     async def run(self) -> None:
-        """Lease and run until `drain` or cancellation."""
+        """Lease and run tasks until `drain` or cancellation."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._renew, name="fairlane-renew", daemon=True).start()
         try:
@@ -277,12 +280,12 @@ class Loop:
                 run.interrupt()
 
     def poke(self) -> None:
-        """What this worker can run has changed: ask again."""
+        """Ask for leases again because the set of handlers has changed."""
         self._changed.set()
         self._source.withdraw()
 
     def stop_runs(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Stop the runs whose tasks have ended without them. Safe from any thread."""
+        """Stop the runs whose tasks have ended. Safe to call from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_here, list(keys))
 
@@ -293,7 +296,7 @@ class Loop:
                 run.stop()
 
     def take_nothing_new(self) -> None:
-        """Ask for no more work, and give back what has not begun."""
+        """Ask for no more leases, and release what has not started."""
         self._draining = True
         self._source.withdraw()
         self._changed.set()
@@ -302,7 +305,7 @@ class Loop:
                 run.interrupt()
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new, let what has begun finish in that time, and interrupt the rest."""
+        """Take nothing new, let runs finish within the given time, and interrupt the rest."""
         if self._drained:
             return
         self._drained = True

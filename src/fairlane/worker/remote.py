@@ -1,9 +1,9 @@
 """Leases from a server on the network: the other source of the worker's loop.
 
-Renewals have a client of their own, because their thread must not wait for an event loop that the
-work may be blocking. Whatever says nothing about a lease - no answer, a server that is stopping -
-is told to the loop as a store that is away: it tries again, and the server's clock decides when a
-lease is over.
+Renewals use a client of their own, because their thread must not wait for an event loop that the
+work may block. A response that says nothing about a lease (none at all, or a stopping server) is
+reported to the loop as an unavailable store: it tries again, and the server's clock decides when a
+lease has expired.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RemoteSource:
-    """Leases of handler tasks in `lanes`, or in all when there are none."""
+    """Leases of handler tasks in `lanes`, or in all lanes."""
 
     def __init__(
         self,

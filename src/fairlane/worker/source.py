@@ -1,7 +1,7 @@
-"""Where a worker's leases come from. The engine in this process is one source.
+"""Where a worker's leases come from; the engine in this process is one source.
 
-The loop talks to the protocol only, so that a worker in the server and a worker on another machine
-are the same code.
+The loop knows only the protocol, so a worker in the server and one on another machine run the same
+code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaseSource(Protocol):
     async def lease(
         self, routes: frozenset[str], started: frozenset[str], limit: int
     ) -> list[Assignment]:
-        """Wait for work. An empty list means that waiting was ended by `withdraw`."""
+        """Wait for tasks. An empty list means that `withdraw` ended the wait."""
         ...
 
     def withdraw(self) -> None: ...
@@ -57,13 +57,13 @@ class LeaseSource(Protocol):
     async def release(self, assignment: Assignment) -> None: ...
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
-        """Keep the next piece of text that the run has produced; parts count from 0."""
+        """Store the next piece of text of the run; `part` counts from 0."""
         ...
 
     async def progress(self, assignment: Assignment, progress: Any) -> None: ...
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
-        """Called from a thread of its own. The ones whose work should stop."""
+        """Renew leases and return those whose work must stop. Called from a separate thread."""
         ...
 
 

@@ -19,7 +19,21 @@ RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What an executor is told; `request` is the submitted body with its camelCase keys."""
+    """A leased task, as its handler receives it.
+
+    Attributes:
+        task_id: Id of the task
+        agent: Agent that the task belongs to
+        kind: `handler`, `action` or `instruction`
+        lane: Lane that the task runs in
+        attempt: Number of this attempt, from 1
+        deadline_at: Deadline in milliseconds since the epoch, or None
+        request: The submitted body with its JSON names; `request["params"]` are the params
+        max_attempts: How many attempts the task may have
+        timeout_ms: How long this attempt may take, or None
+        inputs: Results of the tasks that this one depends on
+        traceparent: Trace of this attempt, if traces are recorded
+    """
 
     task_id: str
     agent: str

@@ -1,8 +1,7 @@
-"""What a handler may say while it runs: how far it is, and text that it has produced.
+"""Functions that a running handler may call: `report_output` and `report_progress`.
 
-The two functions know which run they are called in, in async handlers and in the threads of plain
-ones. The trap: threads that a handler starts itself know nothing of it, unless they are given its
-context.
+They find the run they belong to, in async handlers and in the threads of plain ones. The trap:
+threads that a handler starts itself do not know the run unless they get its context.
 """
 
 from __future__ import annotations
@@ -19,19 +18,22 @@ _current: ContextVar[tuple[Run, asyncio.AbstractEventLoop]] = ContextVar("fairla
 
 
 def begin(run: Run) -> None:
-    """From here on, in this task and what it calls, `run` is the one that is meant."""
+    """Make `run` the current run, in this task and what it calls."""
     _current.set((run, asyncio.get_running_loop()))
 
 
 def report_output(text: str) -> None:
-    """Keep text that the work has produced so far: `GET /tasks/{id}/output`. Returns at once."""
+    """Store text that the task has produced so far; `GET /tasks/{id}/output` shows it.
+
+    Returns at once.
+    """
     _tell(lambda run: run.output(text))
 
 
 def report_progress(progress: Any) -> None:
-    """Say how far the work is, as JSON can carry it: an event `task.progress`. Returns at once.
+    """Publish progress, any JSON value, as a `task.progress` event. Returns at once.
 
-    Said more often than once a second, the newest counts.
+    At most one report per second is published: the newest. Raise `ValueError` if it is too large.
     """
     size = len(wire.encode(progress))
     if size > wire.PROGRESS_BYTES_MAX:
