@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,48 @@ def declared_in(operation: Operation[Any, Any]) -> str:
 
 
 def docstring(operation: Operation[Any, Any]) -> str:
+    """The summary, what each argument means, and the type that holds the response."""
     lines = [f"{operation.summary}."]
     documented = [
-        f"{field.name}: {field.type.extra_json_schema['description']}"
+        f"{field.name}: {_description(field)}{_bounds(field)}"
         for field in inspect.type_info(operation.request).fields
-        if isinstance(field.type, inspect.Metadata)
-        and "description" in (field.type.extra_json_schema or {})
     ]
     if documented:
-        lines += ["", *(textwrap.fill(one, 88, subsequent_indent="    ") for one in documented)]
+        wrapped = (
+            textwrap.fill(one, 88, initial_indent="    ", subsequent_indent="        ")
+            for one in documented
+        )
+        lines += ["", "Args:", *wrapped]
     return "\n".join(lines)
+
+
+def _description(field: inspect.Field) -> str:
+    """What is said about a field, or its JSON name, by which the reference explains it."""
+    said = (
+        (one.extra_json_schema or {}).get("description")
+        for one in _annotated(field.type)
+        if isinstance(one, inspect.Metadata)
+    )
+    return next((text for text in said if text), f"`{field.encode_name}` of the request")
+
+
+def _bounds(field: inspect.Field) -> str:
+    """The range of a number, which its annotation does not show."""
+    numbers = [one for one in _annotated(field.type) if isinstance(one, inspect.IntType)]
+    if not numbers or numbers[0].ge is None:
+        return ""
+    low, high = numbers[0].ge, numbers[0].le
+    return f", at least {low}" if high is None else f", {low} to {high}"
+
+
+def _annotated(info: inspect.Type) -> Iterator[inspect.Type]:
+    """A type and those that it is made of, outermost first; not the items of lists."""
+    yield info
+    if isinstance(info, inspect.Metadata):
+        yield from _annotated(info.type)
+    elif isinstance(info, inspect.UnionType):
+        for part in info.types:
+            yield from _annotated(part)
 
 
 def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:

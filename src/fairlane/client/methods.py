@@ -138,8 +138,10 @@ class Methods(ABC):
     ) -> BatchPage:
         """List batches, newest first.
 
-        agent: Only batches of this agent
-        limit: Maximum number of items
+        Args:
+            agent: Only batches of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = ListBatches(agent=agent, limit=limit, cursor=cursor)
         return self.perform(BATCHES, request)
@@ -147,7 +149,8 @@ class Methods(ABC):
     def batch(self, batch_id: str) -> BatchStatus:
         """Show a batch: how many of its tasks are in which state.
 
-        batch_id: Id of the batch
+        Args:
+            batch_id: Id of the batch
         """
         request = BatchRequest(batch_id=batch_id)
         return self.perform(BATCH, request)
@@ -155,7 +158,8 @@ class Methods(ABC):
     def cancel_batch(self, batch_id: str) -> BatchCancelled:
         """Cancel all open tasks of a batch.
 
-        batch_id: Id of the batch
+        Args:
+            batch_id: Id of the batch
         """
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
@@ -170,7 +174,9 @@ class Methods(ABC):
     def pause_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Stop starting tasks in a lane; running tasks continue.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return self.perform(PAUSE_LANE, request)
@@ -178,7 +184,9 @@ class Methods(ABC):
     def resume_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Start tasks in a paused lane again.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return self.perform(RESUME_LANE, request)
@@ -186,7 +194,8 @@ class Methods(ABC):
     def clear_lane(self, name: str) -> LaneCleared:
         """Cancel all queued tasks of a lane; running tasks continue.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
         """
         request = LaneRequest(name=name)
         return self.perform(CLEAR_LANE, request)
@@ -312,12 +321,13 @@ class Methods(ABC):
     ) -> TokenCreated:
         """Create an access token; its text is in this response only.
 
-        name: Name of the token, for people
-        agent: Bind the token to this agent: it sees nothing else
-        scopes: What the token may do; default: submit, read, cancel
-        expires_at: When the token stops working
-        rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
-        max_open: Maximum number of open tasks
+        Args:
+            name: Name of the token, for people
+            agent: Bind the token to this agent: it sees nothing else
+            scopes: What the token may do; default: submit, read, cancel
+            expires_at: When the token stops working
+            rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
+            max_open: Maximum number of open tasks, 1 to 100000000
         """
         request = CreateAccessToken(
             name=name,
@@ -339,7 +349,8 @@ class Methods(ABC):
     def revoke_token(self, token: str) -> TokenRevoked:
         """Revoke an access token; it stops working with the next request.
 
-        token: Id or name of the token
+        Args:
+            token: Id or name of the token
         """
         request = RevokeAccessToken(token=token)
         return self.perform(REVOKE_TOKEN, request)
@@ -495,8 +506,10 @@ class AsyncMethods(ABC):
     ) -> BatchPage:
         """List batches, newest first.
 
-        agent: Only batches of this agent
-        limit: Maximum number of items
+        Args:
+            agent: Only batches of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = ListBatches(agent=agent, limit=limit, cursor=cursor)
         return await self.perform(BATCHES, request)
@@ -504,7 +517,8 @@ class AsyncMethods(ABC):
     async def batch(self, batch_id: str) -> BatchStatus:
         """Show a batch: how many of its tasks are in which state.
 
-        batch_id: Id of the batch
+        Args:
+            batch_id: Id of the batch
         """
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(BATCH, request)
@@ -512,7 +526,8 @@ class AsyncMethods(ABC):
     async def cancel_batch(self, batch_id: str) -> BatchCancelled:
         """Cancel all open tasks of a batch.
 
-        batch_id: Id of the batch
+        Args:
+            batch_id: Id of the batch
         """
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
@@ -527,7 +542,9 @@ class AsyncMethods(ABC):
     async def pause_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Stop starting tasks in a lane; running tasks continue.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return await self.perform(PAUSE_LANE, request)
@@ -535,7 +552,9 @@ class AsyncMethods(ABC):
     async def resume_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Start tasks in a paused lane again.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return await self.perform(RESUME_LANE, request)
@@ -543,7 +562,8 @@ class AsyncMethods(ABC):
     async def clear_lane(self, name: str) -> LaneCleared:
         """Cancel all queued tasks of a lane; running tasks continue.
 
-        name: Name of the lane
+        Args:
+            name: Name of the lane
         """
         request = LaneRequest(name=name)
         return await self.perform(CLEAR_LANE, request)
@@ -673,12 +693,13 @@ class AsyncMethods(ABC):
     ) -> TokenCreated:
         """Create an access token; its text is in this response only.
 
-        name: Name of the token, for people
-        agent: Bind the token to this agent: it sees nothing else
-        scopes: What the token may do; default: submit, read, cancel
-        expires_at: When the token stops working
-        rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
-        max_open: Maximum number of open tasks
+        Args:
+            name: Name of the token, for people
+            agent: Bind the token to this agent: it sees nothing else
+            scopes: What the token may do; default: submit, read, cancel
+            expires_at: When the token stops working
+            rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
+            max_open: Maximum number of open tasks, 1 to 100000000
         """
         request = CreateAccessToken(
             name=name,
@@ -700,7 +721,8 @@ class AsyncMethods(ABC):
     async def revoke_token(self, token: str) -> TokenRevoked:
         """Revoke an access token; it stops working with the next request.
 
-        token: Id or name of the token
+        Args:
+            token: Id or name of the token
         """
         request = RevokeAccessToken(token=token)
         return await self.perform(REVOKE_TOKEN, request)

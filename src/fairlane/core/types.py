@@ -32,12 +32,13 @@ AgentOrEmpty = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:@-]{0,12
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[
     str,
-    Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="Continue behind a page: its nextCursor"),
+    Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="nextCursor of the page before"),
+]
+Actor = Annotated[
+    str, Meta(max_length=500, description="Who makes the change, for people; one line of text")
 ]
 # The number of a row that only grows: an event, an audit entry, a version of the policy.
 SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
-# Who changes something, by their own account: one line for people to read.
-Actor = Annotated[str, Meta(max_length=500)]
 Note = Annotated[str, Meta(max_length=500)]
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
