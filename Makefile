@@ -75,6 +75,7 @@ simulate: $(VENV)/.dev ## run the real engine under faults (SEED=1 STEPS=10000)
 lock: $(VENV)-lock/.uv ## pin the dependencies again (ARGS=--upgrade for newer versions)
 	$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt
 	$(LOCK) pyproject.toml --all-extras --group build -c requirements/dev.txt -o requirements/runtime.txt
+	$(LOCK) --group docs -o requirements/docs.txt
 	$(LOCK) requirements/peers.in -o requirements/peers.txt
 
 LOCK = $(VENV)-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \

@@ -1,14 +1,17 @@
-"""Settings: the only reader of the environment and of configuration files.
+"""Args:
+    Settings: the only reader of the environment, configuration files and secret files.
 
-Defaults, then `fairlane.toml`, then `FAIRLANE_*`, then flags; the later wins. Unknown keys are
-refused with the nearest known one, and all problems are reported at once, before anything opens.
-Policy is not a setting: it is data in the store, and `policy` here only names a file to load.
+Flags win over `FAIRLANE_*` variables, variables over `fairlane.toml`, and that over the defaults.
+All problems are reported at once, before anything is opened; an unknown key is reported with the
+nearest known one. The policy is not a setting: it is data in the store, and `policy` here names a
+file to load.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,14 +23,13 @@ import msgspec
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
 from fairlane.core.secrets import is_reference
-from fairlane.secret_sources import TaskSecrets, entry_problem, secret_at
 
 CONFIG_FILE: Final = "fairlane.toml"
 DEFAULT_PORT: Final = 9867
 
 
 class InstanceSetting(msgspec.Struct, frozen=True):
-    """A browser instance or an agent, and the token that it wants."""
+    """The URL of a browser instance or agent server, and its token if it needs one."""
 
     url: str
     token: str | None = None
@@ -59,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True):
     allow_secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Settings hold secrets, so they say no more than where things are."""
+        """Show only the address, because settings hold secrets."""
         return f"Settings({self.host!r}, {self.port!r})"
 
 
@@ -92,7 +94,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """The settings in force. Raises `InvalidSettings` with every problem."""
+    """Return the settings in force. Raise `InvalidSettings` with all problems."""
     env = os.environ if environment is None else environment
     problems: list[str] = []
     values = _from_file(env, folder or Path.cwd(), problems)
@@ -105,12 +107,12 @@ def load(
 
 
 def variable(name: str) -> str | None:
-    """One variable of the environment, for edges that may not read it themselves."""
+    """Return an environment variable, for modules that may not read the environment."""
     return os.environ.get(name)
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """What must not be in any log."""
+    """Return the secrets that must not appear in any log."""
     servers = [*settings.instance, *([settings.agent] if settings.agent else [])]
     found = [settings.webhook_secret, settings.secret_key, *(one.token for one in servers)]
     password = urlsplit(settings.store).password if "@" in settings.store else None
@@ -118,9 +120,9 @@ def secrets_of(settings: Settings) -> list[str]:
 
 
 def token(file: str | None = None) -> str | None:
-    """What proves to a server who asks: the content of a file, or what the environment says.
+    """Return the access token from a file, FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE, or None.
 
-    Never an argument of a command, which every user of a machine can see.
+    It is never a command's argument, because every user of a machine can see those.
     """
     if file is None:
         said = os.environ.get("FAIRLANE_TOKEN")
@@ -135,15 +137,10 @@ def token(file: str | None = None) -> str | None:
         raise InvalidSettings([f"token: {error}"]) from None
 
 
-def task_secrets(allowed: Iterable[str] = (), folder: str | None = None) -> TaskSecrets:
-    """The secrets that tasks may refer to, of this process."""
-    return TaskSecrets(allowed, folder=folder, environment=os.environ)
-
-
 def servers(key: str, said: str | Iterable[object]) -> list[InstanceSetting]:
-    """The servers that a program names, each by its URL (as in settings) or with its token.
+    """Return the servers that a program names by URL, as in the settings, or with a token.
 
-    Raises `InvalidSettings` with every problem.
+    Raise `InvalidSettings` with all problems.
     """
     problems: list[str] = []
     found = []
@@ -160,12 +157,12 @@ def servers(key: str, said: str | Iterable[object]) -> list[InstanceSetting]:
 
 
 def key_file() -> Path:
-    """The key that seals secrets, where nobody says otherwise and there is no file to be beside."""
+    """Return the file of the key that seals secrets, for stores that are not a file."""
     return data_folder(os.environ) / "secret.key"
 
 
 def data_folder(env: Mapping[str, str]) -> Path:
-    """Where a user's programs keep their data, by the custom of the system."""
+    """Return the folder for a user's data, by the custom of the operating system."""
     if env.get("XDG_DATA_HOME"):
         return Path(env["XDG_DATA_HOME"]) / "fairlane"
     if sys.platform == "darwin":
@@ -274,7 +271,7 @@ def _number(
 
 
 def _count(values: Mapping[str, Any], key: str, problems: list[str]) -> int | None:
-    """A whole number, or None for the default."""
+    """Return a whole number, or None for the default."""
     value = values.get(key)
     if value is None:
         return None
@@ -319,7 +316,7 @@ _INSTANCE: Final = re.compile(r"([^#]+)(?:#token=(env|file):(.+))?")
 
 
 def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) -> InstanceSetting:
-    """`URL`, or `URL#token=env:NAME` or `URL#token=file:PATH` for one that wants a token."""
+    """Parse `URL`, `URL#token=env:NAME` or `URL#token=file:PATH`."""
     found = _INSTANCE.fullmatch(text)
     if not found or not found[1].startswith(("http://", "https://")):
         problems.append(f"{key} {text.partition('#')[0]!r} must be http(s)://… or …#token=env:NAME")
@@ -337,7 +334,7 @@ def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) 
 def _secret(
     values: Mapping[str, Any], key: str, env: Mapping[str, str], problems: list[str]
 ) -> str | None:
-    """The secret itself, or `env:NAME` or `file:PATH` for where it is."""
+    """Return a secret given as itself, as `env:NAME` or as `file:PATH`."""
     given = values.get(key)
     if not given or not is_reference(given):
         return given or None
@@ -351,7 +348,7 @@ def _secret(
 def _secret_key(
     values: Mapping[str, Any], env: Mapping[str, str], problems: list[str]
 ) -> str | None:
-    """Only by reference: a key that stands in a file of settings is soon in a backup of it."""
+    """Accept only a reference: a key in a settings file soon ends up in a backup."""
     if values.get("secret_key") and not is_reference(values["secret_key"]):
         problems.append("secret_key must be env:NAME or file:PATH, not the key itself")
         return None
@@ -359,7 +356,7 @@ def _secret_key(
 
 
 def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:
-    """Ceilings of lanes; a variable for one lane wins over `lanes`."""
+    """Return the ceilings of lanes; the variable of a lane wins over `lanes`."""
     ceilings = _lane_pairs(given, problems)
     if env.get(_MAX_CONCURRENT):
         ceilings["instruction"] = (_MAX_CONCURRENT, env[_MAX_CONCURRENT])
@@ -385,10 +382,76 @@ def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str,
 
 
 def _lane_pairs(given: Any, problems: list[str]) -> dict[str, tuple[str, Any]]:
-    """A table of ceilings, or `NAME=N` each; with every ceiling, where it comes from."""
+    """Return each lane's ceiling with its source, from a table or from `NAME=N` items."""
     if isinstance(given, list) and all(isinstance(one, str) and "=" in one for one in given):
         given = {name: value for name, _, value in (one.partition("=") for one in given)}
     if not isinstance(given, dict):
         problems.append("lanes must be a table of ceilings, or NAME=N with spaces between them")
         return {}
     return {name: (f"lanes.{name}", value) for name, value in given.items()}
+
+
+# -------------------------------------------------------------------- secrets
+
+SECRET_BYTES_MAX: Final = 65_536
+# Readable by others. For a file of root's that was handed to us: writable, or readable by others.
+_OTHERS: Final = 0o077
+_OTHERS_OF_ROOT: Final = 0o037
+
+
+def secret_at(
+    reference: str, env: Mapping[str, str] | None = None, folder: Path | None = None
+) -> str:
+    """Return the secret that `env:NAME` or `file:PATH` refers to.
+
+    Raise `ValueError` if it is missing or readable by others; the message never quotes the secret.
+    """
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = (os.environ if env is None else env).get(name)
+        if not value:
+            raise ValueError(f"the variable {name} is not set")
+        return value
+    return _content(folder / name if folder else Path(name))
+
+
+def _content(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            _check_private(file, os.fstat(opened.fileno()))
+            raw = opened.read(SECRET_BYTES_MAX + 1)
+        text = raw.decode("utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"the file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"the file {file} cannot be read: it is not text") from None
+    if not text or len(raw) > SECRET_BYTES_MAX:
+        raise ValueError(f"the file {file} must hold 1 to {SECRET_BYTES_MAX} bytes")
+    return text
+
+
+def _check_private(file: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{file} is not a file")
+    if os.name != "posix":
+        return
+    lent = found.st_uid == 0 and os.geteuid() != 0  # as systemd and containers hand them out
+    if stat.S_IMODE(found.st_mode) & (_OTHERS_OF_ROOT if lent else _OTHERS):
+        raise ValueError(f"the file {file} may be read by others; chmod 600 it")
+
+
+def entry_problem(entry: str, folder: str | None) -> str | None:
+    """Return what is wrong with an entry of `allow_secrets`, or None."""
+    reference, at, url = entry.partition("@")
+    kind, _, name = reference.partition(":")
+    if kind not in ("env", "file") or not name:
+        return f"allow_secrets: {entry[:80]!r} must be env:NAME or file:NAME, with @URL if you like"
+    if at and not url.startswith(("http://", "https://")):
+        return f"allow_secrets: what follows @ in {entry[:80]!r} must be http(s)://…"
+    if kind == "env" and name.upper().startswith("FAIRLANE_"):
+        return f"allow_secrets: {reference[:80]!r} is this server's own; give it another name"
+    if kind == "file" and (name.startswith(("/", ".")) or "/.." in name or "\\" in name):
+        return f"allow_secrets: {reference[:80]!r} must name a file in secrets_folder"
+    if kind == "file" and not folder:
+        return f"allow_secrets: {reference[:80]!r} needs secrets_folder, the folder it stands in"
+    return None

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fairlane import config
+from fairlane.config import SECRET_BYTES_MAX, secret_at
 from fairlane.core.errors import InvalidRequest, InvalidSettings
-from fairlane.secret_sources import BYTES_MAX, TaskSecrets, secret_at
+from fairlane.worker.executors.task_secrets import TaskSecrets
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_what_is_wrong_with_a_file_is_said_and_not_what_is_in_it(file: Path) -> 
     for content, complaint in (
         (b"hush\xff", "it is not text"),
         (b" \n", "must hold 1 to"),
-        (b"hush" * BYTES_MAX, "must hold 1 to"),
+        (b"hush" * SECRET_BYTES_MAX, "must hold 1 to"),
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=complaint) as caught:

@@ -28,7 +28,7 @@ def ignoring() -> Iterator[None]:
 
 
 def _told_by_child(prepare: Prepare | None, question: str) -> str:
-    program = f"import signal; from fairlane import signals; print({question})"
+    program = f"import signal; from fairlane.worker import signals; print({question})"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -18,7 +18,7 @@ from typing import Final
 
 import uvicorn
 
-from fairlane import config, logs, signals, tracing
+from fairlane import config, logs, tracing
 from fairlane.cli.policy_file import PolicyFile
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
@@ -29,6 +29,7 @@ from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
 from fairlane.http.limits import HttpConnection, connections_max
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
+from fairlane.worker import signals
 
 log = logging.getLogger("fairlane")
 

@@ -1,7 +1,7 @@
-"""The composition root: puts stores, engine, worker, webhooks and HTTP together.
+"""The scheduler inside your program, and the place where all parts are put together.
 
-`Fairlane` is the embedded API: the same node that
-`fairlane serve` runs, without HTTP; `cli/serve.py` adds HTTP, signals and a watched policy file.
+`Fairlane` is the node that `fairlane serve` runs, without HTTP. `cli/serve.py` adds HTTP, signals
+and a watched policy file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
 from fairlane.core.policy import Policy
-from fairlane.embedded.listeners import Listener, Listeners
+from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.engine.commands import IdempotencyKey, SetPolicy, Submit, UseSecret
 from fairlane.engine.node import Node
@@ -62,9 +62,10 @@ from fairlane.store.opening import open_store
 from fairlane.tracing import Tracer
 from fairlane.worker.executors.action import ActionExecutor
 from fairlane.worker.executors.base import Executor
-from fairlane.worker.executors.builtin import BUILTIN, Handler, HandlerExecutor
+from fairlane.worker.executors.builtin import BUILTIN, H, Handler, HandlerExecutor
 from fairlane.worker.executors.instruction import InstructionExecutor
 from fairlane.worker.executors.tabs import Instance
+from fairlane.worker.executors.task_secrets import TaskSecrets
 from fairlane.worker.loop import Loop
 from fairlane.worker.source import EngineSource
 
@@ -74,20 +75,37 @@ NOT_STARTED: Final = "this Fairlane has not been started; use `async with`"
 
 
 def tune() -> None:
-    """Set up the process for throughput; call it once, when the program has been loaded.
+    """Tune the garbage collector for throughput; call it once, after the program has been loaded.
 
-    A scheduler makes many short-lived values and few cycles: the garbage collector looks less
-    often, and never at what was loaded at the start.
+    A scheduler creates many short-lived values and few cycles. Collections become rarer and skip
+    what was loaded at the start.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 class Fairlane(AsyncVerbs):
-    """A scheduler inside your own program.
+    """A scheduler inside your program; use it as an async context manager.
 
-    Use it as an async context manager. `handler` registers what runs tasks here; tasks for which
-    nothing is registered wait for a worker elsewhere. The verbs of `Verbs` are to be awaited.
+    Register handlers with `@app.handler("name")`. Tasks without a handler here wait for a worker
+    elsewhere. All methods that talk to the scheduler are coroutines.
+
+    Args:
+        store: URL of the database: `sqlite:///file.db`, `sqlite://:memory:` or `postgresql://…`
+        policy: Policy document that is merged over the stored policy at the start
+        instances: Browser instances, each as a URL or an `InstanceSetting` with its token
+        agent: Agent server that runs instructions
+        allow_outbound: Addresses that webhooks and executors may reach although the guard blocks
+            them
+        deny_outbound: Addresses that nothing may reach
+        webhook_secret: Secret that signs webhooks; the store creates one by default
+        secret_key: Key that seals secrets in the store; by default one beside the database file
+        allow_secrets: References (`env:NAME`, `file:NAME`) that tasks may use
+        secrets_folder: Folder of the files that tasks may refer to
+        drain_seconds: How long running tasks may continue after `stop`
+        token_estimate: Function that returns (tokens, context window) of a session
+        clock: Clock to use instead of the system's; for tests
+        tracer: OpenTelemetry tracer, see `fairlane.tracing`
     """
 
     def __init__(
@@ -109,7 +127,7 @@ class Fairlane(AsyncVerbs):
         tracer: Tracer | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self._task_secrets = config.task_secrets(allow_secrets, secrets_folder)
+        self._task_secrets = TaskSecrets(allow_secrets, folder=secrets_folder)
         references = self._task_secrets.references
         self.node = Node(
             open_store(store, secret_key=secret_key, references=references), self.clock
@@ -152,6 +170,7 @@ class Fairlane(AsyncVerbs):
         await self.stop()
 
     async def start(self) -> None:
+        """Open the store and start the worker and the webhooks. `async with` calls this."""
         try:
             await self._start()
         except BaseException:
@@ -172,7 +191,7 @@ class Fairlane(AsyncVerbs):
         self._tasks.append(asyncio.create_task(watch(self.node), name="fairlane-watch"))
 
     async def lay_policy(self, document: Mapping[str, Any], source: str) -> None:
-        """Lay what the settings or a file say over the policy, and tell the audit log."""
+        """Merge a document over the policy and record the change in the audit log."""
         notes, self._policy_notes = self._policy_notes, policies.notes(document)
         if self._policy_notes != notes:
             for note in self._policy_notes:
@@ -183,14 +202,14 @@ class Fairlane(AsyncVerbs):
             await self.node.audit.note("settings", "policy", source, detail=detail)
 
     def refuse_new(self) -> None:
-        """Take nothing new from now on: no task, and no attempt at one that waits."""
+        """Stop accepting tasks and starting attempts, from now on."""
         self.node.draining = True
         self.node.writer.withdraw(None)
         if self._worker is not None:
             self._worker.take_nothing_new()
 
     async def drain(self) -> None:
-        """Take nothing new, let what runs finish within the drain limit, interrupt the rest."""
+        """Accept nothing new, let tasks finish within `drain_seconds`, interrupt the rest."""
         self.refuse_new()
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
@@ -198,6 +217,7 @@ class Fairlane(AsyncVerbs):
         self.node.let_waiters_go()
 
     async def stop(self) -> None:
+        """Drain and close everything. `async with` calls this."""
         await self.drain()
         await self._listeners.end(self._drain_seconds)
         for task in self._tasks:
@@ -212,12 +232,12 @@ class Fairlane(AsyncVerbs):
         await asyncio.to_thread(self.node.stop)
 
     def listens_on(self, port: int) -> None:
-        """A port of this process: nothing that leaves may come back to it."""
+        """Forbid outbound requests to a port of this process."""
         self.guard.own_ports.add(port)
         self._executor_guard.own_ports.add(port)
 
     def _blocked(self, host: str, reason: str) -> None:
-        """Into the audit log, which counts what comes in floods."""
+        """Record a refused address in the audit log, which counts repetitions."""
         self.node.audit.blocked("outbound", host, reason=reason)
 
     def _start_worker(self) -> None:
@@ -239,8 +259,8 @@ class Fairlane(AsyncVerbs):
         self._tasks.append(asyncio.create_task(worker.run(), name="fairlane-worker"))
 
     def _policy_changed(self, policy: Policy) -> None:
-        """Only this changes what the worker asks for; to ask again for nothing would give back
-        what is being granted at this moment.
+        """Ask for leases again only if the worker count has changed: a new request withdraws the
+        pending one and returns what is being granted.
         """
         if policy.worker_count == self._worker_count:
             return
@@ -271,10 +291,13 @@ class Fairlane(AsyncVerbs):
 
     # ---------------------------------------------------------------- use
 
-    def handler(self, name: str) -> Callable[[Handler], Handler]:
-        """Register a function, async or plain, for tasks with `handler=name`."""
+    def handler(self, name: str) -> Callable[[H], H]:
+        """Register an async or plain function as the handler `name`.
 
-        def register(function: Handler) -> Handler:
+        The function takes a `Work` and returns the result. A plain function runs in a thread.
+        """
+
+        def register(function: H) -> H:
             self._handlers[name] = function
             if self._worker is not None:
                 self._worker.poke()
@@ -282,11 +305,11 @@ class Fairlane(AsyncVerbs):
 
         return register
 
-    def on_event(self, listener: Listener) -> Listener:
-        """Tell a function, async or plain, of everything that happens from now on.
+    def on_event(self, listener: L) -> L:
+        """Call an async or plain function for every event from now on; use it as a decorator.
 
-        Listeners hear one event after the other, in order; on a shared store also those of other
-        nodes. What one raises is logged and ignored.
+        Listeners receive events one at a time, in order; on a shared store also those of other
+        nodes. An exception in a listener is logged and ignored.
         """
         self._listeners.add(listener)
         if self._http is not None:
@@ -296,7 +319,11 @@ class Fairlane(AsyncVerbs):
     async def submit(
         self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
     ) -> TaskHandle:
-        """Submit one task. Raises a `FairlaneError` when it is refused."""
+        """Submit one task and return its handle. Raise a `FairlaneError` if it is refused.
+
+        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
+        `priority`, `delay_ms`, `depends_on`, …
+        """
         raw = wire.encode(task_body(fields))
         submission = bodies.parse_task(raw, task_id=self.node.new_id())
         if submission.callback_url:
@@ -318,11 +345,12 @@ class Fairlane(AsyncVerbs):
         timeout: float | None = None,
         **fields: Unpack[ScheduleFields],
     ) -> Any:
-        """Run a function of this process, a handler or a message when its session has a turn.
+        """Run a function, a handler or a message when its session has a turn, and return the
+        result.
 
-        Returns the result. Raises a `FairlaneError` when it is refused or did not run, what `fn`
-        raises, `TaskFailed` for a failed handler, `TimeoutError` when time is up. Whoever stops
-        waiting cancels it.
+        Raise what `fn` raises, `TaskFailed` if a handler failed, `TimeoutError` after `timeout`
+        seconds, or another `FairlaneError` if the task was refused or did not run. A caller that
+        stops waiting cancels the task.
         """
         if self._http is None:
             raise RuntimeError(NOT_STARTED)
@@ -337,10 +365,10 @@ class Fairlane(AsyncVerbs):
     def events(
         self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
     ) -> Shapes:
-        """Events after the one with the id `after`, in order, each once.
+        """Iterate over events after the id `after`, in order, each once.
 
-        Following begins, without `after`, with what happens from this call on, and ends when the
-        node stops. Not following begins with the oldest and ends with the newest.
+        With `follow`, start at this call unless `after` is given, and end when the node stops.
+        Without it, start with the oldest event and end with the newest.
         """
         if follow and after is None:
             # Read here and now: what the caller does next has to be behind it.
@@ -353,10 +381,11 @@ class Fairlane(AsyncVerbs):
         return in_process.follow(self._routes, path, query, last_id)
 
     def call_as(self, caller: Caller) -> Callable[..., Call]:
-        """`call`, for somebody who may see and do less than this process."""
+        """Return a `call` with the rights of another caller."""
         return functools.partial(self._call, caller)
 
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
+        """Call a route in this process and return its JSON, or raise its error."""
         return await self._call(TRUSTED, method, path, **asked)
 
     async def _call(self, caller: Caller, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
@@ -366,6 +395,7 @@ class Fairlane(AsyncVerbs):
         )
 
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        """Carry out a declared operation and return its typed response."""
         if self._http is None:
             raise RuntimeError(NOT_STARTED)
         return await catalog.perform(self.node, TRUSTED, operation, request)
@@ -378,7 +408,7 @@ class Fairlane(AsyncVerbs):
 
 
 class TaskHandle:
-    """A submitted task, from the side of who submitted it."""
+    """A submitted task: its `id`, its `position` in the queue, and methods to follow it."""
 
     def __init__(self, app: Fairlane, task: Task) -> None:
         self.id = task.id
@@ -386,19 +416,26 @@ class TaskHandle:
         self._app = app
 
     async def show(self) -> Shape:
+        """Return the task as `GET /tasks/{id}` does."""
         return await self._app.show(self.id)
 
     async def cancel(self) -> Shape:
+        """Cancel the task and return it. Raise `Conflict` if it has ended."""
         return await self._app.cancel(self.id)
 
     async def retry(self) -> Shape:
+        """Queue a failed or cancelled task again, with all its attempts."""
         return await self._app.retry(self.id)
 
     async def reset(self) -> Shape:
+        """Queue a parked task again, with all its attempts."""
         return await self._app.reset(self.id)
 
     async def result(self, timeout: float | None = None) -> Any:
-        """The result when it is done. Raises `TaskFailed`, or `TimeoutError` when time is up."""
+        """Wait for the end and return the result.
+
+        Raise `TaskFailed` if the task did not end done, `TimeoutError` after `timeout` seconds.
+        """
         view = await self._app.node.wait(self.id, timeout)
         if not view.task.terminal and view.task.state != lifecycle.PARKED:
             raise TimeoutError(f"task {self.id} is {view.task.state} after {timeout} s")
@@ -411,11 +448,11 @@ Loaded = Mapping[str, Any] | Awaitable[Mapping[str, Any]]
 
 
 class ConfigWatcher:
-    """Reads a configuration again and again and lays it over the policy when it has changed.
+    """Reload a configuration every `interval_seconds` and merge it over the policy when it changes.
 
-    `load`, async or plain, returns a policy document; PinchTab's configuration, whole or only its
-    scheduler's, is one too. What it raises, and a document that is refused, is logged and changes
-    nothing. `name` is what the log calls the configuration.
+    `load` is an async or plain function that returns a policy document; PinchTab's configuration is
+    one too. If `load` raises or the document is invalid, the policy stays and the problem is
+    logged. `name` is what the log calls the configuration.
     """
 
     def __init__(
@@ -435,16 +472,18 @@ class ConfigWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Start watching in the background."""
         self._task = asyncio.create_task(self._run(), name="fairlane-config")
 
     async def stop(self) -> None:
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     async def look(self) -> None:
-        """Read once. Raises what is wrong with it."""
+        """Load once and apply a change. Raise what is wrong with the document."""
         document = await self._loaded()
         # The text, not the object: a loader may keep one and change it in place.
         text = msgspec.json.encode(document, order="deterministic")
@@ -479,14 +518,14 @@ class ConfigWatcher:
             await asyncio.sleep(self._interval_seconds)
 
     def _complain(self, what: str) -> None:
-        """Once: a file that stays wrong is looked at many times."""
+        """Log a problem once, however often it is seen."""
         if what != self._complaint:
             log.warning("%s was not taken over, the old one stays: %s", self._name, what)
         self._complaint = what
 
 
 def _authorities(key: str, servers: Sequence[InstanceSetting]) -> list[str]:
-    """Host and port of each server: what an operator names, an operator trusts."""
+    """Return host and port of each server that the operator named, and so trusts."""
     try:
         return [parse_target(server.url).authority for server in servers]
     except FairlaneError as error:

@@ -1,7 +1,8 @@
-"""Who is told of events in this process: functions, async or plain, one after another, in order.
+"""Args:
+    Listeners: functions of this process that are called for every event, in order.
 
-Events are read from the log by a task of its own, so a slow listener delays only the other
-listeners; plain ones run in a thread. What a listener raises is logged and changes nothing.
+A task of its own reads events from the log, so a slow listener delays only the other listeners.
+Plain functions run in a thread. An exception in a listener is logged and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlane.worker.executors.threads import DaemonThreads
 
 log = logging.getLogger("fairlane.listeners")
 
 Listener = Callable[[dict[str, Any]], Any]
+L = TypeVar("L", bound=Listener)
 Events = AsyncGenerator[dict[str, Any], None]
 
 
@@ -32,12 +34,12 @@ class Listeners:
         self._listeners.append(listener)
 
     def begin(self, events: Callable[[], Events]) -> None:
-        """Tell of `events` from now on, if there is somebody to tell and it is not done already."""
+        """Start calling the listeners, if there are any and it has not started."""
         if self._listeners and self._telling is None:
             self._telling = asyncio.create_task(self._tell_all(events()), name="fairlane-listeners")
 
     async def end(self, seconds: float) -> None:
-        """The events have come to an end; who takes longer than that to hear them is left."""
+        """Wait up to `seconds` for the listeners to receive the last events."""
         if self._telling is not None:
             await asyncio.wait({self._telling}, timeout=seconds)
             self._telling.cancel()

@@ -1,7 +1,7 @@
 """`fairlane.Worker`: a program of its own that runs handlers for a server on the network.
 
-It is the loop of the server's own worker over leases that come by HTTP. The first signal drains:
-nothing new, what runs may finish, the rest is given back; a second one ends at once.
+It is the loop of the server's own worker with leases that come over HTTP. The first signal drains:
+no new tasks, running ones may finish, the rest is released. A second signal ends the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from fairlane import signals
 from fairlane.client.transport import DEFAULT_URL
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.model import HANDLER, is_node, route_of
 from fairlane.schema.fields import IDENTIFIER, WORD
+from fairlane.worker import signals
 from fairlane.worker.executors.base import Executor
-from fairlane.worker.executors.builtin import Handler, HandlerExecutor
+from fairlane.worker.executors.builtin import H, Handler, HandlerExecutor
 from fairlane.worker.loop import Loop
 from fairlane.worker.remote import RemoteSource
 
@@ -34,11 +34,20 @@ CONCURRENCY_MAX: Final = 1000
 
 
 class Worker:
-    """Leases tasks of its handlers and runs up to `concurrency` of them at once.
+    """A program that leases tasks of its handlers from a server and runs them.
 
-    No lanes means all. A lease that is not renewed for `lease_seconds` is over: the server then
-    counts an attempt and gives the task to another worker.
-    `token` None is what FAIRLANE_TOKEN says.
+    A task whose lease is not renewed within `lease_seconds` counts a failed attempt and goes to
+    another worker.
+
+    Args:
+        url: Address of the server
+        token: Access token; by default that of FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE
+        lanes: Lanes to take tasks from; all by default
+        concurrency: Maximum number of tasks that run at once
+        name: Name of this worker in leases and logs; by default host, process and a random part
+        lease_seconds: How long a lease is valid without renewal
+        renew_seconds: How often leases are renewed
+        drain_seconds: How long running tasks may continue after a stop
     """
 
     def __init__(
@@ -66,12 +75,15 @@ class Worker:
         self._stopping: asyncio.Event | None = None
         self._events: asyncio.AbstractEventLoop | None = None
 
-    def handler(self, name: str) -> Callable[[Handler], Handler]:
-        """Register a function, async or plain, for tasks with `handler=name`."""
+    def handler(self, name: str) -> Callable[[H], H]:
+        """Register an async or plain function as the handler `name`.
+
+        The function takes a `Work` and returns the result. A plain function runs in a thread.
+        """
         if not WORD.fullmatch(name):
             raise InvalidSettings([f"handler {name!r} must match ^{WORD.pattern}$"])
 
-        def register(function: Handler) -> Handler:
+        def register(function: H) -> H:
             self._handlers[name] = function
             if self._loop is not None:
                 self._loop.poke()
@@ -81,27 +93,27 @@ class Worker:
 
     @property
     def active(self) -> int:
-        """How many tasks it has in hand."""
+        """Return the number of tasks that this worker holds."""
         return 0 if self._loop is None else self._loop.active
 
     async def run(self) -> None:
-        """Lease and run until `stop`; a server that is away is waited for.
+        """Lease and run tasks until `stop`; wait for a server that does not respond.
 
-        Raises what the server says is wrong with the worker's lanes or name.
+        Raise the error that the server responds with if the worker's lanes or name are wrong.
         """
         self._check()
         self._stopping = asyncio.Event()
         await self._run(self._stopping)
 
     def stop(self) -> None:
-        """Drain and let `run` return. Safe from any thread, and from signal handlers."""
+        """Drain and let `run` return. Safe to call from any thread and from signal handlers."""
         if self._events is not None and self._stopping is not None:
             self._events.call_soon_threadsafe(self._stopping.set)
 
     def serve(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Run until SIGTERM or Ctrl-C: a program that is nothing but a worker.
+        """Run until SIGTERM or Ctrl-C; for a program that is only a worker.
 
-        `ready` is called when signals are heeded and it is about to ask for work.
+        `ready` is called when signal handlers are installed, before the first request.
         """
         asyncio.run(self._serve(ready))
 
@@ -180,6 +192,6 @@ class Worker:
 
 
 def _new_name() -> str:
-    """Which machine, which process, and which start of it."""
+    """Return a name that tells the machine, the process and its start."""
     host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname()[:60])
     return f"worker-{host}-{os.getpid()}-{secrets.token_hex(4)}"

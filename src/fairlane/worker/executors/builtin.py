@@ -12,7 +12,7 @@ import concurrent.futures
 import contextvars
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ SLEEP_MS_MAX: Final = 600_000
 THREADS_MAX: Final = 256
 
 Handler = Callable[[Work], Any]
+# Decorators return the function that they register with its own type.
+H = TypeVar("H", bound=Handler)
 
 
 async def echo(work: Work) -> Any:

@@ -6,10 +6,10 @@ import signal
 
 
 def stopping() -> list[signal.Signals]:
-    """Return the signals that drain.
+    """Return the signals that drain a server or worker.
 
-    SIGHUP is one of them, for the terminal that is closed, unless the process was started with it
-    ignored: `nohup` asks for a process that outlives its terminal.
+    SIGHUP, which a closed terminal sends, is one of them unless the process was started with it
+    ignored, as `nohup` does.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
