@@ -164,23 +164,21 @@ class Programs:
     ) -> Program:
         command = [str(FAIRLANE), "serve", "--store", store, "--port", "0", *flags]
         ready = r"fairlane is listening on (http://\S+)\n"
-        return self._add(name, command, ready, file_bytes_max=file_bytes_max, variables=variables)
+        return self.add(name, command, ready, file_bytes_max=file_bytes_max, variables=variables)
 
     def tab_instance(self, *tabs: str) -> Program:
         command = [sys.executable, "-m", "tests.fakes.tab_instance", "--tabs", ",".join(tabs)]
-        return self._add("tab-instance", command, r'\{"url":"([^"]+)"\}\n')
+        return self.add("tab-instance", command, r'\{"url":"([^"]+)"\}\n')
 
     def chat_agent(self) -> Program:
         command = [sys.executable, "-m", "tests.fakes.chat_agent"]
-        return self._add("chat-agent", command, r'\{"url":"([^"]+)"\}\n')
+        return self.add("chat-agent", command, r'\{"url":"([^"]+)"\}\n')
 
     def external_worker(self, url: str, record: Path, name: str) -> Program:
         module = "tests.e2e.external_worker"
-        return self._add(
-            name, [sys.executable, "-m", module, url, str(record), name], r"(leases)\n"
-        )
+        return self.add(name, [sys.executable, "-m", module, url, str(record), name], r"(leases)\n")
 
-    def _add(
+    def add(
         self,
         name: str,
         command: list[str],
