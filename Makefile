@@ -62,7 +62,7 @@ fmt: $(VENV)/.dev ## format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: $(VENV)/.dev ## write the client methods that follow from the operations of schema/
+generate: $(VENV)/.dev ## write the client methods and reference tables that follow from the operations
 	$(BIN)/python scripts/generate.py
 
 bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also installs the other queues; ARGS=...)

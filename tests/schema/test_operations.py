@@ -176,7 +176,7 @@ async def test_the_embedded_api_calls_the_service_and_returns_its_type() -> None
 
 
 def test_the_client_methods_are_those_of_the_operations() -> None:
-    """`make generate` writes them."""
+    """`make generate` writes them, and the tables of the documentation."""
     command = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--check"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")

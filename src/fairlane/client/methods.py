@@ -122,11 +122,13 @@ class Methods(ABC):
     ) -> AuditPage:
         """List the audit log, newest first.
 
-        who: Only entries of this caller
-        action: Only this action: a method and a route, as in PUT /policy
-        outcome: Only entries with this outcome
-        limit: Maximum number of items
-        after: Only entries newer than the one with this id
+        Args:
+            who: Only entries of this caller
+            action: Only this action: a method and a route, as in PUT /policy
+            outcome: Only entries with this outcome
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+            after: Only entries newer than the one with this id, 0 to 4611686018427387904
         """
         request = ListAudit(
             who=who, action=action, outcome=outcome, limit=limit, cursor=cursor, after=after
@@ -203,7 +205,8 @@ class Methods(ABC):
     def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
 
-        version: Number of a version; 0 for the defaults
+        Args:
+            version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
         """
         request = ShowPolicy(version=version)
         return self.perform(POLICY, request)
@@ -219,10 +222,13 @@ class Methods(ABC):
     ) -> PolicyChanged:
         """Replace the policy; what the document leaves out gets its default.
 
-        document: The policy document
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            document: The policy document
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
             document=document,
@@ -244,10 +250,13 @@ class Methods(ABC):
     ) -> PolicyChanged:
         """Change what the document names; null restores a default.
 
-        document: The policy document
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            document: The policy document
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
             document=document,
@@ -261,8 +270,9 @@ class Methods(ABC):
     def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
-        document: The policy document
-        patch: The document changes the policy instead of replacing it
+        Args:
+            document: The policy document
+            patch: The document changes the policy instead of replacing it
         """
         request = CheckPolicy(document=document, patch=patch)
         return self.perform(CHECK_POLICY, request)
@@ -270,7 +280,9 @@ class Methods(ABC):
     def policy_versions(self, *, limit: int = 100, cursor: str | None = None) -> PolicyVersionPage:
         """List the versions of the policy, newest first: who, when, why and what changed.
 
-        limit: Maximum number of items
+        Args:
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = PolicyVersions(limit=limit, cursor=cursor)
         return self.perform(POLICY_VERSIONS, request)
@@ -278,8 +290,9 @@ class Methods(ABC):
     def policy_diff(self, before: int | None = None, after: int | None = None) -> PolicyDiff:
         """Compare two versions of the policy.
 
-        before: Version to compare with; default: the one before
-        after: Version to compare; default: the newest
+        Args:
+            before: Version to compare with; default: the one before, 0 to 4611686018427387904
+            after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
         request = ComparePolicy(before=before, after=after)
         return self.perform(POLICY_DIFF, request)
@@ -295,10 +308,13 @@ class Methods(ABC):
     ) -> PolicyChanged:
         """Make an old version of the policy the newest one.
 
-        version: Number of a version; 0 for the defaults
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = RollbackPolicy(
             version=version,
@@ -367,8 +383,9 @@ class Methods(ABC):
     ) -> HistoryShown:
         """Show throughput, waits and agents' shares of the last minutes or hours.
 
-        window: How far to look back
-        shares: Include each agent's share of every step
+        Args:
+            window: How far to look back
+            shares: Include each agent's share of every step
         """
         request = ShowHistory(window=window, shares=shares)
         return self.perform(HISTORY, request)
@@ -391,10 +408,12 @@ class Methods(ABC):
     ) -> DeliveryPage:
         """List webhook deliveries, newest first.
 
-        state: Only deliveries in this state
-        task: Only deliveries about this task, batch or cron run
-        agent: Only deliveries of this agent
-        limit: Maximum number of items
+        Args:
+            state: Only deliveries in this state
+            task: Only deliveries about this task, batch or cron run
+            agent: Only deliveries of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
         """
         request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
         return self.perform(DELIVERIES, request)
@@ -402,7 +421,8 @@ class Methods(ABC):
     def delivery(self, delivery_id: str) -> DeliveryDetail:
         """Show a webhook delivery with all attempts to send it.
 
-        delivery_id: Id of the delivery
+        Args:
+            delivery_id: Id of the delivery
         """
         request = DeliveryRequest(delivery_id=delivery_id)
         return self.perform(DELIVERY, request)
@@ -410,7 +430,8 @@ class Methods(ABC):
     def redeliver(self, delivery_id: str) -> DeliveryStatus:
         """Send a webhook again, now and with the same id.
 
-        delivery_id: Id of the delivery
+        Args:
+            delivery_id: Id of the delivery
         """
         request = DeliveryRequest(delivery_id=delivery_id)
         return self.perform(REDELIVER, request)
@@ -418,8 +439,9 @@ class Methods(ABC):
     def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
         """Create a webhook endpoint with its own secret, which is in this response only.
 
-        url: URL that receives the webhooks, without a query
-        agent: Agent whose webhooks the secret signs; default: all without their own
+        Args:
+            url: URL that receives the webhooks, without a query
+            agent: Agent whose webhooks the secret signs; default: all without their own
         """
         request = CreateWebhook(url=url, agent=agent)
         return self.perform(CREATE_WEBHOOK, request)
@@ -429,8 +451,10 @@ class Methods(ABC):
     ) -> WebhookPage:
         """List webhook endpoints, newest first, without their secrets.
 
-        agent: Only endpoints of this agent
-        limit: Maximum number of items
+        Args:
+            agent: Only endpoints of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
         return self.perform(WEBHOOKS, request)
@@ -438,7 +462,8 @@ class Methods(ABC):
     def webhook(self, endpoint_id: str) -> WebhookEndpoint:
         """Show a webhook endpoint without its secret.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return self.perform(WEBHOOK, request)
@@ -448,8 +473,9 @@ class Methods(ABC):
     ) -> WebhookSecret:
         """Give a webhook endpoint a new secret, which is in this response only.
 
-        endpoint_id: Id of the endpoint
-        overlap_seconds: For how long both secrets sign; default: one day
+        Args:
+            endpoint_id: Id of the endpoint
+            overlap_seconds: For how long both secrets sign; default: one day, 0 to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return self.perform(ROTATE_WEBHOOK, request)
@@ -457,7 +483,8 @@ class Methods(ABC):
     def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
         """Send to an endpoint again that was disabled because it answered 410.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return self.perform(ENABLE_WEBHOOK, request)
@@ -465,7 +492,8 @@ class Methods(ABC):
     def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
         """Delete a webhook endpoint; the common secret signs its webhooks again.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return self.perform(DELETE_WEBHOOK, request)
@@ -490,11 +518,13 @@ class AsyncMethods(ABC):
     ) -> AuditPage:
         """List the audit log, newest first.
 
-        who: Only entries of this caller
-        action: Only this action: a method and a route, as in PUT /policy
-        outcome: Only entries with this outcome
-        limit: Maximum number of items
-        after: Only entries newer than the one with this id
+        Args:
+            who: Only entries of this caller
+            action: Only this action: a method and a route, as in PUT /policy
+            outcome: Only entries with this outcome
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+            after: Only entries newer than the one with this id, 0 to 4611686018427387904
         """
         request = ListAudit(
             who=who, action=action, outcome=outcome, limit=limit, cursor=cursor, after=after
@@ -571,7 +601,8 @@ class AsyncMethods(ABC):
     async def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
 
-        version: Number of a version; 0 for the defaults
+        Args:
+            version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
         """
         request = ShowPolicy(version=version)
         return await self.perform(POLICY, request)
@@ -587,10 +618,13 @@ class AsyncMethods(ABC):
     ) -> PolicyChanged:
         """Replace the policy; what the document leaves out gets its default.
 
-        document: The policy document
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            document: The policy document
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
             document=document,
@@ -612,10 +646,13 @@ class AsyncMethods(ABC):
     ) -> PolicyChanged:
         """Change what the document names; null restores a default.
 
-        document: The policy document
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            document: The policy document
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
             document=document,
@@ -631,8 +668,9 @@ class AsyncMethods(ABC):
     ) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
-        document: The policy document
-        patch: The document changes the policy instead of replacing it
+        Args:
+            document: The policy document
+            patch: The document changes the policy instead of replacing it
         """
         request = CheckPolicy(document=document, patch=patch)
         return await self.perform(CHECK_POLICY, request)
@@ -642,7 +680,9 @@ class AsyncMethods(ABC):
     ) -> PolicyVersionPage:
         """List the versions of the policy, newest first: who, when, why and what changed.
 
-        limit: Maximum number of items
+        Args:
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = PolicyVersions(limit=limit, cursor=cursor)
         return await self.perform(POLICY_VERSIONS, request)
@@ -650,8 +690,9 @@ class AsyncMethods(ABC):
     async def policy_diff(self, before: int | None = None, after: int | None = None) -> PolicyDiff:
         """Compare two versions of the policy.
 
-        before: Version to compare with; default: the one before
-        after: Version to compare; default: the newest
+        Args:
+            before: Version to compare with; default: the one before, 0 to 4611686018427387904
+            after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
         request = ComparePolicy(before=before, after=after)
         return await self.perform(POLICY_DIFF, request)
@@ -667,10 +708,13 @@ class AsyncMethods(ABC):
     ) -> PolicyChanged:
         """Make an old version of the policy the newest one.
 
-        version: Number of a version; 0 for the defaults
-        note: Why the policy changes
-        author: Who changes the policy
-        expected_version: Refuse the change if another version is in force
+        Args:
+            version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
+            note: Why the policy changes
+            author: Who changes the policy
+            expected_version: Refuse the change if another version is in force, 0 to
+                4611686018427387904
+            actor: Who makes the change, for people; one line of text
         """
         request = RollbackPolicy(
             version=version,
@@ -739,8 +783,9 @@ class AsyncMethods(ABC):
     ) -> HistoryShown:
         """Show throughput, waits and agents' shares of the last minutes or hours.
 
-        window: How far to look back
-        shares: Include each agent's share of every step
+        Args:
+            window: How far to look back
+            shares: Include each agent's share of every step
         """
         request = ShowHistory(window=window, shares=shares)
         return await self.perform(HISTORY, request)
@@ -763,10 +808,12 @@ class AsyncMethods(ABC):
     ) -> DeliveryPage:
         """List webhook deliveries, newest first.
 
-        state: Only deliveries in this state
-        task: Only deliveries about this task, batch or cron run
-        agent: Only deliveries of this agent
-        limit: Maximum number of items
+        Args:
+            state: Only deliveries in this state
+            task: Only deliveries about this task, batch or cron run
+            agent: Only deliveries of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
         """
         request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
         return await self.perform(DELIVERIES, request)
@@ -774,7 +821,8 @@ class AsyncMethods(ABC):
     async def delivery(self, delivery_id: str) -> DeliveryDetail:
         """Show a webhook delivery with all attempts to send it.
 
-        delivery_id: Id of the delivery
+        Args:
+            delivery_id: Id of the delivery
         """
         request = DeliveryRequest(delivery_id=delivery_id)
         return await self.perform(DELIVERY, request)
@@ -782,7 +830,8 @@ class AsyncMethods(ABC):
     async def redeliver(self, delivery_id: str) -> DeliveryStatus:
         """Send a webhook again, now and with the same id.
 
-        delivery_id: Id of the delivery
+        Args:
+            delivery_id: Id of the delivery
         """
         request = DeliveryRequest(delivery_id=delivery_id)
         return await self.perform(REDELIVER, request)
@@ -790,8 +839,9 @@ class AsyncMethods(ABC):
     async def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
         """Create a webhook endpoint with its own secret, which is in this response only.
 
-        url: URL that receives the webhooks, without a query
-        agent: Agent whose webhooks the secret signs; default: all without their own
+        Args:
+            url: URL that receives the webhooks, without a query
+            agent: Agent whose webhooks the secret signs; default: all without their own
         """
         request = CreateWebhook(url=url, agent=agent)
         return await self.perform(CREATE_WEBHOOK, request)
@@ -801,8 +851,10 @@ class AsyncMethods(ABC):
     ) -> WebhookPage:
         """List webhook endpoints, newest first, without their secrets.
 
-        agent: Only endpoints of this agent
-        limit: Maximum number of items
+        Args:
+            agent: Only endpoints of this agent
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
         """
         request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
         return await self.perform(WEBHOOKS, request)
@@ -810,7 +862,8 @@ class AsyncMethods(ABC):
     async def webhook(self, endpoint_id: str) -> WebhookEndpoint:
         """Show a webhook endpoint without its secret.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return await self.perform(WEBHOOK, request)
@@ -820,8 +873,9 @@ class AsyncMethods(ABC):
     ) -> WebhookSecret:
         """Give a webhook endpoint a new secret, which is in this response only.
 
-        endpoint_id: Id of the endpoint
-        overlap_seconds: For how long both secrets sign; default: one day
+        Args:
+            endpoint_id: Id of the endpoint
+            overlap_seconds: For how long both secrets sign; default: one day, 0 to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return await self.perform(ROTATE_WEBHOOK, request)
@@ -829,7 +883,8 @@ class AsyncMethods(ABC):
     async def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
         """Send to an endpoint again that was disabled because it answered 410.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return await self.perform(ENABLE_WEBHOOK, request)
@@ -837,7 +892,8 @@ class AsyncMethods(ABC):
     async def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
         """Delete a webhook endpoint; the common secret signs its webhooks again.
 
-        endpoint_id: Id of the endpoint
+        Args:
+            endpoint_id: Id of the endpoint
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return await self.perform(DELETE_WEBHOOK, request)

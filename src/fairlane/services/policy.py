@@ -17,7 +17,6 @@ from fairlane.core.policy import Policy, notes, read, to_document
 from fairlane.engine.commands import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
-from fairlane.store.pages import Page
 from fairlane.engine.reads.views import PolicyView
 from fairlane.schema import policy as schema
 from fairlane.schema.policy import (
@@ -35,6 +34,7 @@ from fairlane.schema.wire import moment
 from fairlane.services.actors import actor, one_line
 from fairlane.services.pages import number
 from fairlane.services.registry import implements
+from fairlane.store.pages import Page
 
 
 @implements(schema.POLICY)
