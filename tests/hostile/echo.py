@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
 import msgspec
 
-Message = MutableMapping[str, Any]
+from fairlane.core.errors import InvalidRequest
+from fairlane.http.messages import JSON, Answer, Raw, Request
+
+ANY_SIZE = 1 << 30
 
 
 class Echo:
@@ -16,27 +16,15 @@ class Echo:
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            size += len(message["body"])
-            if not message.get("more_body"):
-                break
-        self.seen.append((scope["method"], scope["path"], size))
-        if scope["path"] == "/broken":
+    async def __call__(self, request: Request) -> Answer:
+        try:
+            size = len(await request.body(ANY_SIZE))
+        except InvalidRequest:
+            return Answer(400, "nobody gets this: the caller has gone")
+        self.seen.append((request.method, request.full_path, size))
+        if request.full_path == "/broken":
             raise RuntimeError("at /srv/inside/secret.py: SELECT * FROM token")
-        kind = b"text/html; charset=utf-8" if scope["path"] == "/" else b"application/json"
-        body = msgspec.json.encode({"path": scope["path"], "size": size})
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-        if scope["path"] == "/ui/kept.js":
-            headers.append((b"cache-control", b"no-cache"))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        kind = "text/html; charset=utf-8" if request.full_path == "/" else JSON
+        body = msgspec.json.encode({"path": request.full_path, "size": size})
+        headers = {"Cache-Control": "no-cache"} if request.full_path == "/ui/kept.js" else None
+        return Answer(200, Raw(body, kind), headers)

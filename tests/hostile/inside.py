@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +12,10 @@ import psycopg
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import Doorkeeper
+from fairlane.http.messages import Request, Stream, encoded, refusal
+from fairlane.http.responses import response
 from fairlane.store import queries
+from tests.hostile.wires import parsed
 
 HOST = "127.0.0.1:9867"
 
@@ -34,7 +36,7 @@ class Inside:
     def __init__(self, app: Fairlane) -> None:
         self.app = app
         self.http = HttpApp(app.node, app.guard.check)
-        self._door = Doorkeeper(self.http, [HOST])
+        self._door = Doorkeeper([HOST])
         self._reader: Any = None
 
     async def ask(
@@ -52,37 +54,21 @@ class Inside:
             given.setdefault("content-type", "application/json")
             given["content-length"] = str(len(data))
         path, _, query = target.partition("?")
-        scope = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode("utf-8", "surrogatepass"),
-            "query_string": query.encode("latin-1", "replace"),
-            "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in given.items()],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 9867),
-        }
-        return await self._answer(scope, data or b"")
+        fields = {name.lower().encode(): text.encode("latin-1") for name, text in given.items()}
+        request = Request(method, path, query.encode("latin-1", "replace"), fields, data or b"")
+        request.address, request.server = "127.0.0.1", ("127.0.0.1", 9867)
+        return await self._answer(request)
 
-    async def _answer(self, scope: MutableMapping[str, Any], body: bytes) -> Answer:
-        said: list[MutableMapping[str, Any]] = []
-
-        asked = False
-
-        async def receive() -> MutableMapping[str, Any]:
-            nonlocal asked
-            if asked:  # nobody hangs up here
-                await asyncio.get_running_loop().create_future()
-            asked = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            said.append(message)
-
-        await self._door(scope, receive, send)
-        found = {name.decode(): value.decode("latin-1") for name, value in said[0]["headers"]}
-        return Answer(said[0]["status"], found, b"".join(m.get("body", b"") for m in said[1:]))
+    async def _answer(self, request: Request) -> Answer:
+        problem = self._door.problem(request)
+        found = encoded(refusal(problem)) if problem else await self.http(request)
+        if isinstance(found, Stream):
+            try:
+                return Answer(200, {}, b"".join([piece async for piece in found.pieces]))
+            finally:
+                found.release()
+        (said,) = parsed(response(found, b"1"))
+        return Answer(said.status, said.headers, said.body)
 
     def kept(self) -> dict[str, str]:
         """A digest of each table, but for those that keeping watch writes by itself."""

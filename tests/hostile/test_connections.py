@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.hostile.echo import Echo, Message
+from fairlane.http.messages import Answer, Request, Stream
+from tests.hostile.echo import Echo
 from tests.hostile.wires import HURRY_SECONDS, SECONDS_MAX, Door, Hurried, Wire, door
 
 JSON = "Content-Type: application/json\r\n"
@@ -33,20 +33,13 @@ class Flood:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        assert scope["path"] == "/much"
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    async def __call__(self, request: Request) -> Stream:
+        assert request.full_path == "/much"
+        return Stream(self._pieces(), self.gone.set)
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
         for _ in range(LARGE // 65_536):
-            await send({"type": "http.response.body", "body": b" " * 65_536, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.gone.set()
+            yield b" " * 65_536
 
 
 async def test_headers_behind_a_body_are_not_kept(entry: Door) -> None:
@@ -55,11 +48,9 @@ async def test_headers_behind_a_body_are_not_kept(entry: Door) -> None:
     assert await _is_hung_up(wire, (b"X: " + b"y" * 1000 + b"\r\n") * 600)
 
 
-async def _hasty(_: Message, __: Any, send: Callable[[Message], Awaitable[None]]) -> None:
+async def _hasty(_: Request) -> Answer:
     """Answers before it has read anything, as who wants a token does."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
-    await send({"type": "http.response.body", "body": b"{}"})
+    return Answer(401, {})
 
 
 @pytest.mark.slow

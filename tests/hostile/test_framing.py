@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from fairlane.http.limits import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX, HttpConnection
+from fairlane.http.connection import HttpConnection
+from fairlane.http.limits import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX
 from tests.fakes.waiting import TooLate, TooSlow, in_time, steadily, within
 from tests.hostile.echo import Echo
 from tests.hostile.wires import HURRY_SECONDS, Door, Said, Wire, door

@@ -101,14 +101,8 @@ class Stopped(Exception):
 class Asking(Request):
     """A request that finds out what its handler asks of it, and goes no further."""
 
-    __slots__ = ("known", "reads_body")
-
     def __init__(self, body: bytes) -> None:
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body}
-
-        headers: list[tuple[bytes, bytes]] = []
-        super().__init__({"headers": headers, "query_string": b"", "method": "POST"}, receive)
+        super().__init__("POST", "/", raw=body)
         self.path = IN_THE_PATH
         self.known: frozenset[str] | None = None
         self.reads_body = False

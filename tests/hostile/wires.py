@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
-import uvicorn
 
+from fairlane.http.connection import HttpConnection
 from fairlane.http.cross_site import LOOPBACK, Doorkeeper, authorities
-from fairlane.http.limits import HttpConnection
-from tests.fakes.waiting import WAIT_SECONDS, eventually
+from fairlane.http.exchange import Application
+from fairlane.http.server import HttpServer
+from tests.fakes.waiting import WAIT_SECONDS
 
 SECONDS_MAX = WAIT_SECONDS
 HURRY_SECONDS = 0.3
-
-Message = MutableMapping[str, Any]
-App = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
-    Awaitable[None],
-]
 
 
 class Hurried(HttpConnection):
@@ -116,30 +111,16 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    app: App, connection: type[HttpConnection] = Hurried, *, hosts: list[str] | None = None
+    app: Application, connection: type[HttpConnection] = Hurried, *, hosts: list[str] | None = None
 ) -> AsyncIterator[Door]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(64)
     port = listener.getsockname()[1]
-    config = uvicorn.Config(
-        Doorkeeper(app, [*authorities(LOOPBACK, port), *(hosts or [])]),
-        http=connection,
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        date_header=False,
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve([listener]))
+    keeper = Doorkeeper([*authorities(LOOPBACK, port), *(hosts or [])])
+    server = HttpServer(app, keeper, connection)
+    await server.start(listener)
     try:
-        await eventually(lambda: server.started)
         yield Door(port)
     finally:
-        server.should_exit = True
-        server.force_exit = True
-        await serving
-        listener.close()
+        await server.stop(0)

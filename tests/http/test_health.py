@@ -8,7 +8,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -131,10 +131,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def asked() -> Request:
-    async def receive() -> Any:
-        raise AssertionError("nothing is read")
-
-    return Request({"headers": [], "query_string": b""}, receive)
+    return Request("GET", "/health/ready")
 
 
 async def ready(node: Node) -> Answer:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from fairlane.core.access import CALLER, TRUSTED, Caller
+from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import TooManyConnections
 from fairlane.http.holding import Held
+from fairlane.http.messages import Request
 from tests.http.api import eventually
 
 if TYPE_CHECKING:
@@ -145,23 +146,29 @@ async def _token(server: Server, root: str | None, name: str, **fields: Any) -> 
 )
 async def test_an_address_of_ipv6_is_a_network(one: str, other: str, *, same: bool) -> None:
     held = Held("streams", "max_streams", 1)
-    with held.place({"client": (one, 1)}, TRUSTED):
-        assert _is_refused(held, {"client": (other, 1)}, TRUSTED) is same
-        assert not _is_refused(held, {"client": (one, 1), CALLER: TRUSTED}, TRUSTED)
-    assert not _is_refused(held, {"client": (one, 1)}, TRUSTED)
+    with held.place(_from(one)):
+        assert _is_refused(held, _from(other)) is same
+        assert not _is_refused(held, _from(one, named=TRUSTED))
+    assert not _is_refused(held, _from(one))
     assert not held._held
 
 
 async def test_a_token_counts_where_there_is_no_address() -> None:
     held, caller = Held("streams", "max_streams", 1), Caller("a", token="t")
-    with held.place({"client": None}, caller):
-        assert _is_refused(held, {}, caller)
-        assert not _is_refused(held, {}, TRUSTED)
+    with held.place(_from(None, caller)):
+        assert _is_refused(held, _from(None, caller))
+        assert not _is_refused(held, _from(None))
 
 
-def _is_refused(held: Held, scope: dict[str, Any], caller: Caller) -> bool:
+def _from(address: str | None, caller: Caller = TRUSTED, named: Caller | None = None) -> Request:
+    request = Request("GET", "/events", named=named)
+    request.address, request.caller = address, caller
+    return request
+
+
+def _is_refused(held: Held, request: Request) -> bool:
     try:
-        with held.place(scope, caller):
+        with held.place(request):
             return False
     except TooManyConnections:
         return True

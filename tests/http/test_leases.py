@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fairlane.engine.commands import Submit
+from fairlane.http import messages
 from fairlane.http.app import HttpApp
 from fairlane.schema import bodies
 from fairlane.testing import MemoryFairlane
@@ -17,6 +18,7 @@ from tests.fakes.waiting import judge, steadily, within
 from tests.http.api import Answer, Api, eventually
 from tests.http.conftest import Serve
 from tests.http.stage import on_sqlite
+from tests.http.test_leases_given_back import Leaving
 from tests.http.work import QUEUE, Work, ms_between
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -463,21 +465,8 @@ async def test_what_was_granted_to_somebody_who_is_gone_comes_back_at_once(
     async with MemoryFairlane() as app:
         routes = HttpApp(app.node, app.guard.check)
         gone = asyncio.get_running_loop().create_future()
-        messages = [{"type": "http.request", "body": b'{"worker":"w","waitMs":60000}'}]
-
-        async def receive() -> dict[str, Any]:
-            if messages:
-                return messages.pop()
-            await gone
-            return {"type": "http.disconnect"}
-
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": "/leases", "query_string": b""}
-        asking = asyncio.create_task(routes({**scope, "headers": []}, receive, send))
+        request = Leaving(gone, b'{"worker":"w","waitMs":60000}')
+        asking = asyncio.ensure_future(routes(request))
         await app.settle()
         if not at_the_same_moment:
             gone.set_result(None)
@@ -493,7 +482,9 @@ async def test_what_was_granted_to_somebody_who_is_gone_comes_back_at_once(
         await app.settle()
         task = await app.show("tsk_1")
         assert (task["state"], task["attempts"]) == ("queued", 0)
-        assert msgspec.json.decode(sent[-1]["body"])["leases"] == []
+        answer = await asking
+        assert isinstance(answer, messages.Answer)
+        assert msgspec.json.decode(answer.shape.body)["leases"] == []
 
 
 async def test_a_server_that_stops_lets_waiting_workers_go(serve: Serve) -> None:

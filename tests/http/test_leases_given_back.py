@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -12,7 +12,10 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
-from fairlane.http.messages import Answer
+from fairlane.http.messages import Answer, Raw, Request, Stream
+from tests.hostile.wires import SECONDS_MAX, door
+
+BODY = b'{"worker":"w","limit":10,"waitMs":1}'
 
 
 class Unwritable:
@@ -27,30 +30,35 @@ async def app(store_url: str) -> AsyncIterator[Fairlane]:
         yield found
 
 
+class Leaving(Request):
+    """A request for leases, whose caller goes when the test says so."""
+
+    def __init__(self, gone: asyncio.Future[None], body: bytes) -> None:
+        super().__init__("POST", "/leases", raw=body)
+        self._gone = gone
+
+    async def closed(self) -> None:
+        await asyncio.shield(self._gone)
+
+
 class Caller:
-    """Asks for leases; what it is sent, and whether it is still there, is the test's to say."""
+    """Asks for leases; whether it is still there is the test's to say."""
 
     def __init__(self, app: Fairlane) -> None:
         self.app = app
         self.http = HttpApp(app.node, app.guard.check)
         self.gone = asyncio.get_running_loop().create_future()
-        self.sent: list[MutableMapping[str, Any]] = []
-        self._body = b'{"worker":"w","limit":10,"waitMs":1}'
-        self._asked = False
+        self.sent: Answer | None = None
 
-    async def ask(self, send: Any = None) -> None:
-        scope = {"type": "http", "method": "POST", "path": "/leases", "query_string": b""}
-        await self.http({**scope, "headers": []}, self._receive, send or self._send)
+    async def ask(self) -> None:
+        answer = await self.http(Leaving(self.gone, BODY))
+        assert isinstance(answer, Answer)
+        self.sent = answer
 
-    async def _receive(self) -> MutableMapping[str, Any]:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": self._body}
-        await self.gone
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: MutableMapping[str, Any]) -> None:
-        self.sent.append(message)
+    @property
+    def json(self) -> Any:
+        assert self.sent is not None
+        return msgspec.json.decode(self.sent.shape.body)
 
 
 async def all_are_queued_again(app: Fairlane) -> None:
@@ -60,7 +68,7 @@ async def all_are_queued_again(app: Fairlane) -> None:
     assert [(task["state"], task["attempts"]) for task in tasks] == [("queued", 0)] * 3
     again = Caller(app)
     await again.ask()
-    assert msgspec.json.decode(again.sent[-1]["body"])["count"] == 4
+    assert again.json["count"] == 4
 
 
 async def test_leases_go_back_when_the_response_cannot_be_written(
@@ -79,17 +87,32 @@ async def test_leases_go_back_when_the_response_cannot_be_written(
     changed = {"POST": msgspec.structs.replace(route, handler=unwritable)}
     monkeypatch.setitem(caller.http.routes, "/leases", changed)
     await caller.ask()
-    assert caller.sent[0]["status"] == 500
-    assert msgspec.json.decode(caller.sent[1]["body"])["code"] == "internal_error"
+    assert caller.sent is not None
+    assert caller.sent.status == 500
+    assert caller.json["code"] == "internal_error"
     await all_are_queued_again(app)
 
 
 async def test_leases_go_back_when_the_response_cannot_be_sent(app: Fairlane) -> None:
-    async def broken(_: Any) -> None:
-        raise ConnectionResetError("nobody reads this")
+    """The caller goes when its leases have been granted and before it is told."""
+    http = HttpApp(app.node, app.guard.check)
+    answered: asyncio.Future[Answer | Stream] = asyncio.get_running_loop().create_future()
 
-    with pytest.raises(ConnectionResetError):
-        await Caller(app).ask(broken)
+    async def answer(request: Request) -> Answer | Stream:
+        answer = await http(request)
+        await wire.close()
+        await request.closed()
+        answered.set_result(answer)
+        return answer
+
+    async with door(answer) as entry, asyncio.timeout(SECONDS_MAX):
+        wire = await entry.open()
+        head = f"POST /leases HTTP/1.1\r\nHost: {entry.host}\r\nContent-Length: {len(BODY)}\r\n"
+        await wire.send(head.encode() + b"Content-Type: application/json\r\n\r\n" + BODY)
+        granted = await answered
+    assert isinstance(granted, Answer)
+    assert isinstance(granted.shape, Raw)
+    assert msgspec.json.decode(granted.shape.body)["count"] == 3
     await all_are_queued_again(app)
 
 
@@ -108,7 +131,7 @@ async def test_leases_go_back_when_the_caller_goes_while_they_are_granted(app: F
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "require", goes_now)
         await caller.ask()
-    assert msgspec.json.decode(caller.sent[-1]["body"])["leases"] == []
+    assert caller.json["leases"] == []
     await all_are_queued_again(app)
 
 
@@ -127,5 +150,5 @@ async def test_leases_go_back_when_the_caller_is_cancelled_meanwhile(app: Fairla
         await reached.wait()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    assert caller.sent == []
+    assert caller.sent is None
     await all_are_queued_again(app)

@@ -71,14 +71,9 @@ def received(operation: Operation[Any, Any], request: Request) -> Any:
     """Send a request as a client does and read it as the server does."""
     path, asked = bound(operation, request)
     body = msgspec.json.encode(asked["body"]) if "body" in asked else b""
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    headers = [(name.lower().encode(), text.encode()) for name, text in asked["headers"].items()]
+    headers = {name.lower().encode(): text.encode() for name, text in asked["headers"].items()}
     query = urlencode(asked["query"] or {}).encode()
-    scope = {"headers": headers, "query_string": query, "method": operation.method}
-    arrived = messages.Request(scope, receive)
+    arrived = messages.Request(operation.method, path, query, headers, body)
     arrived.path = {"id": path.rpartition("/")[2]}
     return asyncio.run(operations.reader(operation)(arrived))
 

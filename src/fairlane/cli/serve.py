@@ -16,8 +16,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import uvicorn
-
 from fairlane import config, logs, tracing
 from fairlane.cli.policy_file import PolicyFile
 from fairlane.config import Settings
@@ -26,7 +24,8 @@ from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
-from fairlane.http.limits import HttpConnection, connections_max
+from fairlane.http.limits import connections_max
+from fairlane.http.server import HttpServer
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
 from fairlane.worker import signals
@@ -34,9 +33,8 @@ from fairlane.worker import signals
 log = logging.getLogger("fairlane")
 
 POLICY_LOOK_SECONDS: Final = 0.5
-# Longer than clients keep a connection that they do not use, so that theirs is the end: what they
-# send at the moment when a server hangs up is lost.
-IDLE_SECONDS: Final = 75
+# For responses at a stop, when running tasks have ended or were interrupted.
+GRACE_SECONDS: Final = 5.0
 
 # What is done while the server runs; it is told the address. Its end is the server's.
 Beside = Callable[[str], Awaitable[None]]
@@ -88,8 +86,8 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         hosts = hosts_of(settings, listener)
         agents = _endpoint(settings, app)
         routes = _routes(settings, app, agents, exposed=exposed)
-        server = _Server(app, listener, agents, Doorkeeper(routes, hosts))
-        await server.run(_address(settings.host, listener), beside or _announce)
+        server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)))
+        await server.run(listener, _address(settings.host, listener), beside or _announce)
     finally:
         if watcher is not None:
             await watcher.stop()
@@ -162,50 +160,27 @@ def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
 
 
 class _Server:
-    def __init__(
-        self,
-        app: Fairlane,
-        listener: socket.socket,
-        agents: Endpoint | None,
-        door: Doorkeeper,
-    ) -> None:
+    def __init__(self, app: Fairlane, agents: Endpoint | None, http: HttpServer) -> None:
         self._app = app
         self._agents = agents
-        self._listener = listener
+        self._http = http
         self._signals = 0
         self._told = asyncio.Event()
-        config = uvicorn.Config(
-            door,
-            http=HttpConnection,
-            lifespan="off",
-            ws="none",
-            proxy_headers=False,
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=5,
-            timeout_keep_alive=IDLE_SECONDS,
-        )
-        self._uvicorn = uvicorn.Server(config)
 
-    async def run(self, address: str, beside: Beside) -> None:
+    async def run(self, listener: socket.socket, address: str, beside: Beside) -> None:
         loop = asyncio.get_running_loop()
         for number in signals.stopping():
             loop.add_signal_handler(number, self._signalled, number)
-        # The public `serve` would put uvicorn's own signal handlers in place of these.
-        serving = self._uvicorn._serve([self._listener])  # noqa: SLF001 - for the reason above
-        listening = asyncio.create_task(serving)
+        await self._http.start(listener)
         company = asyncio.ensure_future(beside(address))
         await asyncio.wait(
-            {listening, company, asyncio.create_task(self._told.wait())},
+            {company, asyncio.create_task(self._told.wait())},
             return_when=asyncio.FIRST_COMPLETED,
         )
         company.cancel()
         await asyncio.wait({company})
         await self._app.drain()
-        self._uvicorn.should_exit = True
-        await listening
+        await self._http.stop(GRACE_SECONDS)
         if self._agents is not None:
             await self._agents.close()
         if not company.cancelled():

@@ -1,35 +1,30 @@
-"""The ASGI application: one table of routes, one place where errors become answers."""
+"""The application: one table of routes, one place where errors become responses."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
-from fairlane.core.access import CALLER, Caller
-from fairlane.core.errors import FairlaneError, NotFound, TooManyConnections
+from fairlane.core.access import Caller
+from fairlane.core.errors import FairlaneError, NotFound
 from fairlane.engine.node import Node
-from fairlane.http import openapi, operations
+from fairlane.http import asgi, openapi, operations
 from fairlane.http.auth import Gate
-from fairlane.http.cross_site import went_wrong
 from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
 from fairlane.http.messages import (
     Answer,
     Raw,
-    Receive,
     Request,
     Route,
     Routes,
-    Scope,
-    Send,
     Stream,
     encoded,
     refusal,
-    send_answer,
-    send_stream,
+    went_wrong,
 )
 from fairlane.http.routes.audit import note_denied, recorded
 from fairlane.http.routes.cron import Cron
@@ -43,11 +38,10 @@ from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
+from fairlane.tracing import Tracer
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.http")
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _READS: Final = ("GET", "HEAD")
 _PARAMETER: Final = re.compile(r"{(\w+)}")
@@ -60,14 +54,14 @@ class HttpApp:
         check_url: Callable[[str], object],
         *,
         look_seconds: float | None = None,
-        mounts: Mapping[str, Application] | None = None,
+        mounts: Mapping[str, asgi.Application] | None = None,
         exposed: bool = False,
         max_streams: int = STREAMS_DEFAULT,
         max_waits: int = WAITS_DEFAULT,
     ) -> None:
         """`look_seconds`: how often streams look for what others wrote, when nobody tells.
 
-        `mounts` are applications of their own that answer POST at a path. `exposed`: others than
+        `mounts` are ASGI applications that answer POST at a path. `exposed`: others than
         this machine can reach it, so that every caller needs a token. `max_streams` is how many
         streams a token or an address may have open, `max_waits` how many requests that wait.
         """
@@ -97,99 +91,73 @@ class HttpApp:
             **Health(node).routes(),
         }
         self.routes = recorded(self.routes, node.audit)
-        self._patterns = [
-            (re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path)), methods)
-            for path, methods in self.routes.items()
-            if "{" in path
-        ]
+        self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Route]]]] = {}
+        for path, methods in self.routes.items():
+            if "{" in path:
+                pattern = re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path))
+                self._patterns.setdefault(_family(path), []).append((pattern, methods))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        mounted = self._mounts.get(scope["path"])
-        if mounted is not None:
-            await self._pass_on(mounted, scope, request, send)
-            return
+    def __call__(self, request: Request) -> Coroutine[Any, Any, Answer | Stream]:
+        """Answer a request. A response has its body as bytes."""
         tracer = self._node.tracer
-        if tracer is None:
-            answer = await self._answer(scope, request)
-        else:
-            with tracer.within(request.header(b"traceparent")):
-                answer = await self._answer(scope, request)
-        if isinstance(answer, Answer):
-            await _send(send, answer)
-            return
-        try:
-            with self._streams.place(scope, request.caller):
-                pieces = self.gate.while_valid(scope, request, answer.pieces)
-                await send_stream(send, request, Stream(pieces))
-        except TooManyConnections as error:
-            await send_answer(send, refusal(error))
+        return self._answer(request) if tracer is None else self._traced(tracer, request)
 
-    async def _pass_on(
-        self, mounted: Application, scope: Scope, request: Request, send: Send
-    ) -> None:
-        """Let an application of its own answer, which may take long."""
-        with contextlib.ExitStack() as place:
-            problem = await self._let_in(scope, request, place)
-            if problem is None:
-                await mounted(scope, request.again, send)
-                return
-        await send_answer(send, problem)
+    async def _traced(self, tracer: Tracer, request: Request) -> Answer | Stream:
+        with tracer.within(request.header(b"traceparent")):
+            return await self._answer(request)
 
-    async def _answer(self, scope: Scope, request: Request) -> Answer | Stream:
+    async def _answer(self, request: Request) -> Answer | Stream:
         try:
-            methods = self._find(scope, request)
-            method = "GET" if scope["method"] == "HEAD" else scope["method"]
-            route = methods.get(method)
+            if request.full_path in self._mounts:
+                return await self._pass_on(request)
+            methods = self._find(request)
+            route = methods.get("GET" if request.method == "HEAD" else request.method)
             if route is None:
-                await self.gate.admit(scope, request)
-                return _not_allowed(scope, methods)
+                await self.gate.admit(request)
+                return encoded(_not_allowed(request, methods))
             if not route.open:
-                await self.gate.admit(scope, request, route)
-            waits = (
-                self._waits.place(scope, request.caller)
-                if route.waits
-                else contextlib.nullcontext()
-            )
-            with waits:
+                if self.gate.knows(request):
+                    self.gate.judge(request, route)
+                else:
+                    await self.gate.admit(request, route)
+            if route.waits:
+                with self._waits.place(request):
+                    answer = await route.handler(request)
+            else:
                 answer = await route.handler(request)
-            return encoded(answer) if isinstance(answer, Answer) else answer
+            return encoded(answer) if isinstance(answer, Answer) else self._held(request, answer)
         except FairlaneError as error:
-            note_denied(self._node.audit, scope, request, error)
-            return refusal(error)
+            note_denied(self._node.audit, request, error)
+            return encoded(refusal(error))
         except Exception:
-            number = scope.get("request_id", b"of this process").decode()
-            log.exception("%s %s went wrong (request %s)", scope["method"], scope["path"], number)
-            return went_wrong()
+            number = request.number.decode()
+            log.exception(
+                "%s %s went wrong (request %s)", request.method, request.full_path, number
+            )
+            return encoded(went_wrong())
 
-    async def _let_in(
-        self, scope: Scope, request: Request, place: contextlib.ExitStack
-    ) -> Answer | None:
-        """For what answers for itself: why not, or None and the caller's name in the scope.
+    def _held(self, request: Request, stream: Stream) -> Stream:
+        """Return a stream that counts for its caller, and that ends with the caller's token."""
+        place = contextlib.ExitStack()
+        place.enter_context(self._streams.place(request))
+        return Stream(self.gate.while_valid(request, stream.pieces), place.close)
 
-        The caller holds a place until `place` is closed.
-        """
-        try:
-            await self.gate.admit(scope, request)
-            place.enter_context(self._waits.place(scope, request.caller))
-            if scope["method"] == "POST":
+    async def _pass_on(self, request: Request) -> Answer:
+        """Let an application of its own answer, which may take long."""
+        await self.gate.admit(request)
+        with self._waits.place(request):
+            if request.method == "POST":
                 json_limits.check_any(await request.body())
-        except FairlaneError as error:
-            note_denied(self._node.audit, scope, request, error)
-            return refusal(error)
-        scope[CALLER] = request.caller
-        return None
+            return await asgi.answer(self._mounts[request.full_path], request)
 
-    def _find(self, scope: Scope, request: Request) -> dict[str, Route]:
+    def _find(self, request: Request) -> dict[str, Route]:
         """What answers there, by method; nothing for a path that nobody knows."""
-        path = scope["path"]
+        path = request.full_path
         exact = None if "{" in path else self.routes.get(path)  # or a caller could name a pattern
         # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
-        if exact is not None and ("GET" in exact or scope["method"] not in _READS):
+        if exact is not None and ("GET" in exact or request.method not in _READS):
             return exact
-        for pattern, methods in self._patterns:
+        for pattern, methods in self._patterns.get(_family(path), ()):
             found = pattern.fullmatch(path)
             if found:
                 request.path = found.groupdict()
@@ -199,7 +167,7 @@ class HttpApp:
     async def _about(self, request: Request) -> Answer:
         if wants_page(request):
             return self._dashboard.serve(request)
-        await self.gate.admit(request.scope, request)
+        await self.gate.admit(request)
         routes = {path: sorted(methods) for path, methods in self.routes.items()}
         routes |= {path: ["POST"] for path in self._mounts}
         shape = {"name": "fairlane", "version": __version__, "routes": routes}
@@ -222,19 +190,15 @@ class HttpApp:
         return Answer(200, self._described)
 
 
-async def _send(send: Send, answer: Answer) -> None:
-    try:
-        await send_answer(send, answer)
-    except BaseException:
-        if answer.undo is not None:
-            answer.undo()
-        raise
+def _family(path: str) -> tuple[str, int]:
+    """Return what paths of one pattern have in common: the first part, and how many there are."""
+    return path[: path.find("/", 1)], path.count("/")
 
 
-def _not_allowed(scope: Scope, methods: dict[str, Route]) -> Answer:
+def _not_allowed(request: Request, methods: dict[str, Route]) -> Answer:
     if not methods:
-        raise NotFound(f"there is nothing at {scope['path'][:100]}; GET / lists the routes")
+        raise NotFound(f"there is nothing at {request.full_path[:100]}; GET / lists the routes")
     allowed = ", ".join(methods)
-    error = f"{scope['method']} is not allowed here; allowed: {allowed}"
+    error = f"{request.method} is not allowed here; allowed: {allowed}"
     shape = {"code": "method_not_allowed", "error": error}
     return Answer(405, shape, {"Allow": allowed})

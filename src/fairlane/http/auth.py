@@ -16,12 +16,12 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import moments
-from fairlane.core.access import CALLER, NOT_LET_IN, TRUSTED, Caller, Token
+from fairlane.core.access import NOT_LET_IN, TRUSTED, Caller, Token
 from fairlane.core.errors import Forbidden, StoreUnavailable, Unauthenticated
 from fairlane.engine.commands import CreateToken, RevokeToken
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
-from fairlane.http.messages import Answer, Request, Route, Routes, Scope
+from fairlane.http.messages import Answer, Request, Route, Routes
 from fairlane.schema import fields
 from fairlane.services.catalog import refused
 
@@ -52,13 +52,21 @@ class Gate:
     def required(self) -> bool:
         return self._exposed or self._tokens.any
 
-    async def admit(self, scope: Scope, request: Request, route: Route = _ANYBODY) -> None:
+    def knows(self, request: Request) -> bool:
+        """Whether `judge` can be called without asking the store first, as nearly always."""
+        return request.named is not None or self._tokens.fresh
+
+    async def admit(self, request: Request, route: Route = _ANYBODY) -> None:
         """Name the caller, or raise what keeps them out."""
-        caller: Caller | None = scope.get(CALLER)
+        if not self.knows(request):
+            await self._tokens.refresh()
+        self.judge(request, route)
+
+    def judge(self, request: Request, route: Route) -> None:
+        """Do as `admit` does, with the tokens as they are known."""
+        caller = request.named
         if caller is None:
-            if not self._tokens.fresh:
-                await self._tokens.refresh()
-            caller = self._identified(scope, request)
+            caller = self._identified(request)
             if caller is not TRUSTED:
                 self._tokens.spend(caller)
         request.caller = caller
@@ -67,7 +75,7 @@ class Gate:
             raise problem
 
     async def while_valid(
-        self, scope: Scope, request: Request, pieces: AsyncIterator[bytes]
+        self, request: Request, pieces: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
         """What is streamed ends with the token that it was asked with.
 
@@ -75,7 +83,7 @@ class Gate:
         store cannot say whether the token is still valid, only heartbeats pass.
         """
         async for piece in pieces:
-            if CALLER not in scope:
+            if request.named is None:
                 while not await self._asked(heartbeat=piece.startswith(b":")):  # noqa: ASYNC110 - nothing announces it
                     await asyncio.sleep(AWAY_SECONDS)
                 if not self._holds(request.caller):
@@ -92,16 +100,16 @@ class Gate:
     def _holds(self, caller: Caller) -> bool:
         return not self.required if caller is TRUSTED else self._tokens.holds(caller)
 
-    def _identified(self, scope: Scope, request: Request) -> Caller:
+    def _identified(self, request: Request) -> Caller:
         if not self.required:
             return TRUSTED
-        header = _bytes(scope, b"authorization")
+        header = request.headers.get(b"authorization")
         if header is not None:
             bearer = header[: len(_BEARER)].lower() == _BEARER
             found = self._tokens.find(header[len(_BEARER) :]) if bearer else None
         else:
             found = self._tokens.find(_cookie(request), login=True)
-            if found and scope["method"] not in _SAFE and request.header(b"x-fairlane") is None:
+            if found and request.method not in _SAFE and request.header(b"x-fairlane") is None:
                 raise Forbidden("with a login, what changes something needs the header X-Fairlane")
         if found is None:
             raise Unauthenticated(NOT_LET_IN)
@@ -153,14 +161,6 @@ _decoder = msgspec.json.Decoder(LoginBody)
 
 async def _nobody() -> Answer:
     raise AssertionError("only who may ask is looked at here")
-
-
-def _bytes(scope: Scope, name: bytes) -> bytes | None:
-    for key, value in scope["headers"]:
-        if key == name:
-            found: bytes = value
-            return found
-    return None
 
 
 def _raw(text: str) -> bytes:

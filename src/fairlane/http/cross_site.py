@@ -11,10 +11,7 @@ All of it is decided from a few headers: what programs send passes with a few lo
 
 from __future__ import annotations
 
-import itertools
-import logging
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fairlane.core.errors import (
@@ -24,14 +21,10 @@ from fairlane.core.errors import (
     Misdirected,
     UnsupportedMediaType,
 )
-from fairlane.http.messages import Answer, Receive, Scope, Send, refusal, send_answer
+from fairlane.http.messages import Request
 from fairlane.schema.wire import one_line
 
-log = logging.getLogger("fairlane.http")
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Mapping[bytes, bytes]
-Fields = list[tuple[bytes, bytes]]
 
 HTTP_PORT: Final = 80  # the one that a request need not name
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -40,20 +33,7 @@ PAGE_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_DATA_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'"
-_NO_STORE: Final = (b"cache-control", b"no-store")
-_ALWAYS: Final[Fields] = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
-_WITH_DATA: Final[Fields] = [*_ALWAYS, (b"content-security-policy", _DATA_POLICY)]
-_WITH_PAGES: Final[Fields] = [*_ALWAYS, (b"content-security-policy", PAGE_POLICY)]
-_DATA: Final = (b"application/json", b"text/event-stream")
-
-# What answers that are made without an application have as well.
-ALWAYS: Final[Fields] = [*_WITH_DATA, _NO_STORE]
+DATA_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'"
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -74,69 +54,42 @@ _ONCE: Final = frozenset(
 
 
 class Doorkeeper:
-    def __init__(self, app: Application, hosts: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str]) -> None:
         """`hosts` are the names, with ports unless that is 80, that requests may give."""
-        self._app = app
         self._hosts = frozenset(host.lower().encode() for host in hosts)
-        # Told apart from those of other starts, so that an id is found in one log only.
-        self._prefix = secrets.token_hex(4).encode()
-        self._numbers = itertools.count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        number = b"%s-%x" % (self._prefix, next(self._numbers))
-        scope["request_id"] = number
-        started = False
-
-        def sending(message: Scope) -> Awaitable[None]:
-            nonlocal started
-            if not started:
-                started = True
-                message["headers"] = _complete(message["headers"], number)
-            return send(message)
-
-        problem = self._problem(scope)
-        if problem is not None:
-            await send_answer(sending, _last(refusal(problem)))
-            return
-        try:
-            await self._app(scope, receive, sending)
-        except Exception:
-            log.exception("request %s went wrong", number.decode())
-            if started:
-                raise
-            await send_answer(sending, went_wrong())
-
-    def _problem(self, scope: Scope) -> FairlaneError | None:
-        pairs = scope["headers"]
-        headers = dict(pairs)
+    def problem(self, request: Request) -> FairlaneError | None:
+        """Return why a request is turned away, or None."""
+        headers = request.headers
         host = headers.get(b"host")
-        if len(headers) != len(pairs) or scope["http_version"] not in _VERSIONS or host is None:
-            problem = _framing(scope, pairs, host)
+        if host is None or request.repeated or request.version not in _VERSIONS:
+            problem = _framing(request, host)
             if problem is not None:
                 return problem
         assert host is not None
-        if host not in self._hosts and not self._answers_to(host, scope):
+        if host not in self._hosts and not self._answers_to(host, request):
             return _misdirected(host)
         if b"origin" in headers or b"sec-fetch-site" in headers:
-            problem = self._from_elsewhere(scope, headers, host)
+            problem = self._from_elsewhere(request, headers, host)
             if problem is not None:
                 return problem
-        if scope["method"] not in _SAFE:
+        if request.method not in _SAFE:
             return _not_json(headers)
         return None
 
-    def _answers_to(self, host: bytes, scope: Scope) -> bool:
+    def _answers_to(self, host: bytes, request: Request) -> bool:
         """Names in any case; and the address that was connected to, which no page can fake."""
         name = host.lower()
         if name in self._hosts:
             return True
-        address, port = scope.get("server") or ("", None)
-        own = {one.encode() for one in authorities([address], port or 0)} if address else set()
-        return name in own
+        if request.server is None:
+            return False
+        address, port = request.server
+        return name in [one.encode() for one in authorities([address], port)]
 
-    def _from_elsewhere(self, scope: Scope, headers: Headers, host: bytes) -> FairlaneError | None:
+    def _from_elsewhere(
+        self, request: Request, headers: Headers, host: bytes
+    ) -> FairlaneError | None:
         origin = headers.get(b"origin")
         if origin is not None:
             scheme, _, authority = origin.lower().partition(b"://")
@@ -144,7 +97,7 @@ class Doorkeeper:
             if scheme not in (b"http", b"https") or not known:
                 return _elsewhere()
         site = headers.get(b"sec-fetch-site")
-        if site is None or site in _OURS or _is_visit(scope, headers):
+        if site is None or site in _OURS or _is_visit(request, headers):
             return None
         return _elsewhere()
 
@@ -168,41 +121,14 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def went_wrong() -> Answer:
-    shape = {"code": "internal_error", "error": "something went wrong here; see the log"}
-    return Answer(500, shape)
-
-
-def _last(answer: Answer) -> Answer:
-    """Who is turned away is not listened to any longer."""
-    return Answer(answer.status, answer.shape, {**(answer.headers or {}), "Connection": "close"})
-
-
-def _complete(headers: Iterable[tuple[bytes, bytes]], number: bytes) -> Fields:
-    """Headers of an answer with those that every answer has. Files say themselves what to keep."""
-    found = [*headers, (b"x-request-id", number)]
-    always, stored = _WITH_PAGES, True
-    for name, value in found:
-        if name == b"content-type":
-            always = _WITH_DATA if value.startswith(_DATA) else _WITH_PAGES
-        elif name == b"cache-control":
-            stored = False
-    found += always
-    if stored:
-        found.append(_NO_STORE)
-    return found
-
-
-def _framing(scope: Scope, pairs: Fields, host: bytes | None) -> FairlaneError | None:
-    if scope["http_version"] not in _VERSIONS:
+def _framing(request: Request, host: bytes | None) -> FairlaneError | None:
+    if request.version not in _VERSIONS:
         return InvalidRequest("use HTTP/1.1")
     if host is None:
         return InvalidRequest("the header Host is missing")
-    seen: set[bytes] = set()
-    for name, _ in pairs:
-        if name in _ONCE and name in seen:
+    for name, _ in request.repeated:
+        if name in _ONCE:
             return InvalidRequest(f"the header {name.decode()} must not be given twice")
-        seen.add(name)
     return None
 
 
@@ -218,11 +144,11 @@ def _elsewhere() -> FairlaneError:
     return Forbidden("requests from pages of other sites are not answered")
 
 
-def _is_visit(scope: Scope, headers: Headers) -> bool:
+def _is_visit(request: Request, headers: Headers) -> bool:
     """Somebody follows a link to the dashboard: nothing of it is told to where they come from."""
     return (
-        scope["method"] in _SAFE
-        and (scope["path"] == "/" or scope["path"].startswith("/ui/"))
+        request.method in _SAFE
+        and (request.full_path == "/" or request.full_path.startswith("/ui/"))
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from fairlane.core.access import CALLER, Caller
 from fairlane.core.errors import TooManyConnections
-from fairlane.http.messages import Scope
+from fairlane.http.messages import Request
 
 STREAMS_DEFAULT: Final = 500
 WAITS_DEFAULT: Final = 4000
@@ -32,12 +31,12 @@ class Held:
         self._held: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def place(self, scope: Scope, caller: Caller) -> Iterator[None]:
+    def place(self, request: Request) -> Iterator[None]:
         """Hold a place. Raises `TooManyConnections` when the caller has no more of them.
 
         Callers in the same process need none.
         """
-        holders = [] if CALLER in scope else _holders(scope, caller)
+        holders = [] if request.named is not None else _holders(request)
         for holder in holders:
             if self._held[holder] >= self._most:
                 raise self._refusal(holder)
@@ -59,11 +58,11 @@ class Held:
         )
 
 
-def _holders(scope: Scope, caller: Caller) -> list[str]:
+def _holders(request: Request) -> list[str]:
     """Return who a place counts for: the token, if there is one, and the address."""
-    found = [] if caller.token is None else [f"token {caller.token}"]
-    client = scope.get("client")
-    return [*found, f"address {_network(client[0])}"] if client else found
+    token, address = request.caller.token, request.address
+    found = [] if token is None else [f"token {token}"]
+    return found if address is None else [*found, f"address {_network(address)}"]
 
 
 def _network(address: str) -> str:

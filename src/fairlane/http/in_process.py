@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from fairlane.client.transport import EVENT_STREAM, Answer, Request, build, understood
-from fairlane.core.access import CALLER, TRUSTED, Caller
+from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import StoreUnavailable
+from fairlane.http import messages
 from fairlane.http.app import HttpApp
-from fairlane.http.messages import Receive
+from fairlane.http.responses import EVENTS
 from fairlane.schema import sse
 
 log = logging.getLogger("fairlane.http")
 
 _PAUSE_SECONDS: Final = 1.0
+_EVENTS: Final = {"content-type": EVENTS}
 
 
 class Streaming(msgspec.Struct, frozen=True):
@@ -35,31 +37,41 @@ class Streaming(msgspec.Struct, frozen=True):
 
 
 async def ask(app: HttpApp, request: Request, caller: Caller = TRUSTED) -> Answer:
-    status, found, body = 0, {}, b""
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        nonlocal status, found, body
-        if message["type"] == "http.response.start":
-            status, found = message["status"], _headers(message)
-        else:
-            body += message.get("body", b"")
-
-    await app(_scope(request, caller), _receive(request), send)
-    return Answer(status, found, body)
+    found = await app(_arrived(request, caller))
+    if isinstance(found, messages.Answer):
+        return Answer(found.status, _headers(found), found.shape.body)
+    try:
+        return Answer(200, _EVENTS, b"".join([piece async for piece in found.pieces]))
+    finally:
+        found.release()
 
 
 @contextlib.asynccontextmanager
 async def stream(app: HttpApp, request: Request) -> AsyncGenerator[Streaming, None]:
     """One piece is made ahead, not more: who reads slowly does not fill the memory."""
-    sent: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue(1)
-    answering = asyncio.ensure_future(app(_scope(request), _receive(request), sent.put))
+    sent: asyncio.Queue[Any] = asyncio.Queue(1)
+    answering = asyncio.ensure_future(_send(app, request, sent))
     try:
-        head = await _next(sent, answering)
-        assert head is not None
-        yield Streaming(head["status"], _headers(head), _pieces(sent, answering))
+        status, headers = await _next(sent, answering)
+        yield Streaming(status, headers, _pieces(sent, answering))
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
+
+
+async def _send(app: HttpApp, request: Request, sent: asyncio.Queue[Any]) -> None:
+    """Put the head into the queue, then each piece of the body."""
+    found = await app(_arrived(request, TRUSTED))
+    if isinstance(found, messages.Answer):
+        await sent.put((found.status, _headers(found)))
+        await sent.put(found.shape.body)
+        return
+    try:
+        await sent.put((200, _EVENTS))
+        async for piece in found.pieces:
+            await sent.put(piece)
+    finally:
+        found.release()
 
 
 async def follow(
@@ -97,15 +109,13 @@ async def _accepted(streaming: Streaming) -> None:
 
 
 async def _pieces(
-    sent: asyncio.Queue[MutableMapping[str, Any]], answering: asyncio.Future[None]
+    sent: asyncio.Queue[Any], answering: asyncio.Future[None]
 ) -> AsyncIterator[bytes]:
-    while (message := await _next(sent, answering)) is not None:
-        yield message.get("body", b"")
+    while (piece := await _next(sent, answering)) is not None:
+        yield piece
 
 
-async def _next(
-    sent: asyncio.Queue[MutableMapping[str, Any]], answering: asyncio.Future[None]
-) -> MutableMapping[str, Any] | None:
+async def _next(sent: asyncio.Queue[Any], answering: asyncio.Future[None]) -> Any:
     """What is sent next; None at the end. Raises what the route has raised."""
     while sent.empty():
         if answering.done():
@@ -122,39 +132,15 @@ async def _next(
     return sent.get_nowait()
 
 
-def _receive(request: Request) -> Receive:
-    """The body, once; after that nothing ever comes, and whoever has enough is cancelled."""
-    asked = False
-
-    async def receive() -> MutableMapping[str, Any]:
-        nonlocal asked
-        if asked:
-            await asyncio.get_running_loop().create_future()
-        asked = True
-        return {"type": "http.request", "body": request.body or b"", "more_body": False}
-
-    return receive
+def _headers(answer: messages.Answer) -> dict[str, str]:
+    found = {name.lower(): text for name, text in (answer.headers or {}).items()}
+    return {"content-type": answer.shape.type, **found}
 
 
-def _headers(message: MutableMapping[str, Any]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in message["headers"]}
-
-
-def _scope(request: Request, caller: Caller = TRUSTED) -> dict[str, Any]:
+def _arrived(request: Request, caller: Caller) -> messages.Request:
     path, _, query = request.target.partition("?")
-    headers = {"host": "127.0.0.1", **request.headers}
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
-        "method": request.method,
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
-        "client": ("127.0.0.1", 0),
-        "server": ("127.0.0.1", 0),
-        CALLER: caller,
-    }
+    headers = {name.lower().encode(): text.encode() for name, text in request.headers.items()}
+    body = request.body or b""
+    return messages.Request(
+        request.method, unquote(path), query.encode(), headers, body, named=caller
+    )

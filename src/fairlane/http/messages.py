@@ -1,21 +1,13 @@
-"""Requests in, answers out: JSON, errors by one table, bodies with a limit.
+"""What routes read and return: requests, responses and the table of statuses.
 
-Plain ASGI, because the submit route is hot: a framework's request and response objects would cost
-as much as the work itself.
+A request is a plain value, so a caller in this process makes one in a line. What arrives on a
+connection is an `Exchange` (`exchange.py`), whose body and disconnect come from the network.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    MutableMapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -62,41 +54,53 @@ STATUS: Final[Mapping[str, int]] = {
 
 TEXT_CHARACTERS_MAX: Final = 500
 
-# The three values of an ASGI call.
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-# Of a stream: who does not read keeps no more than this waiting, and others are sent to in between.
-_SLICE_BYTES: Final = 65_536
-_JSON: Final = (b"content-type", b"application/json")
+JSON: Final = "application/json"
 
 
 class Request:
     """What a route may ask about a request. `path` holds the parts of the path that vary.
 
-    `caller` is who asks; whatever a route reads or changes has to be that caller's to see.
+    `caller` is who asks; whatever a route reads or changes has to be that caller's to see. `named`
+    is the caller of a request from this process, which needs no token. `address` is where a
+    request from a network comes from, and `number` its id in the log.
     """
 
-    __slots__ = ("_body", "_receive", "caller", "path", "scope")
+    version = "1.1"
+    number = b"of this process"
+    address: str | None = None
+    server: tuple[str, int] | None = None
+    caller: Caller = TRUSTED
+    path: Mapping[str, str] = {}
+    # The repeated headers that `headers`, which holds the first of each name, has no room for.
+    repeated: Sequence[tuple[bytes, bytes]] = ()
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.scope = scope
-        self._receive = receive
-        self._body: bytes | None = None
-        self.path: Mapping[str, str] = {}
-        self.caller: Caller = TRUSTED
+    def __init__(
+        self,
+        method: str,
+        full_path: str,
+        query_string: bytes = b"",
+        headers: Mapping[bytes, bytes] | None = None,
+        raw: bytes = b"",
+        *,
+        named: Caller | None = None,
+    ) -> None:
+        """`full_path` is percent-decoded; names of headers are in small letters."""
+        self.method = method
+        self.full_path = full_path
+        self.query_string = query_string
+        self.headers = {} if headers is None else headers
+        self.raw = raw
+        self.named = named
 
     def header(self, name: bytes) -> str | None:
-        for key, value in self.scope["headers"]:
-            if key == name:
-                text: str = value.decode("latin-1")
-                return text
-        return None
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def query(self, *known: str) -> dict[str, str]:
         """The query's values; the first of each. Unknown names are refused, not ignored."""
-        text = self.scope["query_string"].decode("latin-1")
+        if not self.query_string:
+            return {}
+        text = self.query_string.decode("latin-1")
         try:
             values = parse_qs(text, keep_blank_values=True, errors="strict")
         except ValueError:
@@ -119,48 +123,32 @@ class Request:
         return "text/event-stream" in (self.header(b"accept") or "")
 
     async def closed(self) -> None:
-        """Returns when the caller has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        """Return when the caller has gone; one in this process cancels instead."""
+        await asyncio.get_running_loop().create_future()
 
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
-        """The whole body. Raises `PayloadTooLarge` as soon as it is certain to be."""
-        declared = self.header(b"content-length")
-        if declared and declared.isascii() and declared.isdigit() and int(declared) > most:
-            raise _too_large(most)
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                # What came may look complete, but is not what the caller wanted to say.
-                raise InvalidRequest("the connection ended in the middle of the body")
-            chunk: bytes = message.get("body", b"")
-            size += len(chunk)
-            if size > most:
-                raise _too_large(most)
-            if not message.get("more_body"):
-                self._body = chunk if not chunks else b"".join([*chunks, chunk])
-                return self._body
-            chunks.append(chunk)
+        """Return the whole body. Raise `PayloadTooLarge` as soon as it is certain to be."""
+        if len(self.raw) > most:
+            raise too_large(most)
+        return self.raw
 
-    async def again(self) -> MutableMapping[str, Any]:
-        """What `receive` gives, for who reads after this: the body first, once more."""
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+
+def _nothing() -> None:
+    """Where there is nothing to release."""
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """A body that is sent as it is, in place of JSON."""
+    """A body that is sent as it is, in place of JSON. An empty `type` is not sent."""
 
     body: bytes
     type: str
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response. `undo` takes back what was done for it when it cannot be written or sent."""
+    """A response. `undo` takes back what was done for it when it cannot be written or sent.
+
+    `shape` is `Raw`, or what JSON is made of; `encoded` makes bytes of it.
+    """
 
     status: int
     shape: Any
@@ -169,9 +157,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """An answer that is sent piece by piece, as server-sent events, until the caller has enough."""
+    """An answer that is sent piece by piece, as server-sent events, until the caller has enough.
+
+    Whoever sends it calls `release` when it has ended, however that comes.
+    """
 
     pieces: AsyncIterator[bytes]
+    release: Callable[[], None] = _nothing
 
 
 Handler = Callable[[Request], Awaitable[Answer | Stream]]
@@ -205,64 +197,22 @@ def refusal(problem: FairlaneError) -> Answer:
     return Answer(STATUS.get(problem.code, 500), wire.error(problem), headers)
 
 
+def went_wrong() -> Answer:
+    shape = {"code": "internal_error", "error": "something went wrong here; see the log"}
+    return Answer(500, shape)
+
+
 def encoded(answer: Answer) -> Answer:
-    """Return the response with its body as bytes. Raise what the encoder raises, after `undo`."""
+    """Return the response with its JSON as bytes. Raise what the encoder raises, after `undo`."""
     if isinstance(answer.shape, Raw):
         return answer
     try:
-        body = Raw(wire.encode(answer.shape), "application/json")
+        body = wire.encode(answer.shape)
     except BaseException:
         if answer.undo is not None:
             answer.undo()
         raise
-    return Answer(answer.status, body, answer.headers, answer.undo)
-
-
-async def send_answer(send: Send, answer: Answer) -> None:
-    if isinstance(answer.shape, Raw):
-        body, kind = answer.shape.body, (b"content-type", answer.shape.type.encode())
-    else:
-        body, kind = wire.encode(answer.shape), _JSON
-    headers = [kind, (b"content-length", b"%d" % len(body))]
-    for name, value in (answer.headers or {}).items():
-        headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_stream(send: Send, request: Request, stream: Stream) -> None:
-    """Send what comes until it ends or the caller goes, whichever is first."""
-    headers = [
-        (b"content-type", b"text/event-stream"),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    sending = asyncio.create_task(_send_pieces(send, stream))
-    closed = asyncio.create_task(request.closed())
-    try:
-        await asyncio.wait([sending, closed], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        closed.cancel()
-        sending.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sending
-
-
-async def _send_pieces(send: Send, stream: Stream) -> None:
-    async with contextlib.aclosing(_closable(stream.pieces)) as pieces:
-        async for piece in pieces:
-            for start in range(0, len(piece), _SLICE_BYTES):
-                if start:
-                    await asyncio.sleep(0)
-                body = piece[start : start + _SLICE_BYTES]
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _closable(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    async for piece in pieces:
-        yield piece
+    return Answer(answer.status, Raw(body, JSON), answer.headers, answer.undo)
 
 
 def whole_number(
@@ -314,5 +264,5 @@ def short_text(what: str, text: str | None) -> str | None:
     return text.strip()
 
 
-def _too_large(most: int) -> PayloadTooLarge:
+def too_large(most: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the body must not be larger than {most} bytes")

@@ -22,7 +22,6 @@ from fairlane.http.messages import (
     Request,
     Route,
     Routes,
-    Scope,
     Stream,
 )
 from fairlane.services import trail
@@ -32,17 +31,16 @@ _ALSO: Final = frozenset({"/tasks/cancel", "/sessions/{key}/stopall", "/sessions
 _UNSAID: Final = frozenset({"/sessions/{key}/usage"})  # told by every run: numbers, not deeds
 
 
-def note_denied(audit: Audit, scope: Scope, request: Request, error: FairlaneError) -> None:
+def note_denied(audit: Audit, request: Request, error: FairlaneError) -> None:
     """Count a call that was turned away."""
-    path = scope["path"]
+    path = request.full_path
     for name, value in request.path.items():
         path = path.replace(value, f"{{{name}}}")
     who = ""
     if isinstance(error, Unauthenticated):
-        address = (scope.get("client") or ("this process",))[0]
-        who = f"unknown at {address}"
+        who = f"unknown at {request.address or 'this process'}"
     target = " ".join(request.path.values())
-    trail.note_denied(audit, request.caller, f"{scope['method']} {path}", target, error, who=who)
+    trail.note_denied(audit, request.caller, f"{request.method} {path}", target, error, who=who)
 
 
 def recorded(routes: Routes, audit: Audit) -> Routes:

@@ -1,0 +1,385 @@
+"""One connection: what arrives on it, how long that may take, and in which order it is answered.
+
+A request that is late, too large or not HTTP is answered in JSON like every other error. After that
+the connection is closed, because nobody knows where the next request would begin. A client that
+does not read its responses is disconnected, and so are silent clients when there are too many
+connections.
+
+A request that arrives in one piece, and a response that leaves in one, which nearly all do, cost no
+timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import httptools
+
+from fairlane.http import limits
+from fairlane.http.exchange import Exchange
+from fairlane.http.limits import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX
+from fairlane.schema import wire
+
+if TYPE_CHECKING:
+    from fairlane.http.server import HttpServer
+
+_METHODS: Final = {
+    name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS")
+}
+_UNIX: Final = "unix"  # the address of all clients of a Unix socket
+_WITH_BODY: Final = (b"content-length", b"transfer-encoding")
+
+
+class _Refused(Exception):
+    """Ends the reading; the answer is in `HttpConnection._refusal`."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """The numbers are attributes for tests that do not want to wait, or to open thousands."""
+
+    read_seconds = limits.READ_SECONDS
+    write_seconds = limits.WRITE_SECONDS
+    idle_seconds = limits.IDLE_SECONDS
+    connections_max: int | None = None
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._loop = server.loop
+        self.problem = server.door.problem
+        self.finished = server.finished
+        self.address: str | None = None  # of the client
+        self.local: tuple[str, int] | None = None
+        self.write_paused = False
+        self._parser = httptools.HttpRequestParser(self)
+        # The parser is to answer a request although something follows its `Connection: close`.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._repeated: list[tuple[bytes, bytes]] = []
+        self._latest: Exchange | None = None  # the last one whose head has arrived
+        self._current: Exchange | None = None  # the one that is answered
+        self._queued: deque[Exchange] = deque()  # those that arrived before it was
+        self._arriving = False  # a request has begun and has not ended
+        self._in_head = False
+        self._in_small_piece = False  # a head that fits in there is not too large
+        self._head_bytes = 0  # of pieces that are nothing but a head
+        self._refusal = limits.NOT_HTTP
+        self._deaf = False
+        self._read_paused = False
+        self._writable: asyncio.Event | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_bytes = 0  # that have arrived since the timer was set
+        self._idle: asyncio.TimerHandle | None = None
+        self.silent_since: float | None = None  # nothing arrives, nothing is answered
+        self._leaving: asyncio.TimerHandle | None = None
+        self._left_bytes = 0  # of a response, when that timer was set
+
+    # ---------------------------------------------------------------- the transport's calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
+        self._transport = transport
+        self.write = transport.write
+        peer, own = (transport.get_extra_info(name) for name in ("peername", "sockname"))
+        if isinstance(own, tuple):
+            self.local = own[0], own[1]
+            self.address = peer[0] if peer else None
+        else:
+            self.address = _UNIX
+        connections = self._server.connections
+        connections.add(self)
+        # A client that says nothing at all is like one that says nothing more.
+        self.silent_since = self._loop.time()
+        self._idle = self._loop.call_later(self.idle_seconds, self._look_whether_idle)
+        if len(connections) > (self.connections_max or limits.connections_max()):
+            self._make_room()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._server.forget(self)
+        for timer in (self._idle, self._timer, self._leaving):
+            if timer is not None:
+                timer.cancel()
+        self._idle = self._timer = self._leaving = None
+        if self._current is not None:
+            self._current.leave()
+        self._queued.clear()
+        self.resume_writing()
+        # Both hold this object, which otherwise waits for the garbage collector.
+        self._parser = self._latest = self._current = None  # type: ignore[assignment]
+
+    def eof_received(self) -> None:
+        """Half a connection is none: the transport closes it when all has been sent."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf or self._transport.is_closing():
+            return
+        self.silent_since = None
+        head = self._headers if self._in_head else None
+        self._in_small_piece = head is None and len(data) <= HEADERS_BYTES_MAX
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # It is answered as the request that it is as well, and is the last.
+            self._hear_no_more()
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
+            return
+        if self._in_head and head is self._headers:
+            self._head_bytes += len(data)
+            if self._head_bytes > limits.HEAD_BYTES_MAX:
+                too_long = len(self._url) > URL_BYTES_MAX
+                self._refuse(limits.LONG_URL if too_long else limits.LARGE_HEADERS)
+                return
+        self._timed_bytes += len(data)
+        if self._arriving or self._timer is not None or self._current is None:
+            self._watch()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._writable = asyncio.Event()
+        self._wait_for_it_to_leave()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+        self._has_left()
+
+    # ---------------------------------------------------------------- what the parser finds
+
+    def on_message_begin(self) -> None:
+        self._arriving = self._in_head = True
+        self._head_bytes = 0
+        self._url = b""
+        self._headers = {}
+        if self._repeated:
+            self._repeated = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            # Behind a body: nobody has a use for them, and they would be taken for headers that
+            # somebody before us has checked.
+            raise _Refused
+        name = name.lower()
+        if name in self._headers:
+            self._repeated.append((name, value))
+        else:
+            self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        url, headers, parser = self._url, self._headers, self._parser
+        self._check_head(url, headers)
+        path, query = _split(url)
+        method = parser.get_method()
+        exchange = Exchange(
+            self,
+            _METHODS.get(method) or method.decode("ascii"),
+            path,
+            query,
+            headers,
+            keep_alive=parser.should_keep_alive(),
+        )
+        exchange.number = self._server.new_number()
+        version = parser.get_http_version()
+        if version != "1.1":
+            exchange.version = version
+            exchange.keep_alive = exchange.keep_alive and version != "1.0"
+        if self._repeated:
+            exchange.repeated = self._repeated
+        self._in_head = False
+        self._latest = exchange
+        if self._current is None:
+            self._start(exchange)
+        else:
+            self.pause_reading()
+            self._queued.append(exchange)
+
+    def on_body(self, piece: bytes) -> None:
+        assert self._latest is not None
+        self._latest.add(piece)
+
+    def on_message_complete(self) -> None:
+        self._arriving = False
+        assert self._latest is not None
+        self._latest.complete()
+        if self._current is None:
+            self.silent_since = self._loop.time()  # it was answered before it was all there
+
+    def _check_head(self, url: bytes, headers: dict[bytes, bytes]) -> None:
+        if not url.startswith(b"/"):
+            raise _Refused  # an address with a host in it, which may be another than Host says
+        if len(url) > URL_BYTES_MAX:
+            self._refusal = limits.LONG_URL
+            raise _Refused
+        if len(headers) + len(self._repeated) > HEADERS_MAX or not (
+            self._in_small_piece or self._headers_bytes() <= HEADERS_BYTES_MAX
+        ):
+            self._refusal = limits.LARGE_HEADERS
+            raise _Refused
+        if self._parser.should_upgrade() and any(name in headers for name in _WITH_BODY):
+            raise _Refused  # whatever follows would not be read as its body
+
+    def _headers_bytes(self) -> int:
+        pairs = [*self._headers.items(), *self._repeated]
+        return sum(len(name) + len(value) + 4 for name, value in pairs)
+
+    # ---------------------------------------------------------------- requests, one after the other
+
+    def _start(self, exchange: Exchange) -> None:
+        self._current = exchange
+        self._server.run(exchange)
+
+    def ended(self, exchange: Exchange) -> None:
+        """Its response has been sent: go on with the next request, if there is one."""
+        exchange.end()
+        self._current = None
+        if not exchange.keep_alive:
+            self._transport.close()
+        if self._transport.is_closing():
+            self._wait_for_it_to_leave()
+        elif self._queued:
+            queued = self._queued.popleft()
+            if not self._queued:
+                self.resume_reading()
+            self._start(queued)
+        else:
+            self.resume_reading()
+            if not self._arriving:
+                self.silent_since = self._loop.time()
+
+    def finish(self) -> None:
+        """End the connection when what has arrived is answered."""
+        if self._current is None or self._latest is None:
+            self._transport.close()
+        else:
+            self._latest.keep_alive = False
+
+    def _hear_no_more(self) -> None:
+        self._deaf = True
+        if self._latest is not None:
+            self._latest.keep_alive = False
+
+    # ---------------------------------------------------------------- flow
+
+    def pause_reading(self) -> None:
+        if not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused and not self._queued:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    async def drained(self) -> None:
+        """Return when more can be sent, or nothing ever again."""
+        if self._writable is not None:
+            await self._writable.wait()
+
+    # ---------------------------------------------------------------- time
+
+    def _watch(self) -> None:
+        """A request that has begun has to end. So has what is no request, between requests."""
+        if self._arriving or (self._current is None and self.silent_since is None):
+            if self._timer is None:
+                self._timed_bytes = 0
+                self._timer = self._loop.call_later(self.read_seconds, self._late)
+        elif self._timer is not None:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._transport.is_closing():
+            return
+        much = self._timed_bytes >= wire.BODY_BYTES_MAX and self._current is not None
+        if self._read_paused or much:
+            self._watch()  # it is us who do not read, or there is much to read
+        elif self._arriving:
+            self._refuse(limits.LATE)
+        else:
+            self.close()
+
+    def _look_whether_idle(self) -> None:
+        """One timer for all silences of a connection: it is set anew only when it has run out."""
+        now, since = self._loop.time(), self.silent_since
+        left = self.idle_seconds if since is None else since + self.idle_seconds - now
+        if left > 0:
+            self._idle = self._loop.call_later(left, self._look_whether_idle)
+        else:
+            self._idle = None
+            self.close()
+
+    # ---------------------------------------------------------------- responses that do not leave
+
+    def close(self) -> None:
+        """Hang up. What is still to be sent may take its time, but not for ever."""
+        self._transport.close()
+        self._wait_for_it_to_leave()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _wait_for_it_to_leave(self) -> None:
+        self._has_left()
+        self._left_bytes = self._transport.get_write_buffer_size()
+        if self._left_bytes:
+            self._leaving = self._loop.call_later(self.write_seconds, self._look_whether_it_left)
+
+    def _look_whether_it_left(self) -> None:
+        if self._transport.get_write_buffer_size() < self._left_bytes:
+            self._wait_for_it_to_leave()
+        else:
+            self._transport.abort()
+
+    def _has_left(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    # ---------------------------------------------------------------- the end
+
+    def _make_room(self) -> None:
+        """Drop a part of the silent connections, the longest silent first; if none is, this."""
+        silent = sorted(self._silent(), key=lambda one: one[0])
+        for _, other in silent[: max(1, len(silent) // 4)]:
+            other.abort()
+        if not silent:
+            self.abort()
+
+    def _silent(self) -> Iterator[tuple[float, HttpConnection]]:
+        for other in self._server.connections:
+            if other.silent_since is not None and other is not self:
+                yield other.silent_since, other
+
+    def _refuse(self, answer: bytes) -> None:
+        """Answer what is arriving and hang up. No answer may be taken for that of another."""
+        self._disarm()
+        latest = self._latest
+        if self._in_head or not self._arriving:
+            if self._current is not None:  # what came before is the last
+                self._hear_no_more()
+                return
+            self.write(answer)
+        elif latest is not None and latest is self._current and not latest.started:
+            latest.leave()
+            self.write(answer)
+        self.close()
+
+
+def _split(url: bytes) -> tuple[str, bytes]:
+    """Return the path, percent-decoded, and the query of an address that begins with a slash."""
+    path, _, query = url.partition(b"#")[0].partition(b"?")
+    text = path.decode("ascii")
+    return (unquote(text) if "%" in text else text), query

@@ -1,0 +1,232 @@
+"""One request on a connection, and the response to it.
+
+The connection (`connection.py`) adds what arrives and says when the client has gone. A task runs
+the application; a body that is all there, and a response that fits in one piece, cost no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from fairlane.core.errors import InvalidRequest
+from fairlane.http.messages import (
+    Answer,
+    Request,
+    Stream,
+    encoded,
+    refusal,
+    too_large,
+    went_wrong,
+)
+from fairlane.http.responses import CONTINUE, response, stream_head
+from fairlane.schema import wire
+
+if TYPE_CHECKING:
+    from fairlane.http.connection import HttpConnection
+
+log = logging.getLogger("fairlane.http")
+
+Application = Callable[[Request], Awaitable[Answer | Stream]]
+
+# How much of a body waits for the application before the connection is read no further.
+_UNREAD_BYTES_MAX: Final = 65_536
+# A client that does not read keeps no more than this of a stream waiting in one piece.
+_SLICE_BYTES: Final = 65_536
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class Exchange(Request):
+    arrived = False  # all of the request is here
+    gone = False  # the client is not there any more, or was refused
+    started = False  # a part of the response has been sent
+    ended = False
+    task: asyncio.Task[None] | None = None
+    _size = 0
+    _unread = 0
+    _discards = False
+    _streams = False
+    _continued = False
+    _news: asyncio.Event | None = None  # something has arrived, or the client has gone
+    _left: asyncio.Event | None = None
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        method: str,
+        full_path: str,
+        query_string: bytes,
+        headers: dict[bytes, bytes],
+        *,
+        keep_alive: bool,
+    ) -> None:
+        super().__init__(method, full_path, query_string, headers)
+        self.connection = connection
+        self.address = connection.address
+        self.server = connection.local
+        self.keep_alive = keep_alive
+        self._pieces: list[bytes] = []
+
+    # ---------------------------------------------------------------- what arrives
+
+    def add(self, piece: bytes) -> None:
+        """Keep a piece of the body, unless nobody will read it."""
+        if self.ended or self._discards:
+            return
+        self._pieces.append(piece)
+        self._size += len(piece)
+        self._unread += len(piece)
+        if self._unread > _UNREAD_BYTES_MAX:
+            self.connection.pause_reading()
+        if self._news is not None:
+            self._news.set()
+
+    def complete(self) -> None:
+        self.arrived = True
+        if self._news is not None:
+            self._news.set()
+
+    def end(self) -> None:
+        """The response has been sent: what may still arrive is of no use."""
+        self.ended = True
+        self._pieces = []
+
+    def leave(self) -> None:
+        """The client has gone, or will not be listened to any longer."""
+        self.gone = True
+        if self._news is not None:
+            self._news.set()
+        if self._left is not None:
+            self._left.set()
+        if self._streams and self.task is not None:
+            self.task.cancel()
+
+    async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
+        if not self.arrived:
+            declared = self.headers.get(b"content-length", b"")
+            if declared.isdigit() and int(declared) > most:
+                raise too_large(most)
+            await self._arrive(most)
+        if self._size > most:
+            raise too_large(most)
+        if self.gone:
+            # What came may look complete, but is not what the client wanted to say.
+            raise InvalidRequest("the connection ended in the middle of the body")
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+    async def _arrive(self, most: int) -> None:
+        """Return when the body is there, too large, or given up."""
+        self._news = asyncio.Event()
+        if not self._continued and self.headers.get(b"expect", b"").lower() == b"100-continue":
+            self._continued = True
+            self.connection.write(CONTINUE)
+        while not self.arrived and not self.gone and self._size <= most:
+            self._news.clear()
+            self._unread = 0
+            self.connection.resume_reading()
+            await self._news.wait()
+
+    async def closed(self) -> None:
+        if self._left is None:
+            self._left = asyncio.Event()
+        self._discard()
+        if not self.gone:
+            await self._left.wait()
+
+    def _discard(self) -> None:
+        """Read on without the body: a connection that is not read does not tell its end."""
+        if not self.arrived:
+            self._discards = True
+            self._pieces.clear()
+            self.connection.resume_reading()
+
+    # ---------------------------------------------------------------- what is sent
+
+    async def run(self, application: Application) -> None:
+        """Answer the request."""
+        try:
+            problem = self.connection.problem(self)
+            if problem is not None:
+                self.keep_alive = False
+                found: Answer | Stream = refusal(problem)
+            else:
+                found = await application(self)
+            if isinstance(found, Answer):
+                await self._send(encoded(found))
+            else:
+                await self._send_stream(found)
+        except Exception:
+            log.exception("request %s went wrong", self.number.decode())
+            await self._give_up()
+        except asyncio.CancelledError:
+            self.connection.close()  # the server stops, and this has taken too long
+            raise
+        finally:
+            self.connection.finished(self)
+
+    async def _send(self, answer: Answer) -> None:
+        connection = self.connection
+        if connection.write_paused and not self.gone:
+            await connection.drained()
+        if self.gone:
+            if answer.undo is not None:
+                answer.undo()
+            return
+        bodiless = self.method == "HEAD"
+        data = response(answer, self.number, keep_alive=self.keep_alive, bodiless=bodiless)
+        self.started = True
+        connection.write(data)
+        connection.ended(self)
+
+    async def _send_stream(self, stream: Stream) -> None:
+        """Send what comes until it ends or the client goes, whichever is first."""
+        try:
+            self._discard()
+            if self.connection.write_paused:
+                await self.connection.drained()
+            if self.gone:
+                return
+            self._streams = self.started = True
+            chunked = self.version != "1.0"
+            head = stream_head(self.number, keep_alive=self.keep_alive, chunked=chunked)
+            self.connection.write(head)
+            if self.method != "HEAD":
+                await self._send_pieces(stream, chunked=chunked)
+            self._streams = False
+            self.connection.ended(self)
+        except asyncio.CancelledError:
+            if not self.gone:
+                raise
+        finally:
+            stream.release()
+            await _close(stream)
+
+    async def _send_pieces(self, stream: Stream, *, chunked: bool) -> None:
+        connection = self.connection
+        async for piece in stream.pieces:
+            for start in range(0, len(piece), _SLICE_BYTES):
+                if start:
+                    await asyncio.sleep(0)  # others are sent to in between
+                if connection.write_paused:
+                    await connection.drained()
+                part = piece[start : start + _SLICE_BYTES]
+                connection.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+        if chunked:
+            connection.write(_LAST_CHUNK)
+
+    async def _give_up(self) -> None:
+        """Say that something went wrong, or hang up where that cannot be said any more."""
+        if self.started:
+            self.connection.close()
+        else:
+            await self._send(encoded(went_wrong()))
+
+
+async def _close(stream: Stream) -> None:
+    close = getattr(stream.pieces, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,79 @@
+"""Responses as bytes: a head that is made once for each kind of response, and a body behind it."""
+
+from __future__ import annotations
+
+import functools
+import http
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from fairlane.http.cross_site import DATA_POLICY, PAGE_POLICY
+from fairlane.http.messages import JSON, Answer, Raw
+from fairlane.schema import wire
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+EVENTS: Final = "text/event-stream"
+_CACHE_CONTROL: Final = "cache-control"
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ALWAYS: Final = (
+    b"x-content-type-options: nosniff\r\n"
+    b"referrer-policy: no-referrer\r\n"
+    b"cross-origin-opener-policy: same-origin\r\n"
+    b"cross-origin-resource-policy: same-origin\r\n"
+    b"content-security-policy: "
+)
+
+
+def response(
+    answer: Answer, number: bytes = b"", *, keep_alive: bool = True, bodiless: bool = False
+) -> bytes:
+    """Return all of a response; `bodiless` for HEAD. `number` is the id of its request."""
+    shape, headers = answer.shape, answer.headers
+    body, kind = (shape.body, shape.type) if type(shape) is Raw else (wire.encode(shape), JSON)
+    if headers is None:
+        start = _start(answer.status, kind)
+    else:
+        kept = any(name.lower() == _CACHE_CONTROL for name in headers)
+        start = _start(answer.status, kind, kept=kept) + _fields(headers)
+    return b"%bcontent-length: %d\r\n%b%b\r\n%b" % (
+        start,
+        len(body),
+        b"x-request-id: %b\r\n" % number if number else b"",
+        b"" if keep_alive else b"connection: close\r\n",
+        b"" if bodiless else body,
+    )
+
+
+def stream_head(number: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
+    """Return the head of a stream of events."""
+    return b"%bx-accel-buffering: no\r\nx-request-id: %b\r\n%b%b\r\n" % (
+        _start(200, EVENTS),
+        number,
+        b"transfer-encoding: chunked\r\n" if chunked else b"",
+        b"" if keep_alive else b"connection: close\r\n",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _start(status: int, kind: str, *, kept: bool = False) -> bytes:
+    """Return the head as far as it is always the same; `kept` says for itself what to keep."""
+    policy = DATA_POLICY if kind.startswith((JSON, EVENTS)) else PAGE_POLICY
+    return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n%b" % (
+        status,
+        http.HTTPStatus(status).phrase.encode(),
+        _fields({"content-type": kind}) if kind else b"",
+        _ALWAYS,
+        policy,
+        b"" if kept else b"cache-control: no-store\r\n",
+    )
+
+
+def _fields(headers: Mapping[str, str]) -> bytes:
+    """Raise `ValueError` for a value that would end its line."""
+    lines = []
+    for name, value in headers.items():
+        if _UNSAFE.search(value):
+            raise ValueError(f"the header {name} holds a control character")
+        lines.append(f"{name.lower()}: {value}\r\n")
+    return "".join(lines).encode("latin-1")

@@ -1,0 +1,80 @@
+"""The HTTP server: a listening socket, its connections, and the requests that run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import socket
+
+from fairlane.http.connection import HttpConnection
+from fairlane.http.cross_site import Doorkeeper
+from fairlane.http.exchange import Application, Exchange
+
+
+class HttpServer:
+    def __init__(
+        self,
+        application: Application,
+        door: Doorkeeper,
+        connection: type[HttpConnection] = HttpConnection,
+    ) -> None:
+        """Make it inside the event loop that it runs in."""
+        self.loop = asyncio.get_running_loop()
+        self.door = door
+        self.connections: set[HttpConnection] = set()
+        self._application = application
+        self._connection = connection
+        self._running: set[Exchange] = set()
+        self._listening: asyncio.Server | None = None
+        self._stopping: asyncio.Event | None = None
+        # Numbers of different starts differ, so that an id is found in one log only.
+        self._prefix = secrets.token_hex(4).encode()
+        self._numbers = itertools.count(1)
+
+    async def start(self, listener: socket.socket) -> None:
+        def connect() -> HttpConnection:
+            return self._connection(self)
+
+        if listener.family == getattr(socket, "AF_UNIX", None):
+            self._listening = await self.loop.create_unix_server(connect, sock=listener)
+        else:
+            self._listening = await self.loop.create_server(connect, sock=listener)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept nothing more, answer what has arrived within the grace, then hang up."""
+        if self._listening is not None:
+            self._listening.close()
+        self._stopping = asyncio.Event()
+        for connection in list(self.connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                while self.connections or self._running:
+                    await self._stopping.wait()
+                    self._stopping.clear()
+        except TimeoutError:
+            tasks = [one.task for one in self._running if one.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for connection in list(self.connections):
+                connection.abort()
+
+    def new_number(self) -> bytes:
+        return b"%b-%x" % (self._prefix, next(self._numbers))
+
+    def run(self, exchange: Exchange) -> None:
+        """Have the application answer a request."""
+        self._running.add(exchange)
+        exchange.task = self.loop.create_task(exchange.run(self._application))
+
+    def finished(self, exchange: Exchange) -> None:
+        self._running.discard(exchange)
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def forget(self, connection: HttpConnection) -> None:
+        self.connections.discard(connection)
+        if self._stopping is not None:
+            self._stopping.set()
