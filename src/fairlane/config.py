@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane.compat import browseros, goclaw
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
 from fairlane.core.secrets import is_reference
@@ -77,11 +78,6 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("text", "json")
 # The ceiling of one lane: FAIRLANE_LANE_BROWSER=5. A name in capitals means the one in small ones.
 _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
-# What BrowserOS calls the ceiling of the lane for instructions.
-_MAX_CONCURRENT: Final = "TASK_QUEUE_MAX_CONCURRENT"
-# What GoClaw calls the ceilings of its four lanes.
-_GOCLAW_VARIABLE: Final = "GOCLAW_LANE_"
-_GOCLAW_LANES: Final = ("main", "subagent", "team", "cron")
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
 _COUNT_MAX: Final = 1_000_000
@@ -358,12 +354,7 @@ def _secret_key(
 def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:
     """Return the ceilings of lanes; the variable of a lane wins over `lanes`."""
     ceilings = _lane_pairs(given, problems)
-    if env.get(_MAX_CONCURRENT):
-        ceilings["instruction"] = (_MAX_CONCURRENT, env[_MAX_CONCURRENT])
-    for name in _GOCLAW_LANES:
-        variable_name = f"{_GOCLAW_VARIABLE}{name.upper()}"
-        if env.get(variable_name):
-            ceilings[name] = (variable_name, env[variable_name])
+    ceilings |= browseros.lane_ceilings(env) | goclaw.lane_ceilings(env)
     for variable_name, text in env.items():
         if variable_name.startswith(_LANE_VARIABLE) and text:
             name = variable_name.removeprefix(_LANE_VARIABLE)

@@ -143,7 +143,8 @@ def test_the_list_may_be_of_one_status(queue: Queue) -> None:
 
 def test_a_status_that_is_none_is_refused(queue: Queue) -> None:
     code, text = queue.refused("queue", "list", "--status", "draned")
-    assert (code, text) == (2, "'draned' is not a status; did you mean drained?")
+    assert code == 2
+    assert text.endswith("; did you mean drained?")
 
 
 def test_a_long_list_comes_in_pages(queue: Queue) -> None:

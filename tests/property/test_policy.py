@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fairlane.compat.policies import merge
 from fairlane.core.errors import InvalidPolicy
-from fairlane.core.policy import Policy, from_document, merge, to_document
+from fairlane.core.policy import Policy, from_document, to_document
 from tests.property.histories import BOUNDED
 
 DAY_MS = 86_400_000

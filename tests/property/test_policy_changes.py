@@ -13,9 +13,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlane.compat.policies import merge, patch, replace
 from fairlane.core import json_diff
 from fairlane.core.errors import InvalidPolicy
-from fairlane.core.policy import Policy, from_document, merge, patch, read, replace, to_document
+from fairlane.core.policy import Policy, from_document, read, to_document
 from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.store.sqlite import SqliteStore
 from tests.property.histories import BOUNDED

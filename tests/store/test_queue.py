@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.core import entries
+from fairlane.core.entries import QueueEntry
 from fairlane.core.errors import Conflict, InvalidRequest, LeaseLost, QueueFull
 from fairlane.core.model import Task, lease_id
 from fairlane.engine.commands import Drain, Drained, Enqueue, TakeBack, TakenBack
@@ -14,7 +16,8 @@ from fairlane.engine.reads import plan
 from fairlane.engine.reads.plan import Asked
 from fairlane.engine.reads.views import Views
 from fairlane.engine.verbs import ticks
-from fairlane.schema import entries
+from fairlane.schema import decoding, fields
+from fairlane.schema.queue import AddEntry, entry_shape, imported_entries, new_entry
 from fairlane.schema.wire import moment
 from tests.store.stores import contents
 
@@ -35,8 +38,8 @@ def document(*found: dict[str, Any], **more: Any) -> bytes:
     return json.dumps({"schemaVersion": 1, "entries": list(found), **more}).encode()
 
 
-def parsed(*found: dict[str, Any]) -> list[entries.Entry]:
-    return entries.parse_file(document(*found))
+def parsed(*found: dict[str, Any]) -> list[QueueEntry]:
+    return imported_entries(json.loads(document(*found)))
 
 
 def bring_in(scheduler: Scheduler, *found: dict[str, Any]) -> list[Task]:
@@ -46,7 +49,7 @@ def bring_in(scheduler: Scheduler, *found: dict[str, Any]) -> list[Task]:
 
 def add(scheduler: Scheduler, name: str, **fields: Any) -> Task:
     raw = json.dumps({"id": name, **fields}).encode()
-    (task,) = scheduler.ask(Enqueue([entries.parse_entry(raw, entry_id="unused")]))
+    (task,) = scheduler.ask(Enqueue([new_entry(decoding.decode(raw, AddEntry), "unused")]))
     assert isinstance(task, Task)
     return task
 
@@ -63,7 +66,7 @@ def drain(scheduler: Scheduler, limit: int = 1) -> tuple[list[str], int]:
 
 def shown(scheduler: Scheduler, name: str) -> dict[str, Any]:
     view = scheduler.view(name)
-    return entries.shape(view.task, json.dumps(view.body), view.error)
+    return entry_shape(view.task, json.dumps(view.body), view.error)
 
 
 # -------------------------------------------------------------------- add
@@ -240,7 +243,7 @@ def test_an_older_file_without_scheduling_fields_comes_in_unchanged(scheduler: S
 )
 def test_a_file_that_is_wrong_is_refused_with_the_place(raw: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        entries.parse_file(raw)
+        imported_entries(fields.parse_object(raw))
     assert message in caught.value.message
 
 
@@ -396,10 +399,10 @@ def test_pages_of_the_queue_are_in_its_order(scheduler: Scheduler, store: Store)
     scheduler.complete(take(scheduler)[0])
     views = Views(store)
     try:
-        states = entries.parse_status(None)
+        states = entries.states(None)
         first = views.entries(states, None, None, 4)
         rest = views.entries(states, None, (first[-1].task.rank, first[-1].task.seq), 10)
-        waiting = views.entries(entries.parse_status("pending"), None, None, 10)
+        waiting = views.entries(entries.states("pending"), None, None, 10)
     finally:
         views.close()
     assert [view.task.id for view in (*first, *rest)] == ["g", "d", "a", "f", "c", "e", "b"]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fairlane.core.access import Caller, Token
+from fairlane.core.entries import LANE, QueueEntry
 from fairlane.core.errors import (
     Conflict,
     InvalidRequest,
@@ -34,7 +35,6 @@ from fairlane.engine.commands import (
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Views
 from fairlane.engine.verbs.tokens import LOGINS_MAX, new_token
-from fairlane.schema.entries import LANE, Entry
 from tests.store.scheduler import lease_request, submission
 
 if TYPE_CHECKING:
@@ -289,8 +289,8 @@ def test_what_is_taken_back_is_told_to_whose_it_was(scheduler: Scheduler) -> Non
     assert scheduler.ask(TakeBack("b")).ids == ["b1"]
 
 
-def entry(name: str, agent: str) -> Entry:
-    return Entry(submission(name, agent=agent, lane=LANE, priority=100))
+def entry(name: str, agent: str) -> QueueEntry:
+    return QueueEntry(submission(name, agent=agent, lane=LANE, priority=100))
 
 
 def test_an_agent_drains_its_own_entries(scheduler: Scheduler, views: Views) -> None:

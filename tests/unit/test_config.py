@@ -10,9 +10,10 @@ import pytest
 from fairlane import config
 from fairlane.cli import parser
 from fairlane.cli.policy_file import PolicyFile
+from fairlane.compat.policies import merge
 from fairlane.config import InstanceSetting
 from fairlane.core.errors import InvalidPolicy, InvalidSettings
-from fairlane.core.policy import Policy, merge
+from fairlane.core.policy import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path

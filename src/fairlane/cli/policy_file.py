@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlane.core import policy as policies
+from fairlane.compat import policies
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.schema import wire
 

@@ -52,6 +52,32 @@ from fairlane.schema.policy import (
     RollbackPolicy,
     ShowPolicy,
 )
+from fairlane.schema.queue import (
+    PLAN,
+    QUEUE_ADD,
+    QUEUE_DRAIN,
+    QUEUE_IMPORT,
+    QUEUE_LIST,
+    QUEUE_POLICY,
+    QUEUE_SHOW,
+    RECLAIM_LEASES,
+    SET_QUEUE_POLICY,
+    AddEntry,
+    DrainEntries,
+    EntriesDrained,
+    EntriesImported,
+    EntryPage,
+    EntryRequest,
+    ImportEntries,
+    LeasesReclaimed,
+    ListEntries,
+    PlanShown,
+    QueuePolicyShown,
+    ReclaimLeases,
+    SetQueuePolicy,
+    ShowPlan,
+    ShowQueuePolicy,
+)
 from fairlane.schema.tokens import (
     CREATE_TOKEN,
     REVOKE_TOKEN,
@@ -324,6 +350,129 @@ class Methods(ABC):
             actor=actor,
         )
         return self.perform(ROLLBACK_POLICY, request)
+
+    def plan(
+        self, *, lane: str | None = None, now: str | datetime | None = None, limit: int = 100
+    ) -> PlanShown:
+        """Show which tasks a lease would get, now or at another moment, and why the others wait.
+
+        Args:
+            lane: Name of the lane; default: queue
+            now: Plan for this moment; default: now
+            limit: Maximum number of items, 1 to 1000
+        """
+        request = ShowPlan(lane=lane, now=as_text(now), limit=limit)
+        return self.perform(PLAN, request)
+
+    def reclaim_leases(
+        self,
+    ) -> LeasesReclaimed:
+        """Take back all expired leases now."""
+        request = ReclaimLeases()
+        return self.perform(RECLAIM_LEASES, request)
+
+    def queue_add(
+        self,
+        *,
+        id: str | None = None,
+        run: str | None = None,
+        app: str | None = None,
+        workflow: str | None = None,
+        repo: str | None = None,
+        priority: int | str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        agent: str | None = None,
+    ) -> dict[str, Any]:
+        """Add an entry to the queue.
+
+        Args:
+            id: Id of the entry; default: a new one
+            run: Run to continue
+            app: App that runs the entry
+            workflow: Workflow to run
+            repo: Directory to run in
+            priority: Lower numbers go first; default: 100
+            inputs: Inputs of the run
+            note: Note for people
+            agent: Agent that the entry belongs to
+        """
+        request = AddEntry(
+            id=id,
+            run=run,
+            app=app,
+            workflow=workflow,
+            repo=repo,
+            priority=priority,
+            inputs=inputs,
+            note=note,
+            agent=agent,
+        )
+        return self.perform(QUEUE_ADD, request)
+
+    def queue_list(
+        self,
+        *,
+        status: Literal["cancelled", "drained", "failed", "leased", "parked", "pending", "ready"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> EntryPage:
+        """List queue entries in the order they will run.
+
+        Args:
+            status: Only entries with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
+        """
+        request = ListEntries(status=status, limit=limit, cursor=cursor)
+        return self.perform(QUEUE_LIST, request)
+
+    def queue_show(self, entry_id: str) -> dict[str, Any]:
+        """Show a queue entry.
+
+        Args:
+            entry_id: Id of the entry
+        """
+        request = EntryRequest(entry_id=entry_id)
+        return self.perform(QUEUE_SHOW, request)
+
+    def queue_drain(self, *, limit: int | None = None) -> EntriesDrained:
+        """Hand over the next entries for good; the caller runs them and reports nothing.
+
+        Args:
+            limit: Maximum number of entries; default: 1, 1 to 1000
+        """
+        request = DrainEntries(limit=limit)
+        return self.perform(QUEUE_DRAIN, request)
+
+    def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
+        """Import a queue file, all of it or nothing.
+
+        Args:
+            document: A queue file: schemaVersion and entries
+        """
+        request = ImportEntries(document=document)
+        return self.perform(QUEUE_IMPORT, request)
+
+    def queue_policy(
+        self,
+    ) -> QueuePolicyShown:
+        """Show the rules of the queue."""
+        request = ShowQueuePolicy()
+        return self.perform(QUEUE_POLICY, request)
+
+    def set_queue_policy(
+        self, settings: Mapping[str, Any], *, actor: str | None = None
+    ) -> QueuePolicyShown:
+        """Change rules of the queue.
+
+        Args:
+            settings: The rules to change
+            actor: Who makes the change, for people; one line of text
+        """
+        request = SetQueuePolicy(settings=settings, actor=actor)
+        return self.perform(SET_QUEUE_POLICY, request)
 
     def create_token(
         self,
@@ -724,6 +873,129 @@ class AsyncMethods(ABC):
             actor=actor,
         )
         return await self.perform(ROLLBACK_POLICY, request)
+
+    async def plan(
+        self, *, lane: str | None = None, now: str | datetime | None = None, limit: int = 100
+    ) -> PlanShown:
+        """Show which tasks a lease would get, now or at another moment, and why the others wait.
+
+        Args:
+            lane: Name of the lane; default: queue
+            now: Plan for this moment; default: now
+            limit: Maximum number of items, 1 to 1000
+        """
+        request = ShowPlan(lane=lane, now=as_text(now), limit=limit)
+        return await self.perform(PLAN, request)
+
+    async def reclaim_leases(
+        self,
+    ) -> LeasesReclaimed:
+        """Take back all expired leases now."""
+        request = ReclaimLeases()
+        return await self.perform(RECLAIM_LEASES, request)
+
+    async def queue_add(
+        self,
+        *,
+        id: str | None = None,
+        run: str | None = None,
+        app: str | None = None,
+        workflow: str | None = None,
+        repo: str | None = None,
+        priority: int | str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        agent: str | None = None,
+    ) -> dict[str, Any]:
+        """Add an entry to the queue.
+
+        Args:
+            id: Id of the entry; default: a new one
+            run: Run to continue
+            app: App that runs the entry
+            workflow: Workflow to run
+            repo: Directory to run in
+            priority: Lower numbers go first; default: 100
+            inputs: Inputs of the run
+            note: Note for people
+            agent: Agent that the entry belongs to
+        """
+        request = AddEntry(
+            id=id,
+            run=run,
+            app=app,
+            workflow=workflow,
+            repo=repo,
+            priority=priority,
+            inputs=inputs,
+            note=note,
+            agent=agent,
+        )
+        return await self.perform(QUEUE_ADD, request)
+
+    async def queue_list(
+        self,
+        *,
+        status: Literal["cancelled", "drained", "failed", "leased", "parked", "pending", "ready"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> EntryPage:
+        """List queue entries in the order they will run.
+
+        Args:
+            status: Only entries with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
+        """
+        request = ListEntries(status=status, limit=limit, cursor=cursor)
+        return await self.perform(QUEUE_LIST, request)
+
+    async def queue_show(self, entry_id: str) -> dict[str, Any]:
+        """Show a queue entry.
+
+        Args:
+            entry_id: Id of the entry
+        """
+        request = EntryRequest(entry_id=entry_id)
+        return await self.perform(QUEUE_SHOW, request)
+
+    async def queue_drain(self, *, limit: int | None = None) -> EntriesDrained:
+        """Hand over the next entries for good; the caller runs them and reports nothing.
+
+        Args:
+            limit: Maximum number of entries; default: 1, 1 to 1000
+        """
+        request = DrainEntries(limit=limit)
+        return await self.perform(QUEUE_DRAIN, request)
+
+    async def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
+        """Import a queue file, all of it or nothing.
+
+        Args:
+            document: A queue file: schemaVersion and entries
+        """
+        request = ImportEntries(document=document)
+        return await self.perform(QUEUE_IMPORT, request)
+
+    async def queue_policy(
+        self,
+    ) -> QueuePolicyShown:
+        """Show the rules of the queue."""
+        request = ShowQueuePolicy()
+        return await self.perform(QUEUE_POLICY, request)
+
+    async def set_queue_policy(
+        self, settings: Mapping[str, Any], *, actor: str | None = None
+    ) -> QueuePolicyShown:
+        """Change rules of the queue.
+
+        Args:
+            settings: The rules to change
+            actor: Who makes the change, for people; one line of text
+        """
+        request = SetQueuePolicy(settings=settings, actor=actor)
+        return await self.perform(SET_QUEUE_POLICY, request)
 
     async def create_token(
         self,

@@ -14,7 +14,6 @@ from typing import Any, Final, TypedDict, Unpack
 
 from fairlane.client.access_verbs import AccessVerbs
 from fairlane.client.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
-from fairlane.client.queue_verbs import QueueVerbs
 
 
 class Which(TypedDict, total=False):
@@ -110,7 +109,7 @@ def task_path(task_id: str, verb: str = "") -> str:
     return path_of("tasks", task_id, verb)
 
 
-class Verbs(QueueVerbs[A], AccessVerbs[A]):
+class Verbs(AccessVerbs[A]):
     # ---------------------------------------------------------------- tasks
 
     def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:

@@ -3,20 +3,19 @@
 A document becomes a policy in one of three ways: `merge` lays it over the policy in force,
 `replace` over the defaults, and `patch` is a merge in which null brings a default back. Each
 returns a new policy, or raises `InvalidPolicy` with every problem at once and changes nothing.
-Unknown keys are refused with the nearest known one. A zero for a lane's limit keeps what was, as
-PinchTab's reload documents it. Documents of PinchTab (`pinchtab.py`) and of cool-workflow
-(`{"maxConcurrent": 1, ...}`) are understood as they are.
+Unknown keys are refused with the nearest known one. A zero for a lane's limit keeps what was. A
+`Dialect` translates the documents of other programs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import documents, pinchtab
+from fairlane.core import documents
 from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
 
@@ -209,38 +208,41 @@ def to_document(policy: Policy) -> dict[str, Any]:
     return document
 
 
+class Dialect(Protocol):
+    """Understands policy documents that other programs wrote."""
+
+    keys: frozenset[str]  # that it knows at the top of a document
+
+    def is_foreign(self, document: Any) -> bool:
+        """Return whether a document is all of another program."""
+        ...
+
+    def translate(self, document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+        """Return the document in our keys; add what is wrong with it to `problems`."""
+        ...
+
+
 def from_document(document: Mapping[str, Any]) -> Policy:
     return merge(Policy(), document)
 
 
-def merge(policy: Policy, document: Any) -> Policy:
-    """Lay `document` over `policy`. Raises `InvalidPolicy` with all problems."""
-    return _laid(policy, document, Reading())
+def merge(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
+    """Lay `document` over `policy`. Raise `InvalidPolicy` with all problems."""
+    return _laid(policy, document, Reading(), dialect)
 
 
-def replace(policy: Policy, document: Any) -> Policy:
-    """The policy that `document` is: what it does not say has its default.
+def replace(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
+    """Return the policy that `document` is: what it does not say has its default.
 
     One of another program says nothing about the rest, so that stays as it is in `policy`.
     """
-    return _laid(policy if _is_foreign(document) else Policy(), document, Reading())
+    foreign = dialect is not None and dialect.is_foreign(document)
+    return _laid(policy if foreign else Policy(), document, Reading(), dialect)
 
 
-def patch(policy: Policy, document: Any) -> Policy:
+def patch(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
     """Lay `document` over `policy`; a null brings the default back, or takes a name out."""
-    return _laid(policy, document, Reading(defaults=to_document(Policy())))
-
-
-def notes(document: Any) -> list[str]:
-    """Return what an operator should know of a document that is taken: what of it is ignored."""
-    if not isinstance(document, dict):
-        return []
-    return pinchtab.notes(_unframed(document), _TOP_KEYS, _POLICY)
-
-
-def reduced(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document so that keys of ours may be added: PinchTab's without the ignored."""
-    return pinchtab.reduced(document, _TOP_KEYS)
+    return _laid(policy, document, Reading(defaults=to_document(Policy())), dialect)
 
 
 def read(document: Any) -> tuple[Policy, list[str]]:
@@ -248,7 +250,7 @@ def read(document: Any) -> tuple[Policy, list[str]]:
     of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
     """
     unknown: list[str] = []
-    known = documents.known(document, _POLICY, unknown)
+    known = documents.known(document, RULES, unknown)
     return from_document(_with_shorter_instructions(known)), unknown
 
 
@@ -267,12 +269,14 @@ def _with_shorter_instructions(document: Any) -> Any:
     return {**document, "kinds": {**kinds, "instruction": shorter}}
 
 
-def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
+def _laid(policy: Policy, document: Any, reading: Reading, dialect: Dialect | None) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
-    reading.words = _FOREIGN_KEYS
-    document = _translate(document, reading.problems)
-    merged = documents.laid_over(to_document(policy), document, _POLICY, reading)
+    document = unframed(document)
+    if dialect is not None:
+        reading.words = dialect.keys
+        document = dialect.translate(document, reading.problems)
+    merged = documents.laid_over(to_document(policy), document, RULES, reading)
     instruction = merged["kinds"]["instruction"]
     if instruction["timeoutMs"] is None:  # no limit is the longest that there is
         merged["kinds"]["instruction"] = {**instruction, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
@@ -282,77 +286,14 @@ def _laid(policy: Policy, document: Any, reading: Reading) -> Policy:
     return msgspec.convert(merged, Policy)
 
 
-# Where the keys of cool-workflow's `scheduling-policy.json` live here, all in one lane.
-_QUEUE_LANE: Final = "queue"
-_FLAT: Final[Mapping[str, str]] = {
-    "maxConcurrent": "maxInflight",
-    "maxAttempts": "maxAttempts",
-    "leaseTtlMs": "leaseTtlMs",
-    "backoffBaseMs": "backoffMs",
-    "backoffFactor": "backoffMultiplier",
-    "backoffCapMs": "maxBackoffMs",
-}
-_FLAT_VERSION: Final = "schemaVersion"
-_FLAT_KEYS: Final = frozenset({_FLAT_VERSION, *_FLAT})
-_FOREIGN_KEYS: Final = _FLAT_KEYS | {pinchtab.SECTION}
 # A policy as it is shown, with what is known about its version.
 _SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
 
 
-def flat(policy: Policy) -> dict[str, Any]:
-    """The lane `queue` in cool-workflow's words, as its `scheduling-policy.json` has them."""
-    retries = policy.retries("handler", _QUEUE_LANE)
-    said: dict[str, Any] = {
-        "maxInflight": policy.lanes[_QUEUE_LANE].max_inflight,
-        "maxAttempts": retries.max_attempts,
-        "leaseTtlMs": policy.lease_ttl_ms(_QUEUE_LANE),
-        "backoffMs": retries.backoff_ms,
-        "backoffMultiplier": retries.backoff_multiplier,
-        "maxBackoffMs": retries.max_backoff_ms,
-    }
-    factor = said["backoffMultiplier"]
-    if isinstance(factor, float) and factor.is_integer():
-        said["backoffMultiplier"] = int(factor)  # 2, as a file has it, not 2.0
-    return {key: said[own] for key, own in _FLAT.items()}
-
-
-def _is_foreign(document: Any) -> bool:
-    """Whether a document is all of another program, and so says nothing about the rest."""
-    if not isinstance(document, dict) or not document:
-        return False
-    return reduced(document).keys() <= {pinchtab.SECTION, *_FLAT_KEYS}
-
-
-def _unframed(document: dict[str, Any]) -> dict[str, Any]:
-    """A policy as it is shown is taken out of its frame."""
+def unframed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document without what a policy is shown with: its version, author and note."""
     inner = document.get("policy")
     return inner if isinstance(inner, dict) and document.keys() <= _SHOWN else document
-
-
-def _translate(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Say in our keys what another program wrote."""
-    document = pinchtab.translated(_unframed(document), _TOP_KEYS, problems)
-    return _translate_flat(document, problems)
-
-
-def _translate_flat(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """What cool-workflow would quietly take for its default is refused here."""
-    said = {key: document[key] for key in (*_FLAT, _FLAT_VERSION) if key in document}
-    if not said:
-        return document
-    result = {key: value for key, value in document.items() if key not in said}
-    version = said.pop(_FLAT_VERSION, 1)
-    if isinstance(version, bool) or version != 1:
-        problems.append(f"{_FLAT_VERSION} must be 1: no other is known")
-    for key, value in said.items():
-        rule = _LANE[_FLAT[key]]
-        assert isinstance(rule, Field)
-        problem = None if value is None else rule.check(value)
-        if problem:
-            problems.append(f"{key} {problem}")
-        else:
-            documents.put(result, ("lanes", _QUEUE_LANE, _FLAT[key]), value)
-    return result
 
 
 _LIMIT: Final = Field(whole(1, 10_000_000, optional=True), zero_keeps=True)
@@ -364,7 +305,7 @@ _MULTIPLIER: Final = number(1, 100)
 _JITTER: Final = number(0, 1)
 _WHEN_SPENT: Final = one_of("fail", "park")
 
-_LANE: Final[Mapping[str, Field | Mapping[str, Field]]] = {
+LANE_RULES: Final[Mapping[str, Field | Mapping[str, Field]]] = {
     "maxInflight": Field(whole(1, 100_000), zero_keeps=True),
     "maxPerAgentInflight": _LIMIT,
     "maxQueueSize": _LIMIT,
@@ -405,11 +346,11 @@ _AGENT: Final = {
 # What a task may call its lane and its agent, so that nothing is set for a name nobody can have.
 _LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
-_POLICY: Final[documents.Schema] = {
+RULES: Final[documents.Schema] = {
     "enabled": Field(flag),
     "maxInflight": _LIMIT,
     "workerCount": Field(whole(0, 100_000)),
-    "lanes": Names(_LANE, _LANE_NAME),
+    "lanes": Names(LANE_RULES, _LANE_NAME),
     "kinds": {**dict.fromkeys(_default_kinds(), _KIND), "instruction": _INSTRUCTION},
     "agents": Names(_AGENT, _AGENT_NAME),
     "sessions": {
@@ -427,10 +368,6 @@ _POLICY: Final[documents.Schema] = {
         "resultTTLSec": Field(whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
 }
-
-
-# All that may stand at the top of a document of ours.
-_TOP_KEYS: Final[documents.Schema] = {**_POLICY, **dict.fromkeys(_FLAT_KEYS, _LANE)}
 
 
 def _contradictions(document: dict[str, Any]) -> list[str]:

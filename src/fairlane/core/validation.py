@@ -112,9 +112,20 @@ def _type_info(kind: Any) -> inspect.Type:
 
 def is_list(kind: Any) -> bool:
     """Whether a field's type is a list, or a list or None."""
-    info = _plain(_type_info(kind))
-    members = info.types if isinstance(info, inspect.UnionType) else (info,)
-    return any(isinstance(one, inspect.ListType) for one in members)
+    return any(isinstance(_plain(one), inspect.ListType) for one in _members(kind))
+
+
+def is_moment(kind: Any) -> bool:
+    """Whether a field's type is a moment, or a moment or None."""
+    extras = [one.extra_json_schema for one in _members(kind) if isinstance(one, inspect.Metadata)]
+    return any(extra is not None and extra.get("format") == "date-time" for extra in extras)
+
+
+def _members(kind: Any) -> tuple[inspect.Type, ...]:
+    """The types of a union, or the type itself."""
+    info = _type_info(kind)
+    plain = _plain(info)
+    return plain.types if isinstance(plain, inspect.UnionType) else (info,)
 
 
 def _problems(info: inspect.Type, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:

@@ -26,9 +26,9 @@ from fairlane.client.calling import Asked
 from fairlane.client.methods import Q, R
 from fairlane.client.verbs import TaskFields, WhichEvents, task_body
 from fairlane.clock import Clock, SystemClock
+from fairlane.compat import policies
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
-from fairlane.core import policy as policies
 from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import (
     BusyError,
@@ -450,9 +450,9 @@ Loaded = Mapping[str, Any] | Awaitable[Mapping[str, Any]]
 class ConfigWatcher:
     """Reload a configuration every `interval_seconds` and merge it over the policy when it changes.
 
-    `load` is an async or plain function that returns a policy document; PinchTab's configuration is
-    one too. If `load` raises or the document is invalid, the policy stays and the problem is
-    logged. `name` is what the log calls the configuration.
+    `load` is an async or plain function that returns a policy document, ours or one of a foreign
+    program (`compat/`). If `load` raises or the document is invalid, the policy stays and the
+    problem is logged. `name` is what the log calls the configuration.
     """
 
     def __init__(

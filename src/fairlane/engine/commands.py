@@ -12,11 +12,11 @@ import msgspec
 from fairlane.core import audit
 from fairlane.core.access import Caller, Token
 from fairlane.core.cron import Job, Run
+from fairlane.core.entries import QueueEntry
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Settings
 from fairlane.core.templates import Template
-from fairlane.schema.entries import Entry
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -170,7 +170,7 @@ class Reset(msgspec.Struct, frozen=True, gc=False):
 class Enqueue(msgspec.Struct, frozen=True):
     """Answer: a list with the `Task` of each entry; all of them, or an error and none."""
 
-    entries: list[Entry]
+    entries: list[QueueEntry]
     caller: Caller | None = None
 
 

@@ -32,7 +32,6 @@ from fairlane.http.routes.events import Events
 from fairlane.http.routes.health import Health
 from fairlane.http.routes.leases import Leases
 from fairlane.http.routes.metrics import MetricsRoute
-from fairlane.http.routes.queue import Queue
 from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
@@ -82,7 +81,6 @@ class HttpApp:
             **operations.routes(node),
             **Sessions(node, tasks).routes(),
             **Leases(node).routes(),
-            **Queue(node).routes(),
             **Templates(node, tasks).routes(),
             **Cron(node, check_url).routes(),
             **self._dashboard.routes(),

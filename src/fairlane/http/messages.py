@@ -52,8 +52,6 @@ STATUS: Final[Mapping[str, int]] = {
     "store_unavailable": 503,
 }
 
-TEXT_CHARACTERS_MAX: Final = 500
-
 JSON: Final = "application/json"
 
 
@@ -246,22 +244,6 @@ def flag(query: Mapping[str, str], name: str) -> bool | None:
     if text not in ("true", "false"):
         raise InvalidRequest(f"query parameter '{name}' must be true or false")
     return text == "true"
-
-
-def actor(request: Request) -> str | None:
-    """Who asks: whose token it is, or where none is needed, by their own account."""
-    if request.caller.token is not None:
-        return request.caller.name
-    return short_text("the header X-Fairlane-Actor", request.header(b"x-fairlane-actor"))
-
-
-def short_text(what: str, text: str | None) -> str | None:
-    """One line that is kept for people; None when nothing is said."""
-    if not text or not text.strip():
-        return None
-    if len(text) > TEXT_CHARACTERS_MAX or not text.isprintable():
-        raise InvalidRequest(f"{what} must be one line of at most {TEXT_CHARACTERS_MAX} characters")
-    return text.strip()
 
 
 def too_large(most: int) -> PayloadTooLarge:

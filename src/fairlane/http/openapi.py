@@ -17,7 +17,7 @@ from fairlane.core import cron, events, lifecycle, sessions, templates
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
 from fairlane.http.routes import leases
-from fairlane.schema import bodies, entries, fields, jobs, json_limits, messages, openapi, wire
+from fairlane.schema import bodies, fields, jobs, json_limits, messages, openapi, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -28,7 +28,6 @@ _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _PAGE: Final = ("limit", "cursor")
 _ONCE: Final = ("Idempotency-Key",)
-_ACTOR: Final = ("X-Fairlane-Actor",)
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -95,19 +94,12 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "PUT /sessions/{key}/usage": Operation(body=messages.UsageBody),
     "POST /leases": Operation(body=leases.LeaseBody),
     "POST /leases/withdraw": Operation(body=leases.WithdrawBody),
-    "POST /leases/reclaim": Operation(body=dict, needed=False),
     "POST /leases/{id}/start": Operation(body=leases.TokenBody, needed=False),
     "POST /leases/{id}/renew": Operation(body=leases.RenewBody, needed=False),
     "POST /leases/{id}/output": Operation(body=leases.OutputBody),
     "POST /leases/{id}/complete": Operation(body=leases.CompleteBody, needed=False),
     "POST /leases/{id}/fail": Operation(body=leases.FailBody),
     "POST /leases/{id}/release": Operation(body=leases.TokenBody, needed=False),
-    "GET /scheduler/plan": Operation(query=("lane", "now", "limit")),
-    "PATCH /scheduler/policy": Operation(body=dict, headers=_ACTOR),
-    "POST /queue": Operation(201, entries.EntryBody),
-    "GET /queue": Operation(query=("status", *_PAGE)),
-    "POST /queue/drain": Operation(body=entries.DrainBody, needed=False),
-    "POST /queue/import": Operation(body=dict),
     "POST /templates": Operation(201, TemplateBody),
     "GET /templates": Operation(query=("name", *_PAGE)),
     "PUT /templates/{id}": Operation(body=dict),
@@ -203,7 +195,7 @@ PARAMETERS: Final[Mapping[str, Schema]] = {
     "n": _whole(1, 100),
     "everyMs": _whole(1, 2**53),
     **dict.fromkeys(("enabled", "cancel"), _one_of(("true", "false"))),
-    **dict.fromkeys(("now", "at"), _MOMENT),
+    **dict.fromkeys(("at",), _MOMENT),
     "kind": _one_of(bodies.KINDS),
     "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
     "type": _text(examples=[events.TYPES[0]]),
@@ -213,7 +205,7 @@ PARAMETERS: Final[Mapping[str, Schema]] = {
     "Idempotency-Key": _text(re.compile(r"[\x21-\x7e]{1,255}")),
     "Last-Event-ID": _text(re.compile(r"[0-9]{1,19}")),
 }
-_STATUSES: Final = {"/queue": entries.STATES, "/cron": cron.STATUSES}
+_STATUSES: Final = {"/cron": cron.STATUSES}
 
 
 def document(routes: Routes) -> Schema:

@@ -87,13 +87,17 @@ def _header_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values
 
 def _query_reader(part: type[msgspec.Struct]) -> Callable[[Request], Values]:
     known = part.__struct_encode_fields__
-    lists = [
-        one.encode_name for one in msgspec.structs.fields(part) if validation.is_list(one.type)
-    ]
+    fields = msgspec.structs.fields(part)
+    moments = {one.encode_name for one in fields if validation.is_moment(one.type)}
+    lists = [one.encode_name for one in fields if validation.is_list(one.type)]
 
     def read(request: Request) -> Values:
-        """An empty parameter is as good as none; a list is written with commas."""
-        given: Values = {name: text for name, text in request.query(*known).items() if text}
+        """An empty parameter is as good as none, unless it is a moment: none would mean now.
+
+        A list is written with commas.
+        """
+        found = request.query(*known)
+        given: Values = {name: text for name, text in found.items() if text or name in moments}
         for name in lists:
             if name in given:
                 given[name] = [word.strip() for word in given[name].split(",") if word.strip()]
@@ -107,7 +111,7 @@ def _body_reader(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | 
     if document is not None:
         return lambda raw: {document: fields.parse_object(raw, items_max=items_max)}
     part = operation.part("body")
-    if not part.__struct_fields__:
+    if not part.__struct_fields__ and not operation.empty_body:
         return None
     needed = any(one.required for one in msgspec.structs.fields(part))
     return lambda raw: _values(

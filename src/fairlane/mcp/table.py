@@ -251,6 +251,7 @@ _LEASES: Final = (
         "admin",
         "Set rules of the queue: maxConcurrent, maxAttempts, leaseTtlMs, backoffBaseMs, "
         "backoffFactor, backoffCapMs.",
+        without=frozenset({"actor"}),
         destructive=True,
         idempotent=True,
     ),

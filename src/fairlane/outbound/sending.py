@@ -17,6 +17,7 @@ from typing import Final, Self
 
 import msgspec
 
+from fairlane.compat.pinchtab import HEADER_PREFIX
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
 from fairlane.http1.asynchronous import AsyncExchange, AsyncPool, Pinning
 from fairlane.http1.messages import NameNotFound, Origin, encode_request
@@ -41,7 +42,7 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 # What frames a message or picks its receiver is ours to write, and nothing else has a use here.
 _HEADER_NAME: Final = re.compile(
     r"(?:accept|authorization|content-type|idempotency-key|traceparent|tracestate|x-agent-id"
-    r"|(?:webhook|x-fairlane|x-pinchtab)-[a-z0-9-]{1,64})",
+    rf"|(?:webhook|x-fairlane|{HEADER_PREFIX})-[a-z0-9-]{{1,64}})",
     re.IGNORECASE,
 )
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")

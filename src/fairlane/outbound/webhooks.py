@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from fairlane import tracing
+from fairlane.compat import pinchtab
 from fairlane.core.errors import (
     FairlaneError,
     InvalidRequest,
@@ -346,8 +347,7 @@ class Deliverer:
         trace = {} if delivery.traceparent is None else {tracing.HEADER: delivery.traceparent}
         return {
             "Content-Type": "application/json",
-            "X-PinchTab-Event": delivery.event,
-            "X-PinchTab-Task-ID": delivery.task_id,
+            **pinchtab.webhook_headers(delivery.event, delivery.task_id),
             **trace,
             **sign(self._secret(delivery), delivery.id, self._now(), delivery.body),
         }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fairlane.schema import audit, batches, lanes, policy, tokens, watch, webhooks
+from fairlane.schema import audit, batches, lanes, policy, queue, tokens, watch, webhooks
 from fairlane.schema.operation import Operation
 
-MODULES: Final = (audit, batches, lanes, policy, tokens, watch, webhooks)
+MODULES: Final = (audit, batches, lanes, policy, queue, tokens, watch, webhooks)
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
     operation.name: operation

@@ -68,7 +68,7 @@ def _operation(
     body = operation.part("body")
     if operation.document is not None:
         described["requestBody"] = _body(known[operation.document_shape], required=True)
-    elif body.__struct_fields__:
+    elif body.__struct_fields__ or operation.empty_body:
         needed = any(field.required for field in msgspec.structs.fields(body))
         described["requestBody"] = _body(known[body], required=needed)
     return described
@@ -120,7 +120,9 @@ def _security(operation: Operation[Any, Any]) -> list[Schema]:
 
 def _errors(operation: Operation[Any, Any], statuses: Mapping[str, int]) -> list[int]:
     """The errors that a route may answer with: fewer when it has no body."""
-    body = operation.document is not None or bool(operation.part("body").__struct_fields__)
+    body = operation.document is not None or bool(
+        operation.empty_body or operation.part("body").__struct_fields__
+    )
     return sorted(set(statuses.values()) - (set() if body else {413, 415}))
 
 

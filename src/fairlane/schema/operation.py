@@ -106,7 +106,8 @@ class Operation(Generic[Q, R]):
     `waits` names the field that says for how long the server may hold the response back.
     `statuses` are those of other response types than the first. `audited` overrides the rule that
     whatever changes something and needs an operator's scope is written to the audit log.
-    `positional` names optional fields that client methods also accept without their name.
+    `empty_body` refuses a body that says anything; otherwise it is ignored if no field is read
+    from it. `positional` names optional fields that client methods also accept without their name.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Operation(Generic[Q, R]):
     waits: str | None = None
     statuses: Mapping[type, int] = field(default_factory=dict)
     audited: bool | None = None
+    empty_body: bool = False
     positional: tuple[str, ...] = ()
     body_bytes_max: int = BODY_BYTES_MAX
     items_max: int = ITEMS_MAX

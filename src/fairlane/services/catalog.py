@@ -16,6 +16,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     batches,
     lanes,
     policy,
+    queue,
     tokens,
     trail,
     watch,

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from fairlane.compat.policies import notes
 from fairlane.core import json_diff
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidPolicy, NotFound, StoreMismatch
-from fairlane.core.policy import Policy, notes, read, to_document
+from fairlane.core.policy import Policy, read, to_document
 from fairlane.engine.commands import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node

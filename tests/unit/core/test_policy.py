@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
+from fairlane.compat.coolworkflow import flat_policy
+from fairlane.compat.policies import merge, patch, replace
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.policy import (
     KindPolicy,
     LanePolicy,
     Policy,
-    flat,
     from_document,
-    merge,
     nearest,
-    patch,
     read,
-    replace,
     to_document,
 )
 
@@ -561,7 +559,7 @@ def test_a_word_near_to_nothing_gets_no_hint() -> None:
 @pytest.mark.parametrize(("factor", "shown"), [(2.0, 2), (1.5, 1.5)])
 def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float) -> None:
     policy = from_document({"lanes": {"queue": {"maxInflight": 4, "backoffMultiplier": factor}}})
-    assert flat(policy) == {
+    assert flat_policy(policy) == {
         "maxConcurrent": 4,
         "maxAttempts": 3,
         "leaseTtlMs": 300_000,
@@ -569,7 +567,7 @@ def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float)
         "backoffFactor": shown,
         "backoffCapMs": 60_000,
     }
-    assert isinstance(flat(policy)["backoffFactor"], type(shown))
+    assert isinstance(flat_policy(policy)["backoffFactor"], type(shown))
 
 
 def test_lanes_can_leave_leases_that_ran_out_to_people() -> None:

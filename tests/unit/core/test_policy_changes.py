@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fairlane.compat.policies import merge, patch, replace
 from fairlane.core import admission, leases
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.model import Submission, route_of
@@ -13,9 +14,6 @@ from fairlane.core.policy import (
     KindPolicy,
     Policy,
     from_document,
-    merge,
-    patch,
-    replace,
     to_document,
 )
 

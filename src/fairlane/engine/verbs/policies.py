@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import policy as policies
+from fairlane.compat import policies
 from fairlane.core.errors import Conflict, InvalidPolicy
 from fairlane.core.policy import FAIR, Policy, read, to_document
 from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy

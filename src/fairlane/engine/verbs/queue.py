@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import admission, leases
+from fairlane.core import admission, entries, leases
+from fairlane.core.entries import LANE, QueueEntry
 from fairlane.core.errors import Conflict, Disabled, FairlaneError, QueueFull
 from fairlane.core.model import HANDLER, Task
 from fairlane.engine.commands import Drain, Drained, Enqueue, Grant, Lease, TakeBack, TakenBack
 from fairlane.engine.verbs import dependencies, leasing, ownership, ticks
-from fairlane.schema import entries
-from fairlane.schema.entries import LANE, Entry
 from fairlane.store.transaction import Transaction
 
 IMPORTER: Final = "import"
@@ -50,7 +49,7 @@ def _quota(tx: Transaction, request: Enqueue) -> FairlaneError | None:
     return ownership.quota(tx, request.caller, len(request.entries))
 
 
-def _problem(tx: Transaction, new: Sequence[Entry], taken: set[str]) -> FairlaneError | None:
+def _problem(tx: Transaction, new: Sequence[QueueEntry], taken: set[str]) -> FairlaneError | None:
     if not tx.policy.enabled:
         return Disabled("the scheduler is disabled by its policy; set enabled to true")
     if LANE not in tx.policy.lanes:
@@ -65,7 +64,7 @@ def _problem(tx: Transaction, new: Sequence[Entry], taken: set[str]) -> Fairlane
     return _refusal(tx, new)
 
 
-def _refusal(tx: Transaction, new: Sequence[Entry]) -> QueueFull | None:
+def _refusal(tx: Transaction, new: Sequence[QueueEntry]) -> QueueFull | None:
     """Whether the last of them would still find room. All entries of a file have one agent."""
     waiting = [e.submission for e in new if e.status in (entries.PENDING, entries.READY)]
     if not waiting:
@@ -82,7 +81,7 @@ def _refusal(tx: Transaction, new: Sequence[Entry]) -> QueueFull | None:
     )
 
 
-def _let_in(tx: Transaction, entry: Entry, now: int) -> Task:
+def _let_in(tx: Transaction, entry: QueueEntry, now: int) -> Task:
     entry, policy = _spent(tx, entry), tx.policy
     made = entry.submission
     owner = admission.line_agent(policy, LANE, made.agent)
@@ -104,7 +103,7 @@ def _let_in(tx: Transaction, entry: Entry, now: int) -> Task:
     return _as_it_was(tx, entry, task, now)
 
 
-def _spent(tx: Transaction, entry: Entry) -> Entry:
+def _spent(tx: Transaction, entry: QueueEntry) -> QueueEntry:
     """One that waits although it has no attempts left is parked, as it would be after one more."""
     waits = entry.status in (entries.PENDING, entries.READY)
     if not waits or entry.attempts < tx.policy.max_attempts(HANDLER, LANE):
@@ -113,7 +112,7 @@ def _spent(tx: Transaction, entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, submission=made, status=entries.PARKED, reason=NONE_LEFT)
 
 
-def _as_it_was(tx: Transaction, entry: Entry, task: Task, now: int) -> Task:
+def _as_it_was(tx: Transaction, entry: QueueEntry, task: Task, now: int) -> Task:
     """Bring a new task to where its entry had come elsewhere."""
     status = entry.status
     if status in (entries.PENDING, entries.READY):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fairlane.compat import pinchtab
 from fairlane.core.errors import ExecutionFailed
 from fairlane.core.secrets import Redactor
 from fairlane.worker.executors import exchange, failures
@@ -120,8 +121,7 @@ def body_of(work: Work) -> bytes:
 def headers_of(work: Work, tab_id: str) -> dict[str, str]:
     return {
         "Content-Type": "application/json",
-        "X-PinchTab-Source": "scheduler",
-        "X-PinchTab-Tab-Id": tab_id,
+        **pinchtab.action_headers(tab_id),
         **exchange.agent_header(work),
         **exchange.trace_header(work),
     }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane import logs
+from fairlane.compat import browseros
 from fairlane.core.errors import ExecutionFailed, InvalidRequest
 from fairlane.core.secrets import RedactedStream, Redactor, texts
 from fairlane.schema.sse import EventTooLong, Parser
@@ -110,7 +111,7 @@ def body_of(work: Work, config: Mapping[str, Any]) -> bytes:
     instruction = work.request.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
         raise ExecutionFailed("instruction is required for task execution", retryable=False)
-    body: dict[str, Any] = {"supportsImages": False, "provider": "browseros"}
+    body: dict[str, Any] = {"supportsImages": False, "provider": browseros.PROVIDER}
     body.update({key: config[key] for key in config.keys() - RESERVED})
     body["conversationId"] = str(uuid.uuid4())
     body["message"] = instruction

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fairlane.compat import pinchtab
 from fairlane.core.errors import ExecutionFailed
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Sender
@@ -188,7 +189,7 @@ class _Listing:
             asked = self._sender.stream(
                 "GET",
                 self.instance.address("/tabs"),
-                headers={"X-PinchTab-Source": "scheduler", **self.instance.credentials},
+                headers={**pinchtab.SOURCE, **self.instance.credentials},
                 body=None,
                 max_bytes=RESPONSE_BYTES_MAX,
                 timeout_seconds=self._seconds,

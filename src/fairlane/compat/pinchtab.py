@@ -1,10 +1,10 @@
-"""PinchTab's configuration, said in the keys of a policy.
+"""PinchTab: its configuration in the keys of a policy, and its HTTP headers.
 
-It comes in two forms: as the file, in which the section `scheduler` counts and every other section
-is ignored; and as that section by itself, which is what PinchTab hands to a reload. A document with
-keys of ours beside `scheduler` is ours, and its unknown keys are refused. The trap: `enabled`,
-`maxInflight` and `workerCount` are keys of ours too, with another meaning, so they alone do not
-make a document PinchTab's.
+The configuration comes in two forms: as the file, in which the section `scheduler` counts and every
+other section is ignored; and as that section by itself, which is what PinchTab hands to a reload. A
+document with keys of ours beside `scheduler` is ours, and its unknown keys are refused. The trap:
+`enabled`, `maxInflight` and `workerCount` are keys of ours too, with another meaning, so they alone
+do not make a document PinchTab's.
 """
 
 from __future__ import annotations
@@ -133,3 +133,19 @@ def _seconds(span: str) -> int | None:
         return None
     parts = re.findall(_PART, span)
     return math.ceil(sum(Fraction(number) * _UNIT_SECONDS[unit] for number, unit in parts))
+
+
+# -------------------------------------------------------------------- headers
+
+SOURCE: Final[Mapping[str, str]] = {"X-PinchTab-Source": "scheduler"}
+HEADER_PREFIX: Final = "x-pinchtab"
+
+
+def action_headers(tab_id: str) -> dict[str, str]:
+    """Return the headers of a request that runs an action in a tab."""
+    return {**SOURCE, "X-PinchTab-Tab-Id": tab_id}
+
+
+def webhook_headers(event: str, task_id: str) -> dict[str, str]:
+    """Return the headers by which PinchTab's receivers know what a webhook is about."""
+    return {"X-PinchTab-Event": event, "X-PinchTab-Task-ID": task_id}

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.compat.policies import merge, notes, patch, reduced, replace
 from fairlane.core.errors import InvalidPolicy
-from fairlane.core.policy import Policy, merge, notes, patch, reduced, replace, to_document
+from fairlane.core.policy import Policy, to_document
 
 # The top-level sections that `pinchtab config init` and its reference have.
 FILE: dict[str, Any] = {

@@ -1,0 +1,208 @@
+"""cool-workflow's files: the entries of a `queue.json`, and a `scheduling-policy.json`.
+
+A queue file is read as a whole or not at all; everything that is wrong with it is reported at once.
+Fields that are not known stay with the entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from fairlane.core import documents, model, moments, validation
+from fairlane.core.documents import Field
+from fairlane.core.entries import (
+    DRAINED,
+    LANE,
+    LEASED,
+    PENDING,
+    PRIORITY,
+    READY,
+    QueueEntry,
+)
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.model import Submission
+from fairlane.core.policy import LANE_RULES, Policy, nearest
+from fairlane.core.types import Identifier
+
+SCHEMA_VERSION: Final = 1
+ENTRIES_MAX: Final = 20_000  # in one transaction, which holds up everybody else
+FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+PROBLEMS_SHOWN_MAX: Final = 20
+
+# What an entry of a file says about its scheduling; everything else is kept as it is.
+_SCHEDULING: Final = frozenset(
+    (
+        *("schemaVersion", "id", "priority", "enqueuedAt", "status", "attempts", "leaseId"),
+        *("leaseExpiresAt", "nextEligibleAt", "parkedReason", "drainedAt"),
+    )
+)
+_ATTEMPT: Final = re.compile(r" \(attempt \d+/\d+\)$")
+
+
+class FileEntry(msgspec.Struct, rename="camel"):
+    """What is checked of an entry in a file; fields that are not known stay as they are."""
+
+    id: Identifier
+    status: Literal["pending", "ready", "leased", "parked", "drained", "cancelled", "draining"]
+    priority: int | float = PRIORITY
+    attempts: int | float = 0
+    enqueued_at: str | None = None
+    next_eligible_at: str | None = None
+    lease_expires_at: str | None = None
+    drained_at: str | None = None
+    parked_reason: str | None = None
+    run_id: str | None = None
+    app_id: str | None = None
+    workflow_id: str | None = None
+    repo: str | None = None
+    note: str | None = None
+
+
+# Makes the submission of an entry: its id, params, priority and first moment.
+Submit = Callable[[str, Mapping[str, Any], int, str | None], Submission]
+
+
+# -------------------------------------------------------------------- queue.json
+
+
+def queue_entries(document: Mapping[str, Any], submit: Submit) -> list[QueueEntry]:
+    """Return the entries of a queue file in the order in which they came in.
+
+    Raise `InvalidRequest` that lists the problems.
+    """
+    if document.get("schemaVersion") != SCHEMA_VERSION or document["schemaVersion"] is True:
+        raise InvalidRequest(
+            "field 'schemaVersion' must be 1: a file of another version is not understood here"
+        )
+    unknown = next((name for name in document if name not in ("schemaVersion", "entries")), None)
+    if unknown is not None:
+        raise InvalidRequest(f"unknown field '{unknown[:40]}'{nearest(unknown, ['entries'])}")
+    found = document.get("entries")
+    if not isinstance(found, list):
+        raise InvalidRequest("field 'entries' must be a list of entries")
+    if len(found) > ENTRIES_MAX:
+        raise InvalidRequest(
+            f"field 'entries' must not hold more than {ENTRIES_MAX}: split the file"
+        )
+    entries = _checked(found, submit)
+    return sorted(entries, key=lambda one: (one.enqueued_at or 0, one.submission.id))
+
+
+def _checked(found: Sequence[Any], submit: Submit) -> list[QueueEntry]:
+    problems: list[str] = []
+    entries: list[QueueEntry] = []
+    seen: set[str] = set()
+    for number, one in enumerate(found):
+        name = f"entries[{number}]"
+        try:
+            entry = _entry(one, submit)
+        except InvalidRequest as error:
+            problems.append(f"{name}: {error.message}")
+            continue
+        if entry.submission.id in seen:
+            problems.append(f"{name}: the id '{entry.submission.id}' stands twice in the file")
+        seen.add(entry.submission.id)
+        entries.append(entry)
+    if problems:
+        more = len(problems) - PROBLEMS_SHOWN_MAX
+        shown = "; ".join(problems[:PROBLEMS_SHOWN_MAX])
+        raise InvalidRequest(shown + (f"; and {more} more" if more > 0 else ""))
+    return entries
+
+
+def _entry(one: Any, submit: Submit) -> QueueEntry:
+    if not isinstance(one, dict):
+        raise InvalidRequest("an entry must be an object")
+    entry = validation.convert(one, FileEntry)
+    params = {name: one[name] for name in one if name not in _SCHEDULING}
+    waits = entry.status in (PENDING, READY)
+    made = submit(
+        entry.id,
+        params,
+        _whole("priority", entry.priority),
+        entry.next_eligible_at if waits else None,
+    )
+    ends = {LEASED: ("leaseExpiresAt", entry.lease_expires_at)}
+    ends[DRAINED] = ("drainedAt", entry.drained_at)
+    attempts = _whole("attempts", entry.attempts)
+    if not 0 <= attempts <= model.PRIORITY_MAX:
+        raise InvalidRequest("field 'attempts' must be a whole number, at least 0")
+    return QueueEntry(
+        submission=made,
+        status=entry.status,
+        enqueued_at=_moment("enqueuedAt", entry.enqueued_at),
+        attempts=attempts,
+        # How many attempts it took is known besides, and shown again.
+        reason=None if entry.parked_reason is None else _ATTEMPT.sub("", entry.parked_reason),
+        ended_at=_moment(*ends.get(entry.status, ("", None))),
+    )
+
+
+def _whole(name: str, value: float) -> int:
+    if not float(value).is_integer():
+        raise InvalidRequest(f"field '{name}' must be a whole number")
+    return int(value)
+
+
+def _moment(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else moments.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid {name} format: {error}") from None
+
+
+# -------------------------------------------------------------------- scheduling-policy.json
+
+# Where the keys of the file live in the policy, all in one lane.
+_PATHS: Final[Mapping[str, str]] = {
+    "maxConcurrent": "maxInflight",
+    "maxAttempts": "maxAttempts",
+    "leaseTtlMs": "leaseTtlMs",
+    "backoffBaseMs": "backoffMs",
+    "backoffFactor": "backoffMultiplier",
+    "backoffCapMs": "maxBackoffMs",
+}
+_VERSION: Final = "schemaVersion"
+POLICY_KEYS: Final = frozenset({_VERSION, *_PATHS})
+
+
+def flat_policy(policy: Policy) -> dict[str, Any]:
+    """Return the rules of the lane `queue` as a `scheduling-policy.json` has them."""
+    retries = policy.retries("handler", LANE)
+    factor = retries.backoff_multiplier
+    return {
+        "maxConcurrent": policy.lanes[LANE].max_inflight,
+        "maxAttempts": retries.max_attempts,
+        "leaseTtlMs": policy.lease_ttl_ms(LANE),
+        "backoffBaseMs": retries.backoff_ms,
+        # 2, as a file has it, not 2.0
+        "backoffFactor": int(factor) if factor == int(factor) else factor,
+        "backoffCapMs": retries.max_backoff_ms,
+    }
+
+
+def translated(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return what the document says in our keys; what is wrong with it goes to `problems`.
+
+    What cool-workflow would silently replace by its default is refused here.
+    """
+    said = {key: document[key] for key in (*_PATHS, _VERSION) if key in document}
+    if not said:
+        return document
+    result = {key: value for key, value in document.items() if key not in said}
+    version = said.pop(_VERSION, SCHEMA_VERSION)
+    if isinstance(version, bool) or version != SCHEMA_VERSION:
+        problems.append(f"{_VERSION} must be {SCHEMA_VERSION}: no other is known")
+    for key, value in said.items():
+        rule = LANE_RULES[_PATHS[key]]
+        assert isinstance(rule, Field)
+        problem = None if value is None else rule.check(value)
+        if problem:
+            problems.append(f"{key} {problem}")
+        else:
+            documents.put(result, ("lanes", LANE, _PATHS[key]), value)
+    return result

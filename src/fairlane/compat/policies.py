@@ -1,0 +1,48 @@
+"""Policy documents of any program: ours, PinchTab's configuration, cool-workflow's rules."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from fairlane.compat import coolworkflow, pinchtab
+from fairlane.core import policy as policies
+from fairlane.core.documents import Schema
+from fairlane.core.policy import LANE_RULES, RULES, unframed
+
+# All keys at the top of a document that are not PinchTab's.
+_OWN: Final[Schema] = {**RULES, **dict.fromkeys(coolworkflow.POLICY_KEYS, LANE_RULES)}
+
+
+class Foreign:
+    """The dialect of PinchTab and cool-workflow."""
+
+    keys = coolworkflow.POLICY_KEYS | {pinchtab.SECTION}
+
+    def is_foreign(self, document: Any) -> bool:
+        if not isinstance(document, dict) or not document:
+            return False
+        return reduced(document).keys() <= self.keys
+
+    def translate(self, document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+        own = pinchtab.translated(document, _OWN, problems)
+        return coolworkflow.translated(own, problems)
+
+
+FOREIGN: Final = Foreign()
+
+merge: Final = functools.partial(policies.merge, dialect=FOREIGN)
+replace: Final = functools.partial(policies.replace, dialect=FOREIGN)
+patch: Final = functools.partial(policies.patch, dialect=FOREIGN)
+
+
+def notes(document: Any) -> list[str]:
+    """Return what of an accepted document is ignored, for the operator."""
+    if not isinstance(document, dict):
+        return []
+    return pinchtab.notes(unframed(document), _OWN, RULES)
+
+
+def reduced(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document without what is ignored, so that keys of ours may be added to it."""
+    return pinchtab.reduced(document, _OWN)
