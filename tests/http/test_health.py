@@ -16,9 +16,11 @@ import psycopg
 import pytest
 
 from fairlane.clock import SystemClock
+from fairlane.core.access import TRUSTED
 from fairlane.engine.node import Node
-from fairlane.http.messages import Answer, Request
-from fairlane.http.routes.health import UNREADABLE, UNWRITABLE, WRITER_ENDED, Health
+from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus
+from fairlane.services import health
+from fairlane.services.health import UNREADABLE, UNWRITABLE, WRITER_ENDED
 from fairlane.store.sqlite import SqliteStore
 from tests.fakes.waiting import eventually as until
 from tests.http.api import Api, eventually
@@ -130,18 +132,23 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await asyncio.to_thread(node.stop)
 
 
-def asked() -> Request:
-    return Request("GET", "/health/ready")
+async def ready(node: Node, answer_seconds: float = 0.2) -> HealthStatus:
+    return await health.readiness(node, answer_seconds)
 
 
-async def ready(node: Node) -> Answer:
-    return await Health(node, answer_seconds=0.2).ready(asked())
+async def live(node: Node) -> HealthStatus:
+    return await health.check_live(node, TRUSTED, CheckHealth())
+
+
+def status(found: HealthStatus) -> int:
+    assert LIVE.status_of(found) == READY.status_of(found)
+    return READY.status_of(found)
 
 
 async def test_a_write_of_a_moment_ago_is_proof_enough(node: Node) -> None:
     await node.beat()
     written_at = node.writer.written_at
-    assert (await ready(node)).status == 200
+    assert status(await ready(node)) == 200
     assert node.writer.written_at == written_at
 
 
@@ -152,13 +159,13 @@ async def test_a_full_disk_is_told_as_such(node: Node) -> None:
     node.writer.written_at = None
     # What it says of itself needs a page that is not there.
     node._here = msgspec.structs.replace(node._here, name="node_large", host="x" * 100_000)
-    answer = await Health(node).ready(asked())
-    assert answer.status == 503
-    assert answer.shape["reasons"] == [f"{UNWRITABLE}: its disk is full"]
-    assert (await Health(node).live(asked())).status == 200
+    answer = await ready(node, health.ANSWER_SECONDS)
+    assert status(answer) == 503
+    assert answer.reasons == [f"{UNWRITABLE}: its disk is full"]
+    assert status(await live(node)) == 200
     node.store.full = False
     await node.beat()
-    assert (await ready(node)).status == 200
+    assert status(await ready(node)) == 200
 
 
 async def test_a_store_that_another_has_locked_cannot_be_written(
@@ -168,18 +175,17 @@ async def test_a_store_that_another_has_locked_cannot_be_written(
     blocker.execute("BEGIN IMMEDIATE")
     node.writer.written_at = None
     answer = await ready(node)
-    assert answer.status == 503
-    assert answer.shape["reasons"] == [f"{UNWRITABLE} within 0.2 s"]
+    assert status(answer) == 503
+    assert answer.reasons == [f"{UNWRITABLE} within 0.2 s"]
     blocker.execute("ROLLBACK")
     blocker.close()
     await node.beat()
-    assert (await ready(node)).status == 200
+    assert status(await ready(node)) == 200
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: Node) -> None:
-    health = Health(node)
-    assert (await health.live(asked())).status == 200
+    assert status(await live(node)) == 200
 
     def die() -> None:
         sys.exit()
@@ -189,17 +195,17 @@ async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: Node) -> N
     node.writer.nudge()
     node.writer.tell(node._here)
     await until(lambda: not node.writer.alive)
-    for answer in (await health.live(asked()), await health.ready(asked())):
-        assert answer.status == 503
-        assert answer.shape["reasons"] == [WRITER_ENDED]
+    for answer in (await live(node), await ready(node)):
+        assert status(answer) == 503
+        assert answer.reasons == [WRITER_ENDED]
 
 
 async def test_a_node_that_drains_says_so(node: Node) -> None:
     node.draining = True
-    answer = await Health(node).ready(asked())
-    assert (answer.status, answer.shape["status"], answer.shape["code"]) == (
+    answer = await ready(node, health.ANSWER_SECONDS)
+    assert (status(answer), answer.status, answer.code) == (
         503,
         "draining",
         "draining",
     )
-    assert (await Health(node).live(asked())).status == 200
+    assert status(await live(node)) == 200

@@ -40,6 +40,8 @@ LEFT_OUT = {
     "create_cron_jobs": "cron_create does it one by one",
     "history": "draws curves, for people",
     "nodes": "is for operators",
+    "live": "is for probes",
+    "ready": "is for probes",
     "whoami": "a tool that is not allowed says so",
     "create_token": "is for operators: no agent makes tokens",
     "tokens": "is for operators",

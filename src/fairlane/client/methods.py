@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from fairlane.client.arguments import as_list, as_text
+from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
 from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
 from fairlane.schema.batches import (
     BATCH,
@@ -19,6 +20,7 @@ from fairlane.schema.batches import (
     BatchStatus,
     ListBatches,
 )
+from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus
 from fairlane.schema.lanes import (
     CLEAR_LANE,
     LANES,
@@ -136,6 +138,13 @@ class Methods(ABC):
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
         """Carry out an operation. Raise the error that the server answers with."""
 
+    def whoami(
+        self,
+    ) -> Identity:
+        """Show whose token this is and what it may do."""
+        request = ShowIdentity()
+        return self.perform(WHOAMI, request)
+
     def audit(
         self,
         *,
@@ -191,6 +200,20 @@ class Methods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
+
+    def live(
+        self,
+    ) -> HealthStatus:
+        """Check whether the process works, or has to be restarted."""
+        request = CheckHealth()
+        return self.perform(LIVE, request)
+
+    def ready(
+        self,
+    ) -> HealthStatus:
+        """Check whether the server can read and write its store and takes requests."""
+        request = CheckHealth()
+        return self.perform(READY, request)
 
     def lanes(
         self,
@@ -655,6 +678,13 @@ class AsyncMethods(ABC):
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         """Carry out an operation. Raise the error that the server answers with."""
 
+    async def whoami(
+        self,
+    ) -> Identity:
+        """Show whose token this is and what it may do."""
+        request = ShowIdentity()
+        return await self.perform(WHOAMI, request)
+
     async def audit(
         self,
         *,
@@ -710,6 +740,20 @@ class AsyncMethods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
+
+    async def live(
+        self,
+    ) -> HealthStatus:
+        """Check whether the process works, or has to be restarted."""
+        request = CheckHealth()
+        return await self.perform(LIVE, request)
+
+    async def ready(
+        self,
+    ) -> HealthStatus:
+        """Check whether the server can read and write its store and takes requests."""
+        request = CheckHealth()
+        return await self.perform(READY, request)
 
     async def lanes(
         self,

@@ -12,8 +12,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 
-from fairlane.client.access_verbs import AccessVerbs
-from fairlane.client.calling import A, camel, given, moment, path_of, refuse_unknown, spelled
+from fairlane.client.calling import (
+    A,
+    Calling,
+    camel,
+    given,
+    moment,
+    path_of,
+    refuse_unknown,
+    spelled,
+)
 
 
 class Which(TypedDict, total=False):
@@ -109,7 +117,7 @@ def task_path(task_id: str, verb: str = "") -> str:
     return path_of("tasks", task_id, verb)
 
 
-class Verbs(AccessVerbs[A]):
+class Verbs(Calling[A]):
     # ---------------------------------------------------------------- tasks
 
     def submit_body(self, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> A:

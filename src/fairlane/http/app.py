@@ -29,7 +29,6 @@ from fairlane.http.messages import (
 from fairlane.http.routes.audit import note_denied, recorded
 from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
-from fairlane.http.routes.health import Health
 from fairlane.http.routes.leases import Leases
 from fairlane.http.routes.metrics import MetricsRoute
 from fairlane.http.routes.sessions import Sessions
@@ -86,7 +85,6 @@ class HttpApp:
             **self._dashboard.routes(),
             **self.gate.routes(),
             **MetricsRoute(node).routes(),
-            **Health(node).routes(),
         }
         self.routes = recorded(self.routes, node.audit)
         self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Route]]]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
 from fairlane.http.messages import Answer, Request, Route, Routes
 from fairlane.schema import fields
+from fairlane.schema.access import identity
 from fairlane.services.catalog import refused
 
 AWAY_SECONDS: Final = 1.0  # between two looks whether the store is back
@@ -39,18 +40,13 @@ class Gate:
         """`exposed`: others than this machine can reach it, so nobody is trusted."""
         self._node = node
         self._tokens = node.tokens
-        self._exposed = exposed
+        self._tokens.exposed |= exposed
 
     def routes(self) -> Routes:
         return {
             "/login": {"POST": Route(self.login, None, open=True)},
             "/logout": {"POST": Route(self.logout, None, open=True)},
-            "/whoami": {"GET": Route(self.whoami, None)},
         }
-
-    @property
-    def required(self) -> bool:
-        return self._exposed or self._tokens.any
 
     def knows(self, request: Request) -> bool:
         """Whether `judge` can be called without asking the store first, as nearly always."""
@@ -98,10 +94,10 @@ class Gate:
         return True
 
     def _holds(self, caller: Caller) -> bool:
-        return not self.required if caller is TRUSTED else self._tokens.holds(caller)
+        return not self._tokens.required if caller is TRUSTED else self._tokens.holds(caller)
 
     def _identified(self, request: Request) -> Caller:
-        if not self.required:
+        if not self._tokens.required:
             return TRUSTED
         header = request.headers.get(b"authorization")
         if header is not None:
@@ -129,7 +125,8 @@ class Gate:
         kept, text = new_token(msgspec.structs.replace(seed, parent=caller.token))
         await self._node.writer.ask(CreateToken(kept))
         cookie = f"{COOKIE}={text}; Max-Age={LOGIN_MS // 1000}; {_ATTRIBUTES}"
-        return Answer(200, self._shape(caller), {"Set-Cookie": cookie})
+        shown = identity(caller, tokens_required=self._tokens.required)
+        return Answer(200, shown, {"Set-Cookie": cookie})
 
     async def logout(self, request: Request) -> Answer:
         await self._tokens.refresh()
@@ -138,18 +135,6 @@ class Gate:
             await self._node.writer.ask(RevokeToken(login))
         cookie = f"{COOKIE}=; Max-Age=0; {_ATTRIBUTES}"
         return Answer(200, {"loggedOut": login is not None}, {"Set-Cookie": cookie})
-
-    async def whoami(self, request: Request) -> Answer:
-        request.query()
-        return Answer(200, self._shape(request.caller))
-
-    def _shape(self, caller: Caller) -> dict[str, Any]:
-        return {
-            "name": caller.name,
-            "agent": caller.agent,
-            "scopes": sorted(caller.scopes),
-            "tokensRequired": self.required,
-        }
 
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True):

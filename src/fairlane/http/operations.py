@@ -55,7 +55,7 @@ def reader(operation: Operation[Any, Any]) -> Reader:
     names = {one.name: one.encode_name for one in msgspec.structs.fields(operation.request)}
     in_path = [name for name, place in operation.places.items() if place == "path"]
     header = _header_reader(operation)
-    query = _query_reader(operation.part("query"))
+    query = _query_reader(operation)
     body = _body_reader(operation)
 
     async def read(request: Request) -> Any:
@@ -85,8 +85,11 @@ def _header_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values
     return read
 
 
-def _query_reader(part: type[msgspec.Struct]) -> Callable[[Request], Values]:
+def _query_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values]:
+    part = operation.part("query")
     known = part.__struct_encode_fields__
+    if operation.open and not known:  # a probe may add what it likes to its URL
+        return lambda _: {}
     fields = msgspec.structs.fields(part)
     moments = {one.encode_name for one in fields if validation.is_moment(one.type)}
     lists = [one.encode_name for one in fields if validation.is_list(one.type)]

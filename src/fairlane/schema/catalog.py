@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fairlane.schema import audit, batches, lanes, policy, queue, tokens, watch, webhooks
+from fairlane.schema import (
+    access,
+    audit,
+    batches,
+    health,
+    lanes,
+    policy,
+    queue,
+    tokens,
+    watch,
+    webhooks,
+)
 from fairlane.schema.operation import Operation
 
-MODULES: Final = (audit, batches, lanes, policy, queue, tokens, watch, webhooks)
+MODULES: Final = (access, audit, batches, health, lanes, policy, queue, tokens, watch, webhooks)
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
     operation.name: operation

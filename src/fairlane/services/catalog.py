@@ -12,8 +12,10 @@ from fairlane.engine.node import Node
 from fairlane.schema import decoding
 from fairlane.schema.operation import Operation, Request
 from fairlane.services import (  # noqa: F401 - each module registers its services
+    access,
     audit,
     batches,
+    health,
     lanes,
     policy,
     queue,

@@ -139,6 +139,7 @@ class Tokens:
         self._version: int | None = None
         self._good_until = 0.0
         self._stale = True
+        self.exposed = False  # others than this machine can reach the server
         self._watch: Connection | None = None
         self._reading: asyncio.Future[None] | None = None
 
@@ -146,6 +147,11 @@ class Tokens:
     def any(self) -> bool:
         """Whether a token was ever made."""
         return bool(self._tokens)
+
+    @property
+    def required(self) -> bool:
+        """Whether every caller needs a token."""
+        return self.exposed or self.any
 
     def changed(self) -> None:
         """Somebody says that tokens have come or gone. From any thread."""

@@ -1,0 +1,38 @@
+"""Who the caller is, as the server sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, field
+
+from fairlane.core.access import Caller
+from fairlane.schema.operation import GET, Operation, Request, Response
+
+
+class ShowIdentity(Request):
+    """Takes nothing."""
+
+
+class Identity(Response):
+    name: Annotated[str, Meta(description="Name of the token")]
+    agent: Annotated[
+        str | None, Meta(description="Agent that the token is bound to; null for all agents")
+    ] = field(name="agent")
+    scopes: list[str]
+    tokens_required: Annotated[bool, Meta(description="Whether requests need a token")]
+
+
+def identity(caller: Caller, *, tokens_required: bool) -> Identity:
+    return Identity(caller.name, caller.agent, sorted(caller.scopes), tokens_required)
+
+
+WHOAMI: Final = Operation(
+    "whoami",
+    GET,
+    "/whoami",
+    ShowIdentity,
+    Identity,
+    None,
+    "Show whose token this is and what it may do",
+)

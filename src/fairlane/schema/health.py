@@ -1,0 +1,48 @@
+"""Health: whether the process works (live), and whether it should get requests now (ready)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from fairlane.schema.operation import GET, Operation, Request, Response
+
+
+class CheckHealth(Request):
+    """Takes nothing."""
+
+
+class HealthStatus(Response):
+    status: Annotated[str, Meta(description="live or ready; otherwise dead, draining or not_ready")]
+    code: str | None = None
+    error: str | None = None
+    reasons: Annotated[list[str] | None, Meta(description="Why the status is not good")] = None
+
+
+class Unhealthy(HealthStatus):
+    """The same, with the status 503."""
+
+
+LIVE: Final = Operation(
+    "live",
+    GET,
+    "/health/live",
+    CheckHealth,
+    HealthStatus,
+    None,
+    "Check whether the process works, or has to be restarted",
+    open=True,
+    statuses={Unhealthy: 503},
+)
+READY: Final = Operation(
+    "ready",
+    GET,
+    "/health/ready",
+    CheckHealth,
+    HealthStatus,
+    None,
+    "Check whether the server can read and write its store and takes requests",
+    open=True,
+    statuses={Unhealthy: 503},
+)

@@ -1,0 +1,88 @@
+"""Health: live and ready.
+
+Ready means that a write was durable a moment ago; if nothing was written, one is tried. The reasons
+name no address and no path, because anybody may read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fairlane.core.access import Caller
+from fairlane.core.errors import Draining, FairlaneError, StoreUnavailable
+from fairlane.engine.node import Node
+from fairlane.schema import health as schema
+from fairlane.schema.health import HealthStatus, Unhealthy
+from fairlane.services.registry import implements
+
+FRESH_SECONDS: Final = 2.0  # a write that is no older shows that writes are possible
+STUCK_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 5.0
+
+WRITER_ENDED: Final = "the write thread has ended; start the process again"
+UNREADABLE: Final = "the store cannot be read"
+UNWRITABLE: Final = "the store cannot be written"
+
+
+@implements(schema.LIVE)
+async def check_live(node: Node, _: Caller, __: schema.CheckHealth) -> HealthStatus:
+    if not node.writer.alive:
+        return _unhealthy("dead", StoreUnavailable.code, [WRITER_ENDED])
+    return HealthStatus("live")
+
+
+@implements(schema.READY)
+async def check_ready(node: Node, _: Caller, __: schema.CheckHealth) -> HealthStatus:
+    return await readiness(node)
+
+
+async def readiness(node: Node, answer_seconds: float = ANSWER_SECONDS) -> HealthStatus:
+    """Return whether the node is ready; the store has `answer_seconds` to answer."""
+    if node.draining:
+        reasons = ["the server is stopping and takes no new work"]
+        return _unhealthy("draining", Draining.code, reasons)
+    reasons = _writer_problems(node) or await _store_problems(node, answer_seconds)
+    if reasons:
+        return _unhealthy("not_ready", StoreUnavailable.code, reasons)
+    return HealthStatus("ready")
+
+
+def _writer_problems(node: Node) -> list[str]:
+    writer = node.writer
+    if not writer.alive:
+        return [WRITER_ENDED]
+    since = writer.busy_since
+    busy = 0.0 if since is None else node.clock.monotonic() - since
+    return [f"the writer has been at one batch for {busy:.0f} s"] if busy > STUCK_SECONDS else []
+
+
+async def _store_problems(node: Node, answer_seconds: float) -> list[str]:
+    try:
+        async with asyncio.timeout(answer_seconds):
+            found, needed = await node.views.read(node.views.schema)
+    except (FairlaneError, TimeoutError):
+        return [UNREADABLE]
+    if found < needed:
+        return [f"the store's schema is {found} and has to be {needed}: restart"]
+    return await _write_problems(node, answer_seconds)
+
+
+async def _write_problems(node: Node, answer_seconds: float) -> list[str]:
+    writer = node.writer
+    age = None if writer.written_at is None else node.clock.monotonic() - writer.written_at
+    if age is not None and age <= FRESH_SECONDS and writer.trouble is None:
+        return []
+    try:
+        async with asyncio.timeout(answer_seconds):
+            await node.beat()
+    except TimeoutError:
+        return [f"{UNWRITABLE} within {answer_seconds:g} s"]
+    except Exception:  # noqa: BLE001 - whatever it is, nothing can be written
+        full = "full" in node.engine.trouble
+        return [f"{UNWRITABLE}: its disk is full" if full else UNWRITABLE]
+    return []
+
+
+def _unhealthy(status: str, code: str, reasons: list[str]) -> Unhealthy:
+    return Unhealthy(status, code, reasons[0], reasons)
