@@ -7,7 +7,16 @@ from typing import Any, Final
 
 import pytest
 
-from fairlane.core import admission, counts, fairness, gates, leases, lifecycle, retries
+from fairlane.core import (
+    admission,
+    consequences,
+    counts,
+    fairness,
+    gates,
+    leases,
+    lifecycle,
+    retries,
+)
 from fairlane.core.fairness import Contender
 from fairlane.core.model import Change
 from fairlane.engine import engine as engine_module
@@ -249,27 +258,24 @@ def history_is_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @plant("delivery")
 def a_webhook_of_a_cancelled_task_is_not_owed(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._conclude
-
-    def conclude(tx: Transaction, change: Change) -> None:
-        real(tx, change)
-        if change.verb == lifecycle.CANCEL:
-            tx.unwritten.deliveries.clear()
-
-    patch.setattr(Transaction, "_conclude", conclude)
+    patch.setattr(consequences, "of", _without_webhooks_of(lifecycle.CANCEL))
 
 
 @plant("delivery")
 def a_webhook_of_a_parked_task_is_not_owed(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._conclude
+    patch.setattr(consequences, "of", _without_webhooks_of(lifecycle.PARK))
 
-    def conclude(tx: Transaction, change: Change) -> None:
-        owed = len(tx.unwritten.deliveries)
-        real(tx, change)
-        if change.verb == lifecycle.PARK:
-            del tx.unwritten.deliveries[owed:]
 
-    patch.setattr(Transaction, "_conclude", conclude)
+def _without_webhooks_of(verb: str) -> Any:
+    real = consequences.of
+
+    def of(change: Change, *, awaited: bool) -> Any:
+        following = real(change, awaited=awaited)
+        if following is not None and change.verb == verb:
+            following.webhook = None
+        return following
+
+    return of
 
 
 @plant("told")

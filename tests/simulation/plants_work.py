@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from fairlane.core import batches, dependencies, events, gates, leases, lifecycle
+from fairlane.core import batches, consequences, dependencies, events, gates, leases, lifecycle
 from fairlane.core.batches import Batch
 from fairlane.core.model import BATCH_GATE, Change, Task
 from fairlane.engine import engine as engines
@@ -89,14 +89,12 @@ def what_is_left_to_settle_is_not_due(patch: pytest.MonkeyPatch) -> None:
 
 @plant("edges", "family")
 def only_children_are_cancelled_not_theirs(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._conclude
+    real = consequences.of
 
-    def conclude(tx: Transaction, change: Change) -> None:
-        real(tx, change)
-        if change.verb == lifecycle.CANCEL and change.error:
-            tx.settling.pop(change.after.id, None)
+    def of(change: Change, *, awaited: bool) -> Any:
+        return real(change, awaited=awaited and not (change.verb == "cancel" and change.error))
 
-    patch.setattr(Transaction, "_conclude", conclude)
+    patch.setattr(consequences, "of", of)
 
 
 @plant("family")
@@ -387,14 +385,14 @@ def a_cancelled_child_leaves_no_event(patch: pytest.MonkeyPatch) -> None:
 
 @plant("history")
 def an_end_is_told_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Transaction._conclude
+    real = Transaction.apply
 
-    def conclude(tx: Transaction, change: Change) -> None:
-        real(tx, change)
+    def apply(tx: Transaction, change: Change, body: str | None = None) -> None:
+        real(tx, change, body)
         if change.verb == lifecycle.CLOSE:
             tx._record(change.after.seq, events.CANCELLED, change.after.attempts, None, None)
 
-    patch.setattr(Transaction, "_conclude", conclude)
+    patch.setattr(Transaction, "apply", apply)
 
 
 @plant("output", seed=2)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlane.core import dependencies, events, lifecycle
-from fairlane.core.cron import Run
+from fairlane.core import consequences, dependencies, events, lifecycle
+from fairlane.core.consequences import EdgeChange, Webhook
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
 from fairlane.store.base import Connection, SchedulerRow
@@ -72,8 +72,8 @@ class Transaction:
         self._rejected: int | None = None  # how many refused submissions are kept
         self._awaited: dict[str, bool] = {}  # whether others wait for tasks, where that was asked
         self.due_at: int | None = None
-        # Parents whose edges have to follow: the state that edges leave and go to, and their own.
-        self.settling: dict[str, tuple[int, int, str]] = {}
+        # Parents whose edges have to follow.
+        self.settling: dict[str, EdgeChange] = {}
         # The last change of tasks that cron has submitted, of those that ended or began again.
         self.run_changes: dict[str, Change] = {}
 
@@ -157,8 +157,7 @@ class Transaction:
         fact = events.of(change)
         if fact is not None:
             self._record(seq, fact[0], after.attempts, fact[1], None)
-        if change.verb not in _QUIET:
-            self._conclude(change)
+        self._save_consequences(change)
         self._note_due(after)
         self._tasks[seq] = after
         self.unwritten.add(change, body)
@@ -194,12 +193,6 @@ class Transaction:
 
     def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:
         self._record(task.seq, events.CRON_FIRED, 0, f"{job_id} {run_id}", None)
-
-    def owe_alert(self, run: Run, url: str, event: str, agent: str) -> None:
-        """A webhook about a run of a cron job."""
-        self.owes = True
-        id_ = f"msg_{run.id}_{self.last_event}"
-        self.unwritten.deliveries.append(DueDelivery(id_, run.seq, url, event, 0, agent))
 
     def _record(
         self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
@@ -245,58 +238,39 @@ class Transaction:
         self.load_awaited([id_])
         return self._awaited[id_]
 
-    def _conclude(self, change: Change) -> None:
-        """Keep what ends a task: its result, the webhook owed, and who has to be told."""
-        after = change.after
-        if change.result is not None or change.error is not None:
-            self.unwritten.results[after.seq] = (after.seq, change.result, change.error)
-        elif change.verb in _CLEARS_RESULT and (after.attempts > 1 or not after.terminal):
-            self.unwritten.results[after.seq] = (after.seq, None, None)
-        if after.state == lifecycle.PARKED:
-            self.ended.append(after)
-            self._owe(after)
-        if after.terminal and not (change.before and change.before.terminal):
-            self._end(change)
-        elif change.verb == lifecycle.REVIVE:
-            self._note_run(change)
-            self.settling[after.id] = (dependencies.BROKEN, dependencies.OPEN, after.state)
-        elif change.verb == lifecycle.STOP:
-            self.stopped.append(after)
+    def _save_consequences(self, change: Change) -> None:
+        following = consequences.of(change, awaited=self.open_edges > 0)
+        if following is None:
+            return
+        task = change.after
+        if following.outcome is not None:
+            self.unwritten.results[task.seq] = (task.seq, *following.outcome)
+        if following.wakes_waiters:
+            self.ended.append(task)
+        if following.webhook is not None:
+            self.owe(following.webhook)
+        if following.run_changes:
+            self.run_changes[task.id] = change
+        if following.stops_run:
+            self.stopped.append(task)
+        if following.edges is not None:
+            self.settling[task.id] = following.edges
 
-    def _end(self, change: Change) -> None:
-        after = change.after
-        self.ended.append(after)
-        self._note_run(change)
-        self._owe(after)
-        if after.leased:
-            self.stopped.append(after)
-        if self.open_edges:
-            goes = dependencies.EDGE_AFTER[after.state]
-            self.settling[after.id] = (dependencies.OPEN, goes, after.state)
+    def owe(self, webhook: Webhook) -> None:
+        """Save a webhook; its id names the newest event, so that it is unique."""
+        self.owes = True
+        id_ = f"msg_{webhook.about}_{self.last_event}"
+        self.unwritten.deliveries.append(
+            DueDelivery(id_, webhook.seq, webhook.url, webhook.event, 0, webhook.agent)
+        )
 
-    def _note_run(self, change: Change) -> None:
-        if is_run(change.after.id):
-            self.run_changes[change.after.id] = change
-
-    def _owe(self, task: Task) -> None:
-        """Keep the webhook about what was recorded last, if the task has somewhere to send it."""
-        if task.callback_url:
-            self.owes = True
-            id_, event = f"msg_{task.id}_{self.last_event}", EVENTS[task.state]
-            self.unwritten.deliveries.append(
-                DueDelivery(id_, task.seq, task.callback_url, event, 0, task.agent)
-            )
-
-    def close_batches(self) -> None:
-        """Tell of the batches that have ended: asked when everything has been counted."""
+    def settle_batches(self) -> None:
+        """End the batches whose tasks have all ended, once everything has been counted."""
         for batch in self.counters.settle_batches():
             self._record(None, events.BATCH_COMPLETED, 0, batch.state, batch.id)
-            if batch.callback_url:
-                self.owes = True
-                event, msg = events.BATCH_COMPLETED, f"msg_{batch.id}_{self.last_event}"
-                self.unwritten.deliveries.append(
-                    DueDelivery(msg, batch.seq, batch.callback_url, event, 0, batch.agent)
-                )
+            webhook = consequences.of_batch_end(batch)
+            if webhook is not None:
+                self.owe(webhook)
 
     def _note_due(self, task: Task) -> None:
         if task.lease_expires_at is not None:
@@ -325,27 +299,3 @@ class Transaction:
         )
         scheduler.save(self.connection, row)
         scheduler.save_commit(self.connection, writer, commit_id, self.now)
-
-
-# Verbs that neither end a task nor leave anything to be told of it.
-_QUIET = frozenset(
-    {
-        lifecycle.SUBMIT,
-        lifecycle.LEASE,
-        lifecycle.START,
-        lifecycle.PROMOTE,
-        lifecycle.HOLD,
-        lifecycle.MEET,
-        lifecycle.BLOCK,
-        lifecycle.UNBLOCK,
-    }
-)
-_CLEARS_RESULT = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
-
-# What a webhook says has happened, by the state that a task ended or parked in.
-EVENTS = {
-    lifecycle.DONE: events.COMPLETED,
-    lifecycle.FAILED: events.FAILED,
-    lifecycle.CANCELLED: events.CANCELLED,
-    lifecycle.PARKED: events.PARKED,
-}

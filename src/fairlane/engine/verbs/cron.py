@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfoNotFoundError
 import msgspec
 
 from fairlane.core import cron, leases, lifecycle, moments
+from fairlane.core.consequences import Webhook
 from fairlane.core.cron import Decision, Definition, Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
@@ -422,7 +423,8 @@ def _count(tx: Transaction, job: Job, run: Run) -> None:
     alert = cron.ended(job, run.status, run.error)
     if alert is not None:
         assert job.definition.alert_url is not None
-        tx.owe_alert(run, job.definition.alert_url, alert, job.definition.agent_id)
+        url, agent = job.definition.alert_url, job.definition.agent_id
+        tx.owe(Webhook(run.id, run.seq, url, alert, agent))
 
 
 def _is_done_with(job: Job, run: Run) -> bool:

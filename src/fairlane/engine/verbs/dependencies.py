@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fairlane.core import admission, dependencies, gates, leases, lifecycle
+from fairlane.core.consequences import EdgeChange
 from fairlane.core.dependencies import BROKEN, MET, OPEN
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
 from fairlane.core.model import DELAY_GATE, ORPHANED, Change, Submission, Task
@@ -143,8 +144,8 @@ def _load(tx: Transaction) -> None:
     for parent, goes, state in table.take_unsettled(tx.connection):
         left = BROKEN if goes == OPEN else OPEN
         # What a revived parent has not mended yet must be, before that it is done can count.
-        if parent not in newer or (goes == OPEN and newer[parent][1] == MET):
-            tx.settling[parent] = (left, goes, state)
+        if parent not in newer or (goes == OPEN and newer[parent].becomes == MET):
+            tx.settling[parent] = EdgeChange(left, goes, state)
     for parent, work in newer.items():
         tx.settling.setdefault(parent, work)
     tx.unsettled = 0
@@ -185,7 +186,7 @@ def _catch_up(tx: Transaction, mended: Sequence[str]) -> None:
     for parent, task in tx.tasks_by_id(mended).items() if mended else ():
         if task.terminal:
             goes = dependencies.EDGE_AFTER[task.state]
-            tx.settling.setdefault(parent, (OPEN, goes, task.state))
+            tx.settling.setdefault(parent, EdgeChange(OPEN, goes, task.state))
 
 
 def _follow(

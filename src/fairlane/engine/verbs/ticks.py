@@ -54,7 +54,7 @@ def settle(tx: Transaction, now: int) -> None:
     while tx.counters.open_sessions or tx.counters.open_batches:
         _settle_sessions(tx, now)
         _settle_batches(tx, now)
-    tx.close_batches()
+    tx.settle_batches()
 
 
 def _take_turns_back(tx: Transaction) -> None:

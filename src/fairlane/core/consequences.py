@@ -1,0 +1,116 @@
+"""What follows from a change of a task: decided here, returned as data, saved by the store.
+
+The end of a task is saved with its result, waiters hear of it, a webhook may be owed, the edges to
+its children move on, and the run of a cron job ends with it. A worker may have to stop its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from fairlane.core import dependencies, events, lifecycle
+from fairlane.core.batches import Batch
+from fairlane.core.model import Change, Task, is_run
+
+
+class EdgeChange(NamedTuple):
+    """The edges of a parent that are in state `leaves` become `becomes`; `state` is its own."""
+
+    leaves: int
+    becomes: int
+    state: str
+
+
+class Webhook(msgspec.Struct, frozen=True, gc=False):
+    """A webhook that is owed; `about` is the id, and `seq` the number, of a task, batch or run."""
+
+    about: str
+    seq: int
+    url: str
+    event: str
+    agent: str
+
+
+class Consequences(msgspec.Struct, gc=False):
+    """`outcome` is the result and the error to save. `run_changes`: it is the task of a cron run,
+    which has to follow. `stops_run`: the worker that holds its lease has to stop.
+    """
+
+    outcome: tuple[str | None, str | None] | None = None
+    wakes_waiters: bool = False
+    webhook: Webhook | None = None
+    run_changes: bool = False
+    stops_run: bool = False
+    edges: EdgeChange | None = None
+
+
+# Verbs that neither end a task nor have any consequence besides their event.
+_QUIET: Final = frozenset(
+    {
+        lifecycle.SUBMIT,
+        lifecycle.LEASE,
+        lifecycle.START,
+        lifecycle.PROMOTE,
+        lifecycle.HOLD,
+        lifecycle.MEET,
+        lifecycle.BLOCK,
+        lifecycle.UNBLOCK,
+    }
+)
+_CLEARS_OUTCOME: Final = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
+# The event that a webhook reports, by the state that a task ended or parked in.
+_WEBHOOK_EVENTS: Final[Mapping[str, str]] = {
+    lifecycle.DONE: events.COMPLETED,
+    lifecycle.FAILED: events.FAILED,
+    lifecycle.CANCELLED: events.CANCELLED,
+    lifecycle.PARKED: events.PARKED,
+}
+
+
+def of(change: Change, *, awaited: bool) -> Consequences | None:
+    """Return what follows from a change, None when nothing does.
+
+    `awaited` says whether any task at all waits for another.
+    """
+    verb, after = change.verb, change.after
+    if verb in _QUIET:
+        return None
+    found = Consequences()
+    if change.result is not None or change.error is not None:
+        found.outcome = (change.result, change.error)
+    elif verb in _CLEARS_OUTCOME and (after.attempts > 1 or not after.terminal):
+        found.outcome = (None, None)
+    if after.state == lifecycle.PARKED:
+        found.wakes_waiters = True
+        found.webhook = _webhook(after)
+    elif after.terminal and not (change.before and change.before.terminal):
+        found.wakes_waiters = True
+        found.webhook = _webhook(after)
+        found.run_changes = is_run(after.id)
+        found.stops_run = after.leased
+        if awaited:
+            becomes = dependencies.EDGE_AFTER[after.state]
+            found.edges = EdgeChange(dependencies.OPEN, becomes, after.state)
+    elif verb == lifecycle.REVIVE:
+        found.run_changes = is_run(after.id)
+        found.edges = EdgeChange(dependencies.BROKEN, dependencies.OPEN, after.state)
+    elif verb == lifecycle.STOP:
+        found.stops_run = True
+    return found
+
+
+def _webhook(task: Task) -> Webhook | None:
+    if not task.callback_url:
+        return None
+    event = _WEBHOOK_EVENTS[task.state]
+    return Webhook(task.id, task.seq, task.callback_url, event, task.agent)
+
+
+def of_batch_end(batch: Batch) -> Webhook | None:
+    """Return the webhook that is owed when a batch has ended."""
+    if not batch.callback_url:
+        return None
+    return Webhook(batch.id, batch.seq, batch.callback_url, events.BATCH_COMPLETED, batch.agent)
