@@ -362,8 +362,9 @@ class AsyncConnection(asyncio.Protocol):
         except MalformedResponse as error:
             self.fail(error)
             return
-        if response.complete and not response.reusable:
-            self._transport.abort()
+        if response.complete:
+            if not response.reusable:
+                self._transport.abort()
         elif len(response.body) > 1 and sum(map(len, response.body)) > _AHEAD_BYTES_MAX:
             self._paused = True
             self._transport.pause_reading()

@@ -161,7 +161,7 @@ class ResponseParser:
         self._fed += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reusable = False
             if not self.complete:
                 raise MalformedResponse(f"not a valid response: {error}") from None
