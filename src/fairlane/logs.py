@@ -143,7 +143,7 @@ def begin(level: str, form: str = "text", *, stream: TextIO | None = None) -> No
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
-    for library in ("aiohttp", "asyncio", "mcp"):
+    for library in ("asyncio", "mcp"):
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
     # It warns of every connection that is lost in the middle of something; we say that once.
     logging.getLogger("psycopg").setLevel(max(logging.ERROR, root.level))

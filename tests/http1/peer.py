@@ -153,9 +153,11 @@ class Peer:
         elif isinstance(step, threading.Event):
             assert step.wait(WAIT_SECONDS)
         elif isinstance(step, ENDLESS | DRIP):
-            pieces, pause = ([step.data], 0.0) if isinstance(step, ENDLESS) else (step.data, 0.01)
+            slow = isinstance(step, DRIP)
+            pieces = [bytes([byte]) for byte in step.data] if slow else [step.data]
+            pause = 0.01 if slow else 0.0
             for piece in itertools.cycle(pieces):
-                one.sendall(piece if isinstance(piece, bytes) else bytes([piece]))
+                one.sendall(piece)
                 if self._over.wait(pause):
                     return
         elif step is HOLD:

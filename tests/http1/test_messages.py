@@ -150,7 +150,7 @@ def responses(draw: st.DrawFn) -> Example:
     status = draw(st.sampled_from([200, 201, 302, 404, 500, 599]))
     body = draw(st.binary(max_size=60))
     headers = draw(st.dictionaries(_NAMES, _VALUES, max_size=4))
-    shown = {}
+    shown: dict[str, str] = {}
     for name, value in headers.items():
         before = shown.get(name.lower())
         shown[name.lower()] = value if before is None else f"{before}, {value}"
