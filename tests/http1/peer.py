@@ -15,13 +15,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fairlane.http1.asynchronous import AsyncPool, SystemResolver
 from fairlane.http1.blocking import BlockingPool
-from fairlane.http1.messages import Origin, Request, encode_request
+from fairlane.http1.messages import EncodedRequest, Origin, encode_request
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -203,7 +204,9 @@ class Answered(NamedTuple):
 class Driver(Protocol):
     """Either driver, for requests whose response is read to its end."""
 
-    def send(self, request: Request, *, seconds: float, bytes_max: int | None) -> Answered: ...
+    def send(
+        self, request: EncodedRequest, *, seconds: float, bytes_max: int | None
+    ) -> Answered: ...
 
     def notice(self) -> None:
         """Wait until what the peer did to the kept connection has arrived."""
@@ -216,7 +219,7 @@ class BlockingDriver:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.pool = BlockingPool(idle_seconds=IDLE_SECONDS, tls=tls)
 
-    def send(self, request: Request, *, seconds: float, bytes_max: int | None) -> Answered:
+    def send(self, request: EncodedRequest, *, seconds: float, bytes_max: int | None) -> Answered:
         exchange = self.pool.open(request, seconds=seconds, bytes_max=bytes_max)
         return Answered(exchange.status, exchange.headers, exchange.read())
 
@@ -229,8 +232,10 @@ class BlockingDriver:
 
 
 class AsyncDriver:
+    loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=type(self).loop)
         self.pool = self._runner.run(self._pool(tls))
 
     async def _pool(self, tls: ssl.SSLContext | None) -> AsyncPool:
@@ -238,10 +243,12 @@ class AsyncDriver:
             SystemResolver(), idle_seconds=IDLE_SECONDS, connect_seconds=WAIT_SECONDS, tls=tls
         )
 
-    def send(self, request: Request, *, seconds: float, bytes_max: int | None) -> Answered:
+    def send(self, request: EncodedRequest, *, seconds: float, bytes_max: int | None) -> Answered:
         return self._runner.run(self._send(request, seconds, bytes_max))
 
-    async def _send(self, request: Request, seconds: float, bytes_max: int | None) -> Answered:
+    async def _send(
+        self, request: EncodedRequest, seconds: float, bytes_max: int | None
+    ) -> Answered:
         async with self.pool.exchange(request, seconds=seconds, bytes_max=bytes_max) as answer:
             return Answered(answer.status, answer.headers, await answer.read())
 
@@ -253,9 +260,16 @@ class AsyncDriver:
         self._runner.close()
 
 
+class UvloopDriver(AsyncDriver):
+    """On the event loop that a server runs on."""
+
+    loop = staticmethod(uvloop.new_event_loop)
+
+
 DRIVERS: dict[str, Callable[[ssl.SSLContext | None], Driver]] = {
     "blocking": BlockingDriver,
     "asyncio": AsyncDriver,
+    "uvloop": UvloopDriver,
 }
 
 

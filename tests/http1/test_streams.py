@@ -18,7 +18,7 @@ from fairlane.http1.asynchronous import (
 )
 from fairlane.http1.blocking import BlockingPool
 from fairlane.http1.keeping import KeptConnections
-from fairlane.http1.messages import NameNotFound, Origin, Request, encode_request
+from fairlane.http1.messages import EncodedRequest, NameNotFound, Origin, encode_request
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 from tests.http1.peer import DRIP, ENDLESS, HOLD, IDLE_SECONDS, Peer
 
@@ -29,7 +29,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def get(peer: Peer) -> Request:
+def get(peer: Peer) -> EncodedRequest:
     return encode_request(peer.origin, "GET", "/", {}, None, repeatable=True)
 
 

@@ -11,9 +11,8 @@ from typing import Final
 
 from fairlane.client.transport import Answer, Request, Streaming, bearer, parsed
 from fairlane.core.errors import Unreachable
-from fairlane.http1 import messages
 from fairlane.http1.blocking import BlockingExchange, BlockingPool
-from fairlane.http1.messages import MalformedResponse, Origin, encode_request
+from fairlane.http1.messages import EncodedRequest, MalformedResponse, Origin, encode_request
 
 # Shorter than any server keeps an idle connection, so that none is used while it is being closed.
 IDLE_SECONDS: Final = 2.0
@@ -29,7 +28,7 @@ class Server:
         tls = url.startswith("https:")
         self._origin = Origin(host, port or (443 if tls else 80), tls)
 
-    def encoded(self, request: Request) -> messages.Request:
+    def encoded(self, request: Request) -> EncodedRequest:
         return encode_request(
             self._origin,
             request.method,

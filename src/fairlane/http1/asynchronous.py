@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, cast
 
 from fairlane.http1.keeping import KeptConnections, default_tls
 from fairlane.http1.messages import (
+    EncodedRequest,
     MalformedResponse,
     NameNotFound,
     Origin,
-    Request,
     ResponseParser,
 )
 
@@ -97,7 +97,7 @@ class AsyncPool:
 
     def exchange(
         self,
-        request: Request,
+        request: EncodedRequest,
         *,
         seconds: float | None,
         bytes_max: int | None,
@@ -184,7 +184,7 @@ class AsyncExchange:
     def __init__(
         self,
         pool: AsyncPool,
-        request: Request,
+        request: EncodedRequest,
         seconds: float | None,
         wait_seconds: float | None,
         bytes_max: int | None,
@@ -321,7 +321,7 @@ class AsyncConnection(asyncio.Protocol):
         complete = self.response.complete and self.is_usable
         return complete and not self._transport.get_write_buffer_size()
 
-    def send(self, request: Request, bytes_max: int | None) -> None:
+    def send(self, request: EncodedRequest, bytes_max: int | None) -> None:
         self.uses += 1
         self.response.expect(request.method, bytes_max)
         self._transport.write(request.data)

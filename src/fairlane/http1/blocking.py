@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from fairlane.clock import SystemClock
 from fairlane.http1.keeping import KeptConnections, default_tls
-from fairlane.http1.messages import Origin, Request, ResponseParser
+from fairlane.http1.messages import EncodedRequest, Origin, ResponseParser
 
 if TYPE_CHECKING:
     import ssl
@@ -39,7 +39,7 @@ class BlockingPool:
         )
 
     def open(
-        self, request: Request, *, seconds: float, bytes_max: int | None, whole: bool = True
+        self, request: EncodedRequest, *, seconds: float, bytes_max: int | None, whole: bool = True
     ) -> BlockingExchange:
         """Send a request and return when the head of its response is there.
 
@@ -113,7 +113,7 @@ class BlockingExchange:
     def headers(self) -> dict[str, str]:
         return self._response.headers
 
-    def begin(self, request: Request, bytes_max: int | None) -> Self:
+    def begin(self, request: EncodedRequest, bytes_max: int | None) -> Self:
         try:
             self._response.expect(request.method, bytes_max)
             self._connection.send(request.data, self._end)

@@ -59,7 +59,7 @@ class Origin(NamedTuple):
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
-class Request(NamedTuple):
+class EncodedRequest(NamedTuple):
     """A request as its bytes, with what the drivers need to know about it."""
 
     origin: Origin
@@ -76,7 +76,7 @@ def encode_request(
     body: bytes | None,
     *,
     repeatable: bool = False,
-) -> Request:
+) -> EncodedRequest:
     """Return the request for `target` (path and query). Raise InvalidRequest if a part could be
     read as something else, such as a header that contains a line break.
     """
@@ -93,7 +93,7 @@ def encode_request(
         data = "\r\n".join(lines).encode("latin-1")
     except UnicodeEncodeError:
         raise InvalidRequest("a request header contains characters outside Latin-1") from None
-    return Request(origin, method, data + body if body else data, repeatable)
+    return EncodedRequest(origin, method, data + body if body else data, repeatable)
 
 
 class ResponseParser:
