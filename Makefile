@@ -16,7 +16,7 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check audit sbom fmt generate bench simulate lock clean
+.PHONY: help run demo test check audit sbom fmt generate docs bench simulate lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ fmt: $(VENV)/.dev ## format the code and repair what the linter can
 generate: $(VENV)/.dev ## write the client methods and reference tables that follow from the operations
 	$(BIN)/python scripts/generate.py
 
+docs: $(VENV)/.dev $(VENV)-docs/.docs ## render the documentation to build/site; a broken link fails
+	$(BIN)/python scripts/stage_docs.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
 bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also installs the other queues; ARGS=...)
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -75,7 +79,7 @@ simulate: $(VENV)/.dev ## run the real engine under faults (SEED=1 STEPS=10000)
 lock: $(VENV)-lock/.uv ## pin the dependencies again (ARGS=--upgrade for newer versions)
 	$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt
 	$(LOCK) pyproject.toml --all-extras --group build -c requirements/dev.txt -o requirements/runtime.txt
-	$(LOCK) --group docs -o requirements/docs.txt
+	$(LOCK) --group docs -c requirements/dev.txt -o requirements/docs.txt
 	$(LOCK) requirements/peers.in -o requirements/peers.txt
 
 LOCK = $(VENV)-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
@@ -83,7 +87,7 @@ LOCK = $(VENV)-lock/bin/uv pip compile --quiet --no-config --universal --python-
 	--custom-compile-command "make lock" $(ARGS)
 
 clean: ## remove everything that was made here
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-lock $(VENV)-audit dist build .coverage .coverage.* \
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-docs $(VENV)-lock $(VENV)-audit dist build .coverage .coverage.* \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -102,6 +106,10 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 
 $(VENV)-peers/.peers: requirements/peers.txt | $(VENV)-peers/bin/python
 	$(VENV)-peers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
+	@touch $@
+
+$(VENV)-docs/.docs: requirements/docs.txt | $(VENV)-docs/bin/python
+	$(VENV)-docs/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
 	@touch $@
 
 $(VENV)-lock/.uv: | $(VENV)-lock/bin/python

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
 RUNTIME: Final = ROOT / "requirements" / "runtime.txt"
-LOCKS: Final = (RUNTIME, ROOT / "requirements" / "dev.txt")
+LOCKS: Final = (RUNTIME, *(ROOT / "requirements" / name for name in ("dev.txt", "docs.txt")))
 SECONDS_MAX: Final = 180
 
 # The first versions without holes that would reach us; older pins fail the check, online or not.
