@@ -32,6 +32,7 @@ LEFT_OUT = {
     "perform": "is no verb, but how operations are carried out",
     "submit_body": "the body of submit and of submit_batch",
     "task_events": "events takes the id of a task",
+    "list_events": "the tool events calls the same route",
     "delete": "the same as cancel, by another route",
     "prune": "is for operators, and happens by itself",
     "withdraw_leases": "no lease waits here",

@@ -20,6 +20,14 @@ from fairlane.schema.batches import (
     BatchStatus,
     ListBatches,
 )
+from fairlane.schema.events import (
+    LIST_EVENTS,
+    TASK_EVENTS,
+    EventPage,
+    ListEvents,
+    TaskEventList,
+    TaskEvents,
+)
 from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus
 from fairlane.schema.lanes import (
     CLEAR_LANE,
@@ -200,6 +208,51 @@ class Methods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
+
+    def list_events(
+        self,
+        *,
+        task: str | None = None,
+        batch: str | None = None,
+        agent: str | None = None,
+        lane: str | None = None,
+        types: Sequence[str] | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        last_event_id: str | None = None,
+    ) -> EventPage:
+        """List events, oldest first; without Accept: application/json, stream them as they happen.
+
+        Args:
+            task: Only events of this task
+            batch: Only events of this batch
+            agent: Only events of this agent
+            lane: Only events of this lane
+            types: Only events of these types
+            after: Only events after the one with this id, 0 to 4611686018427387904
+            limit: Maximum number of items, 1 to 1000
+            last_event_id: As after, and stronger: browsers send it when they reconnect
+        """
+        request = ListEvents(
+            task=task,
+            batch=batch,
+            agent=agent,
+            lane=lane,
+            types=as_list(types),
+            after=after,
+            limit=limit,
+            last_event_id=last_event_id,
+        )
+        return self.perform(LIST_EVENTS, request)
+
+    def task_events(self, task_id: str) -> TaskEventList:
+        """List the events of a task, oldest first.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = TaskEvents(task_id=task_id)
+        return self.perform(TASK_EVENTS, request)
 
     def live(
         self,
@@ -740,6 +793,51 @@ class AsyncMethods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
+
+    async def list_events(
+        self,
+        *,
+        task: str | None = None,
+        batch: str | None = None,
+        agent: str | None = None,
+        lane: str | None = None,
+        types: Sequence[str] | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        last_event_id: str | None = None,
+    ) -> EventPage:
+        """List events, oldest first; without Accept: application/json, stream them as they happen.
+
+        Args:
+            task: Only events of this task
+            batch: Only events of this batch
+            agent: Only events of this agent
+            lane: Only events of this lane
+            types: Only events of these types
+            after: Only events after the one with this id, 0 to 4611686018427387904
+            limit: Maximum number of items, 1 to 1000
+            last_event_id: As after, and stronger: browsers send it when they reconnect
+        """
+        request = ListEvents(
+            task=task,
+            batch=batch,
+            agent=agent,
+            lane=lane,
+            types=as_list(types),
+            after=after,
+            limit=limit,
+            last_event_id=last_event_id,
+        )
+        return await self.perform(LIST_EVENTS, request)
+
+    async def task_events(self, task_id: str) -> TaskEventList:
+        """List the events of a task, oldest first.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = TaskEvents(task_id=task_id)
+        return await self.perform(TASK_EVENTS, request)
 
     async def live(
         self,

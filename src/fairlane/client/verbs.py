@@ -155,10 +155,6 @@ class Verbs(Calling[A]):
         """Why it does not run yet: the gate or the full ceiling, in one sentence and in fields."""
         return self.call("GET", task_path(task_id, "/why"))
 
-    def task_events(self, task_id: str) -> A:
-        """What has happened to a task, oldest first."""
-        return self.call("GET", task_path(task_id, "/events"))
-
     def cancel(self, task_id: str) -> A:
         """Cancel a task."""
         return self.call("POST", task_path(task_id, "/cancel"))

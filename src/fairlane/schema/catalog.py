@@ -8,6 +8,7 @@ from fairlane.schema import (
     access,
     audit,
     batches,
+    events,
     health,
     lanes,
     policy,
@@ -18,7 +19,9 @@ from fairlane.schema import (
 )
 from fairlane.schema.operation import Operation
 
-MODULES: Final = (access, audit, batches, health, lanes, policy, queue, tokens, watch, webhooks)
+MODULES: Final = (
+    *(access, audit, batches, events, health, lanes, policy, queue, tokens, watch, webhooks),
+)
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
     operation.name: operation

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlane.core import lifecycle, model, moments, sessions
 from fairlane.core.errors import FairlaneError
-from fairlane.core.events import Attempt, Event
+from fairlane.core.events import Attempt
 from fairlane.core.model import Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.secrets import masked
@@ -271,37 +271,6 @@ def attempt(one: Attempt) -> dict[str, Any]:
         "outcome": one.outcome,
         "error": one.error,
         "worker": one.worker,
-    }
-    return {key: value for key, value in shape.items() if value is not None}
-
-
-def event(
-    one: Event,
-    *,
-    task_id: str | None,
-    agent: str | None,
-    lane: str | None,
-    batch: str | None,
-    result: str | None,
-) -> dict[str, Any]:
-    """An event, with what its task adds to it."""
-    shape: dict[str, Any] = {
-        "id": one.id,
-        "type": one.type,
-        "timestamp": moment(one.at),
-        "taskId": task_id,
-        "batchId": one.batch or batch,
-        "agentId": agent,
-        "lane": lane,
-        "state": one.state,
-        "attempt": one.attempt or None,
-        "error": one.error,
-        "worker": one.worker,
-        "jobId": one.fired[0] if one.fired else None,
-        "runId": one.fired[1] if one.fired else None,
-        "progress": stored(one.progress),
-        "result": stored(result),
-        "policyVersion": one.policy_version,
     }
     return {key: value for key, value in shape.items() if value is not None}
 

@@ -15,6 +15,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     access,
     audit,
     batches,
+    events,
     health,
     lanes,
     policy,

@@ -17,21 +17,21 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from fairlane.core import events, lifecycle
+from fairlane.core import lifecycle
 from fairlane.core.access import Scope
-from fairlane.core.errors import Draining, InvalidRequest, StoreUnavailable
-from fairlane.core.policy import nearest
+from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.reads.views import EventFilter, EventView, Piece
-from fairlane.http.messages import Answer, Request, Route, Routes, Stream, page_limit, whole_number
+from fairlane.http.messages import Answer, Request, Route, Routes, Stream
+from fairlane.http.operations import reader
 from fairlane.schema import wire
-from fairlane.store.pages import PAGE_BYTES_MAX, Page
+from fairlane.schema.events import LIST_EVENTS
+from fairlane.services.catalog import answer
+from fairlane.services.events import event_filter, first_id, shown, window
 
 T = TypeVar("T")
 
 HEARTBEAT_SECONDS: Final = 15.0
-# How many numbers one look covers: a filter that fits nothing must not make a look long.
-WINDOW: Final = 5000
 # What one step of a stream reads and encodes at most; a single event may be larger.
 STEP: Final = 200
 STEP_BYTES: Final = 128 * 1024
@@ -39,8 +39,7 @@ AWAY_SECONDS: Final = 1.0
 PULSE_SECONDS: Final = 1.0  # between two of them, however much happens
 _HELLO: Final = b"retry: 1000\n: more follows\n\n"
 _HEARTBEAT: Final = b": still here\n\n"
-_FILTERS: Final = {"taskId": "task", "batchId": "batch", "agentId": "agent", "lane": "lane"}
-_NUMBER_MAX: Final = 2**62
+_read: Final = reader(LIST_EVENTS)
 _AT_REST: Final = frozenset({*lifecycle.TERMINAL, lifecycle.PARKED})
 
 
@@ -72,23 +71,18 @@ class Events:
 
     def routes(self) -> Routes:
         return {
-            "/events": {"GET": Route(self.read, Scope.READ)},
+            "/events": {"GET": Route(self.read, Scope.READ, operation=LIST_EVENTS)},
             "/events/pulse": {"GET": Route(self.pulse, Scope.READ)},
-            "/tasks/{id}/events": {"GET": Route(self.of_task, Scope.READ)},
             "/tasks/{id}/output": {"GET": Route(self.output, Scope.READ)},
         }
 
     async def read(self, request: Request) -> Answer | Stream:
-        query = request.query(*_FILTERS, "type", "after", "limit")
-        request.caller.agent_for(query.get("agentId"))
-        wanted = EventFilter(
-            types=_types(query.get("type", "")),
-            owner=request.caller.agent,
-            **{name: query[key] for key, name in _FILTERS.items() if query.get(key)},
-        )
-        after = _after(request, query)
+        """Stream events, or list them to a caller that accepts JSON only."""
+        typed = await _read(request)
         if request.wants_json():
-            return await self._page(wanted, after or 0, query)
+            page = await answer(self._node, request.caller, LIST_EVENTS, typed)
+            return Answer(LIST_EVENTS.status, page)
+        wanted, after = event_filter(request.caller, typed), first_id(typed)
         last = await self._feed.read(self._views.last_event)
         begin = last if after is None else min(after, last)
         return Stream(_until_stopped(self._follow(wanted, begin)))
@@ -97,16 +91,6 @@ class Events:
         """That something has happened, seldom enough to be cheap however much happens."""
         request.query()
         return Stream(_until_stopped(self._beat()))
-
-    async def of_task(self, request: Request) -> Answer:
-        request.query()
-        view = await self._node.show(request.path["id"], request.caller.agent)
-        views = self._node.views
-        last = await views.read(views.last_event)
-        found = await views.read(
-            views.events, EventFilter(task=view.task.id), 0, last, wire.LIST_LIMIT_MAX
-        )
-        return Answer(200, {"events": [_shape(one) for one in found], "count": len(found)})
 
     async def output(self, request: Request) -> Answer | Stream:
         query = request.query("follow")
@@ -124,36 +108,9 @@ class Events:
         }
         return Answer(200, shape)
 
-    async def _page(self, wanted: EventFilter, after: int, query: dict[str, str]) -> Answer:
-        limit, size = page_limit(query), 0
-        raw: list[msgspec.Raw] = []
-        last = await self._views.read(self._views.last_event)
-        more = after < last
-        while more and len(raw) < limit and size < PAGE_BYTES_MAX:
-            left = (limit - len(raw), PAGE_BYTES_MAX - size)
-            found, after = await self._views.read(self._look, wanted, after, last, *left)
-            raw += found
-            size += sum(len(memoryview(one)) for one in found)
-            more = after < last
-        return Answer(200, {"events": raw, "nextAfter": after, "more": more})
-
-    def _look(
-        self, wanted: EventFilter, after: int, last: int, limit: int, bytes_max: int
-    ) -> tuple[list[msgspec.Raw], int]:
-        """Return what fits in the next window, as JSON, and where to go on."""
-        found, after = self._window(wanted, after, last, limit, bytes_max)
-        return [msgspec.Raw(wire.encode(_shape(one))) for one in found], after
-
-    def _window(
-        self, wanted: EventFilter, after: int, last: int, limit: int, bytes_max: int
-    ) -> tuple[Page[EventView], int]:
-        until = min(after + WINDOW, last)
-        found = self._views.events(wanted, after, until, limit, bytes_max)
-        return found, found[-1].event.id if found.more else until
-
     def _step(self, wanted: EventFilter, after: int) -> Step:
         last = self._views.last_event()
-        found, after = self._window(wanted, min(after, last), last, STEP, STEP_BYTES)
+        found, after = window(self._views, wanted, min(after, last), last, (STEP, STEP_BYTES))
         return Step(b"".join(_sse(one) for one in found), after, last)
 
     async def _follow(self, wanted: EventFilter, after: int) -> AsyncIterator[bytes]:
@@ -277,36 +234,5 @@ async def _until_stopped(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _types(text: str) -> tuple[str, ...] | None:
-    words = tuple(word.strip() for word in text.split(",") if word.strip())
-    for word in words:
-        if word not in events.TYPES:
-            hint = nearest(word, events.TYPES)
-            known = f"; known are {', '.join(events.TYPES)}"
-            raise InvalidRequest(f"'{word[:40]}' is not a type of event{hint or known}")
-    return words or None
-
-
-def _after(request: Request, query: dict[str, str]) -> int | None:
-    """Where to go on: what a browser sends when it comes back is newer than the address it has."""
-    header = request.header(b"last-event-id")
-    if not header:
-        return whole_number(query, "after", None, low=0, high=_NUMBER_MAX)
-    if not (header.isascii() and header.isdigit() and len(header) < 20):
-        raise InvalidRequest("the header Last-Event-ID must be the id of an event")
-    return int(header)
-
-
-def _shape(view: EventView) -> dict[str, Any]:
-    return wire.event(
-        view.event,
-        task_id=view.task_id,
-        agent=view.agent,
-        lane=view.lane,
-        batch=view.batch,
-        result=view.result,
-    )
-
-
 def _sse(view: EventView) -> bytes:
-    return wire.sse(view.event.type, _shape(view), view.event.id)
+    return wire.sse(view.event.type, shown(view), view.event.id)

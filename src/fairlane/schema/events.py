@@ -1,0 +1,118 @@
+"""Events as JSON: pages of the log, and those of one task. Streams: `http/routes/events.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, field
+
+from fairlane.core import events
+from fairlane.core.access import Scope
+from fairlane.core.events import Event
+from fairlane.core.types import Moment, PageLimit, SequenceNumber
+from fairlane.schema.operation import GET, Header, Operation, Request, Response
+from fairlane.schema.wire import moment, stored
+
+
+class ListEvents(Request):
+    task: Annotated[str | None, Meta(description="Only events of this task")] = None
+    batch: Annotated[str | None, Meta(description="Only events of this batch")] = None
+    agent: Annotated[str | None, Meta(description="Only events of this agent")] = None
+    lane: Annotated[str | None, Meta(description="Only events of this lane")] = None
+    types: Annotated[
+        list[str] | None,
+        Meta(description="Only events of these types", examples=[[events.TYPES[0]]]),
+    ] = field(name="type", default=None)
+    after: Annotated[
+        SequenceNumber | None, Meta(description="Only events after the one with this id")
+    ] = None
+    limit: PageLimit = 100
+    last_event_id: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9]{1,19}$(?!\n)")] | None,
+        Header("Last-Event-ID"),
+        Meta(description="As after, and stronger: browsers send it when they reconnect"),
+    ] = None
+
+
+class TaskEvents(Request):
+    task_id: Annotated[str, Meta(description="Id of the task")] = field(name="id")
+
+
+class EventShown(Response, kw_only=True):
+    id: int
+    type: str
+    timestamp: Moment
+    task: str | None = None
+    batch: str | None = None
+    agent: str | None = None
+    lane: str | None = None
+    state: str | None = None
+    attempt: int | None = None
+    error: str | None = None
+    worker: str | None = None
+    job_id: str | None = None
+    run_id: str | None = None
+    progress: Any = None
+    result: Any = None
+    policy_version: int | None = None
+
+
+class EventPage(Response):
+    events: list[EventShown]
+    next_after: Annotated[int, Meta(description="Where the next page begins: its `after`")]
+    more: bool
+
+
+class TaskEventList(Response):
+    events: list[EventShown]
+    count: int
+
+
+def event_shown(
+    one: Event,
+    *,
+    task_id: str | None,
+    agent: str | None,
+    lane: str | None,
+    batch: str | None,
+    result: str | None,
+) -> EventShown:
+    """Describe an event, with what its task adds to it."""
+    return EventShown(
+        id=one.id,
+        type=one.type,
+        timestamp=moment(one.at),
+        task=task_id,
+        batch=one.batch or batch,
+        agent=agent,
+        lane=lane,
+        state=one.state,
+        attempt=one.attempt or None,
+        error=one.error,
+        worker=one.worker,
+        job_id=one.fired[0] if one.fired else None,
+        run_id=one.fired[1] if one.fired else None,
+        progress=stored(one.progress),
+        result=stored(result),
+        policy_version=one.policy_version,
+    )
+
+
+LIST_EVENTS: Final = Operation(
+    "list_events",
+    GET,
+    "/events",
+    ListEvents,
+    EventPage,
+    Scope.READ,
+    "List events, oldest first; without Accept: application/json, stream them as they happen",
+)
+TASK_EVENTS: Final = Operation(
+    "task_events",
+    GET,
+    "/tasks/{id}/events",
+    TaskEvents,
+    TaskEventList,
+    Scope.READ,
+    "List the events of a task, oldest first",
+)

@@ -1,0 +1,99 @@
+"""Events as JSON: pages of the log, and the events of one task.
+
+A look covers a bounded number of ids, so that a filter that matches nothing does not take long.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core import events
+from fairlane.core.access import Caller
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.policy import nearest
+from fairlane.core.types import LIST_LIMIT_MAX
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import EventFilter, EventView, Views
+from fairlane.schema import events as schema
+from fairlane.schema.events import EventPage, EventShown, TaskEventList, event_shown
+from fairlane.services.registry import implements
+from fairlane.store.pages import PAGE_BYTES_MAX, Page
+
+WINDOW: Final = 5000
+
+
+@implements(schema.LIST_EVENTS)
+async def list_events(node: Node, caller: Caller, request: schema.ListEvents) -> EventPage:
+    views, wanted = node.views, event_filter(caller, request)
+    after, size = first_id(request) or 0, 0
+    found: list[Any] = []  # as JSON, made away from the event loop
+    last = await views.read(views.last_event)
+    more = after < last
+    while more and len(found) < request.limit and size < PAGE_BYTES_MAX:
+        left = (request.limit - len(found), PAGE_BYTES_MAX - size)
+        encoded, after = await views.read(_encoded, views, wanted, after, last, left)
+        found += encoded
+        size += sum(len(memoryview(one)) for one in encoded)
+        more = after < last
+    return EventPage(events=found, next_after=after, more=more)
+
+
+@implements(schema.TASK_EVENTS)
+async def list_task_events(node: Node, caller: Caller, request: schema.TaskEvents) -> TaskEventList:
+    view = await node.show(request.task_id, caller.agent)
+    views = node.views
+    last = await views.read(views.last_event)
+    found = await views.read(views.events, EventFilter(task=view.task.id), 0, last, LIST_LIMIT_MAX)
+    return TaskEventList(events=[shown(one) for one in found], count=len(found))
+
+
+def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
+    """Return which events are wanted. Raise what keeps the caller from them."""
+    caller.agent_for(request.agent)
+    for word in request.types or ():
+        if word not in events.TYPES:
+            hint = nearest(word, events.TYPES)
+            known = f"; known are {', '.join(events.TYPES)}"
+            raise InvalidRequest(f"'{word[:40]}' is not a type of event{hint or known}")
+    return EventFilter(
+        task=request.task,
+        batch=request.batch,
+        agent=request.agent,
+        lane=request.lane,
+        types=tuple(request.types or ()) or None,
+        owner=caller.agent,
+    )
+
+
+def first_id(request: schema.ListEvents) -> int | None:
+    """Return where to continue. What a browser sends when it reconnects is newer than its URL."""
+    return request.after if request.last_event_id is None else int(request.last_event_id)
+
+
+def window(
+    views: Views, wanted: EventFilter, after: int, last: int, left: tuple[int, int]
+) -> tuple[Page[EventView], int]:
+    """Return the events of the next window and where to continue; `left` are items and bytes."""
+    until = min(after + WINDOW, last)
+    found = views.events(wanted, after, until, *left)
+    return found, found[-1].event.id if found.more else until
+
+
+def shown(view: EventView) -> EventShown:
+    return event_shown(
+        view.event,
+        task_id=view.task_id,
+        agent=view.agent,
+        lane=view.lane,
+        batch=view.batch,
+        result=view.result,
+    )
+
+
+def _encoded(
+    views: Views, wanted: EventFilter, after: int, last: int, left: tuple[int, int]
+) -> tuple[list[msgspec.Raw], int]:
+    found, after = window(views, wanted, after, last, left)
+    return [msgspec.Raw(msgspec.json.encode(shown(one))) for one in found], after
