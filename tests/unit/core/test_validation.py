@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from fairlane.core import validation
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.types import Identifier
+from fairlane.core.types import Identifier, Moment
 from fairlane.schema import decoding
 from fairlane.schema.operation import Request
 
@@ -130,6 +130,13 @@ def test_a_list_is_known_by_its_type() -> None:
     assert validation.is_list(list[str] | None)
     assert validation.is_list(Annotated[list[str], Meta(description="names")])
     assert not validation.is_list(str)
+
+
+def test_a_moment_is_known_by_its_format() -> None:
+    assert validation.is_moment(Moment)
+    assert validation.is_moment(Annotated[Moment | None, Meta(description="when")])
+    assert not validation.is_moment(str)
+    assert not validation.is_moment(Annotated[str, Meta(description="a name")])
 
 
 def test_a_query_may_say_numbers_and_flags_as_text() -> None:
