@@ -289,7 +289,7 @@ def _stop(history: History, step: Step) -> None:
     in_flight = history.of(*lifecycle.IN_FLIGHT)
     task = _one((task for task in in_flight if task.preempt == 0), step)
     if task:
-        history.save(leases.stop(task))
+        history.save(leases.preempt(task))
 
 
 def _reset(history: History, step: Step) -> None:

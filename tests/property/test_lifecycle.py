@@ -19,7 +19,7 @@ KEEPING = {
     lifecycle.HOLD,
     lifecycle.MEET,
     lifecycle.RENEW,
-    lifecycle.STOP,
+    lifecycle.PREEMPT,
     lifecycle.CLOSE,
 }
 REVIVABLE = {lifecycle.FAILED, lifecycle.CANCELLED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlane.core.leases import RELEASED_TOO_OFTEN
 from fairlane.core.model import NODE_PREFIX
-from fairlane.engine.commands import TakeBack
+from fairlane.engine.commands import ReclaimExpired
 from tests.store.scheduler import TTL_MS, Scheduler
 
 
@@ -73,7 +73,7 @@ def test_a_lease_that_ran_out_keeps_its_slot_where_people_take_it_back(
         assert outcome.reclaimed == []
     assert scheduler.lease(1, worker="ext") == []
     assert scheduler.view("one").task.leased
-    assert scheduler.ask(TakeBack()).ids == [task.id]
+    assert scheduler.ask(ReclaimExpired()).ids == [task.id]
     assert scheduler.names(worker="ext") == ["two"]
 
 
@@ -84,7 +84,7 @@ def test_its_holder_may_still_renew_or_finish_it(scheduler: Scheduler) -> None:
     scheduler.pass_time(TTL_MS * 10)
     scheduler.complete(one)
     scheduler.renew(two)
-    assert scheduler.ask(TakeBack()).ids == []
+    assert scheduler.ask(ReclaimExpired()).ids == []
     assert scheduler.states("one", "two") == ["done", "assigned"]
 
 

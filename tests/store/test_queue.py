@@ -11,7 +11,7 @@ from fairlane.core import entries
 from fairlane.core.entries import QueueEntry
 from fairlane.core.errors import Conflict, InvalidRequest, LeaseLost, QueueFull
 from fairlane.core.model import Task, lease_id
-from fairlane.engine.commands import Drain, Drained, Enqueue, TakeBack, TakenBack
+from fairlane.engine.commands import Drain, Drained, Enqueue, ReclaimedLeases, ReclaimExpired
 from fairlane.engine.reads import plan
 from fairlane.engine.reads.plan import Asked
 from fairlane.engine.reads.views import Views
@@ -339,7 +339,7 @@ def test_leases_that_have_run_out_are_taken_back_and_named(scheduler: Scheduler)
     take(scheduler, 2, ttl_ms=1000)
     take(scheduler, 1, ttl_ms=9000)
     scheduler.clock.advance(1000)
-    answer: TakenBack = scheduler.ask(TakeBack())
+    answer: ReclaimedLeases = scheduler.ask(ReclaimExpired())
     assert (sorted(answer.ids), answer.now, answer.more) == (
         ["a", "b"],
         scheduler.clock.now(),
@@ -347,7 +347,7 @@ def test_leases_that_have_run_out_are_taken_back_and_named(scheduler: Scheduler)
     )
     assert shown(scheduler, "a")["attempts"] == 1
     assert shown(scheduler, "c")["status"] == "leased"
-    nothing: TakenBack = scheduler.ask(TakeBack())
+    nothing: ReclaimedLeases = scheduler.ask(ReclaimExpired())
     assert nothing.ids == []
 
 
@@ -360,7 +360,7 @@ def test_many_leases_are_taken_back_in_steps(
         add(scheduler, name)
     take(scheduler, 3, ttl_ms=1000)
     scheduler.clock.advance(1000)
-    answer: TakenBack = scheduler.ask(TakeBack())
+    answer: ReclaimedLeases = scheduler.ask(ReclaimExpired())
     assert (len(answer.ids), answer.more) == (2, True)
 
 

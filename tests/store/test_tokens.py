@@ -24,12 +24,12 @@ from fairlane.engine.commands import (
     CreateToken,
     Drain,
     Enqueue,
+    ReclaimExpired,
     RevokeToken,
     SetSession,
     SetUsage,
     StopSession,
     Submit,
-    TakeBack,
     UseTokens,
 )
 from fairlane.engine.node import Node
@@ -286,7 +286,7 @@ def test_what_is_taken_back_is_told_to_whose_it_was(scheduler: Scheduler) -> Non
     scheduler.lease(2)
     scheduler.clock.advance(3_600_000)
     scheduler.engine.due_at = None  # what time does by itself comes later than this
-    assert scheduler.ask(TakeBack("b")).ids == ["b1"]
+    assert scheduler.ask(ReclaimExpired("b")).ids == ["b1"]
 
 
 def entry(name: str, agent: str) -> QueueEntry:

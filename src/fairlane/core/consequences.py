@@ -97,7 +97,7 @@ def of(change: Change, *, awaited: bool) -> Consequences | None:
     elif verb == lifecycle.REVIVE:
         found.run_changes = is_run(after.id)
         found.edges = EdgeChange(dependencies.BROKEN, dependencies.OPEN, after.state)
-    elif verb == lifecycle.STOP:
+    elif verb == lifecycle.PREEMPT:
         found.stops_run = True
     return found
 

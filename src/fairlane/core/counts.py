@@ -134,10 +134,10 @@ def _add_totals(tally: Tally, change: Change) -> None:
         if verb == lifecycle.EXPIRE and change.before and change.before.state != lifecycle.RUNNING:
             tally.expired += 1
     else:
-        _take_back(tally, change.before)
+        _uncount_end(tally, change.before)
 
 
-def _take_back(tally: Tally, before: Task | None) -> None:
+def _uncount_end(tally: Tally, before: Task | None) -> None:
     """A revived task has not ended after all. That it had expired stays counted."""
     assert before is not None
     if before.state == lifecycle.FAILED:

@@ -208,11 +208,11 @@ def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None)
     return Decision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
 
-def stop(task: Task) -> Change:
-    """Ask the run to make room: it goes on until its worker gives the lease back."""
+def preempt(task: Task) -> Change:
+    """Ask a run to make room; it goes on until its worker releases the lease."""
     after = copied(task)
     after.preempt = 1
-    return Change(task, after, lifecycle.STOP)
+    return Change(task, after, lifecycle.PREEMPT)
 
 
 def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:

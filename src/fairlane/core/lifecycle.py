@@ -39,12 +39,12 @@ BLOCK: Final = "block"
 UNBLOCK: Final = "unblock"
 
 # Verbs that leave the state as it is: a gate opens or shuts, one of several dependencies is done,
-# a lease is renewed, a run is asked to stop, or a lease that outlived its task is closed.
+# a lease is renewed, a run is pre-empted, or a lease that outlived its task is closed.
 PROMOTE: Final = "promote"
 HOLD: Final = "hold"
 MEET: Final = "meet"
 RENEW: Final = "renew"
-STOP: Final = "stop"
+PREEMPT: Final = "preempt"
 CLOSE: Final = "close"
 
 MOVES: Final[Mapping[str, Mapping[str, str]]] = {

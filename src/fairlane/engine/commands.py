@@ -191,17 +191,17 @@ class Drained(msgspec.Struct, frozen=True):
     remaining: int
 
 
-class TakeBack(msgspec.Struct, frozen=True):
-    """Answer: `TakenBack`. Leases that have run out are taken back now, not by the next tick.
+class ReclaimExpired(msgspec.Struct, frozen=True):
+    """Answer: `ReclaimedLeases`. Reclaim expired leases now instead of with the next tick.
 
-    All of them; told is only of those of `agent`, if that is given.
+    All of them are reclaimed; with `agent`, the answer names only that agent's tasks.
     """
 
     agent: str | None = None
 
 
-class TakenBack(msgspec.Struct, frozen=True):
-    """Whose leases they were; `more` says that there may be others left."""
+class ReclaimedLeases(msgspec.Struct, frozen=True):
+    """The ids of the tasks; `more` says that further leases may have expired."""
 
     ids: list[str]
     now: int

@@ -71,7 +71,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.SetSession: sessions.set_session,
     commands.SetUsage: sessions.set_usage,
     commands.Reclaim: tasks.reclaim,
-    commands.TakeBack: queue.take_back,
+    commands.ReclaimExpired: queue.reclaim_expired,
     commands.Renew: tasks.renew,
     commands.CreateTemplate: templates.create_template,
     commands.UpdateTemplate: templates.update_template,

@@ -129,7 +129,7 @@ def test_a_run_of_cron_follows_its_task() -> None:
 def test_the_worker_stops_a_run_whose_task_has_ended_without_it() -> None:
     cancelled = end(lifecycle.CANCELLED, lifecycle.CANCEL, lease_expires_at=9)
     running = task(lifecycle.RUNNING, lease_expires_at=9)
-    for change in (cancelled, Change(running, running, lifecycle.STOP)):
+    for change in (cancelled, Change(running, running, lifecycle.PREEMPT)):
         following = consequences.of(change, awaited=False)
         assert following is not None
         assert following.stops_run

@@ -62,7 +62,7 @@ def _moved(change: Change) -> dict[str, int]:
             "revive",
             {"cancelled": -1, "queued": 1},
         ),
-        (rows.running(preempt=0), rows.running(preempt=1), "stop", {}),
+        (rows.running(preempt=0), rows.running(preempt=1), "preempt", {}),
         (rows.queued(gate="session"), rows.queued(), "promote", {"ready": 1}),
         (rows.queued(), rows.queued(gate="session"), "hold", {"ready": -1}),
         (

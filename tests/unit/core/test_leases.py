@@ -521,9 +521,9 @@ def test_a_passed_deadline_fails_a_task_and_says_how_far_it_got(task: Task, erro
 def test_a_run_that_is_asked_to_make_room_goes_on_until_its_worker_gives_it_back(
     task: Task,
 ) -> None:
-    change = leases.stop(task)
+    change = leases.preempt(task)
     after = change.after
-    assert (change.before, change.verb, after.preempt) == (task, "stop", 1)
+    assert (change.before, change.verb, after.preempt) == (task, "preempt", 1)
     assert (after.state, after.token, after.lease_expires_at) == (
         task.state,
         task.token,

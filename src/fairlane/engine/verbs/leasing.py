@@ -354,14 +354,14 @@ def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> lis
 
 
 def _make_room(tx: Transaction, lanes: Sequence[str], routes: Wanted) -> None:
-    """Critical work that finds its lane full stops work that was submitted as preemptible.
+    """Pre-empt preemptible runs for critical tasks that find their lane full.
 
-    Only for critical work that somebody waits to run and that is held up by nothing else: a stop
-    that helps nobody would be repeated for ever.
+    Only for tasks that a waiting worker can run and that nothing else holds up: a pre-emption that
+    helps nobody would be repeated for ever.
     """
     for lane in _open_lanes(tx, lanes):
         if tx.counters.lane(lane).urgent and free_slots(tx, lane) <= 0:
-            _stop_for_critical(tx, lane, _urgent(tx, lane, routes))
+            _preempt_for_critical(tx, lane, _urgent(tx, lane, routes))
 
 
 def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
@@ -380,10 +380,10 @@ def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
     return sum(min(one.urgent, one.most) for one in contenders if one.eligible)
 
 
-def _stop_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
+def _preempt_for_critical(tx: Transaction, lane: str, wanted: int) -> None:
     tasks = tx.lookup.tasks(task_table.preemptible, lane=lane)
     wanted -= sum(task.preempt == 1 for task in tasks)
     victims = [task for task in tasks if task.preempt == 0 and task.priority > CRITICAL]
     tx.counters.prepare(victims[: max(0, wanted)])
     for task in victims[: max(0, wanted)]:
-        tx.apply(leases.stop(task))
+        tx.apply(leases.preempt(task))

@@ -17,7 +17,15 @@ from fairlane.core import admission, entries, leases
 from fairlane.core.entries import LANE, QueueEntry
 from fairlane.core.errors import Conflict, Disabled, FairlaneError, QueueFull
 from fairlane.core.model import HANDLER, Task
-from fairlane.engine.commands import Drain, Drained, Enqueue, Grant, Lease, TakeBack, TakenBack
+from fairlane.engine.commands import (
+    Drain,
+    Drained,
+    Enqueue,
+    Grant,
+    Lease,
+    ReclaimedLeases,
+    ReclaimExpired,
+)
 from fairlane.engine.verbs import dependencies, leasing, ownership, ticks
 from fairlane.store.transaction import Transaction
 
@@ -151,7 +159,7 @@ def _applied(tx: Transaction, decision: leases.Decision) -> Task:
     return decision.change.after
 
 
-# -------------------------------------------------------------------- hand over, take back
+# -------------------------------------------------------------------- hand over, reclaim
 
 
 def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[Any]:
@@ -187,9 +195,9 @@ def _queued(tx: Transaction, agent: str | None) -> int:
     return sum(line.queued for line in tx.counters.lines(LANE, agent).values())
 
 
-def take_back(tx: Transaction, requests: Sequence[TakeBack], now: int) -> Iterator[Any]:
+def reclaim_expired(tx: Transaction, requests: Sequence[ReclaimExpired], now: int) -> Iterator[Any]:
     for request in requests:
         tasks = ticks.reclaim(tx, now, asked=True)
         mine = [task for task in tasks if request.agent in (None, task.agent)]
         ids = [task.id for task in mine if not task.terminal]
-        yield TakenBack(ids, now, more=len(tasks) == ticks.STEP)
+        yield ReclaimedLeases(ids, now, more=len(tasks) == ticks.STEP)
