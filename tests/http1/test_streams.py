@@ -13,6 +13,7 @@ from fairlane.http1.asynchronous import (
     _AHEAD_BYTES_MAX,
     AsyncPool,
     Pinning,
+    Resolver,
     SystemResolver,
     dial,
 )
@@ -35,7 +36,7 @@ def get(peer: Peer) -> EncodedRequest:
 
 @asynccontextmanager
 async def pool(
-    *, idle_seconds: float = IDLE_SECONDS, resolver: SystemResolver | None = None
+    *, idle_seconds: float = IDLE_SECONDS, resolver: Resolver | None = None
 ) -> AsyncIterator[AsyncPool]:
     one = AsyncPool(
         resolver or SystemResolver(), idle_seconds=idle_seconds, connect_seconds=WAIT_SECONDS
@@ -64,9 +65,10 @@ def test_a_blocking_stream_hands_out_each_piece_before_the_next_is_sent() -> Non
 def test_a_blocking_stream_that_is_left_hangs_up() -> None:
     one = BlockingPool(idle_seconds=IDLE_SECONDS)
     with Peer([[STREAM, b"3\r\none\r\n", HOLD]]) as peer:
-        pieces = iter(one.open(get(peer), seconds=WAIT_SECONDS, bytes_max=None, whole=False))
+        answer = one.open(get(peer), seconds=WAIT_SECONDS, bytes_max=None, whole=False)
+        pieces = iter(answer)
         assert next(pieces) == b"one"
-        pieces.close()  # type: ignore[attr-defined]
+        answer.close()
         peer.until(lambda: peer.ended == 1)
         one.close()
 
@@ -168,14 +170,14 @@ async def test_a_response_that_comes_before_the_request_was_sent_ends_its_connec
 # --- where connections lead -----------------------------------------------------------------------
 
 
-class Pins(SystemResolver):
+class Pins:
     """Names the addresses of each request, and refuses some peers."""
 
     def __init__(self, *pinned: Sequence[str] | Pinning, refused: str = "") -> None:
         self._pinned = list(pinned)
         self._refused = refused
 
-    def pinned(self, origin: Origin) -> Sequence[str] | Pinning:  # type: ignore[override]
+    def pinned(self, origin: Origin) -> Sequence[str] | Pinning:
         del origin
         return self._pinned.pop(0)
 
