@@ -103,15 +103,9 @@ class BlockingExchange:
         self._seconds = seconds
         self._whole = whole
         self._over = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
         self._end = _monotonic() + seconds
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return self._response.headers
 
     def begin(self, request: EncodedRequest, bytes_max: int | None) -> Self:
         try:
@@ -123,6 +117,8 @@ class BlockingExchange:
         except BaseException:
             self._connection.close()
             raise
+        # Copied, because the connection may belong to another thread once it was given back.
+        self.status, self.headers = self._response.status, self._response.headers
         return self
 
     def __iter__(self) -> Iterator[bytes]:
@@ -141,7 +137,12 @@ class BlockingExchange:
             self.close()
 
     def read(self) -> bytes:
-        return b"".join(self)
+        """Return the whole body. Raise as iterating does."""
+        if not self._response.complete or self._response.excess:
+            return b"".join(self)
+        body = self._response.take()  # nearly always it came with the head
+        self.close()
+        return body
 
     def close(self) -> None:
         if self._over:
@@ -163,16 +164,17 @@ class _BlockingConnection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._timeout = 0.0
+        self._poll = select.poll() if hasattr(select, "poll") else None  # Windows has none
+        if self._poll is not None:
+            self._poll.register(connected, select.POLLIN)
         self.response = ResponseParser()
 
     @property
     def is_silent(self) -> bool:
         """Return False if there is something to read: the server closed this idle connection."""
-        if not hasattr(select, "poll"):  # Windows
+        if self._poll is None:
             return not select.select([self._socket], [], [], 0)[0]
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def send(self, data: bytes, end: float) -> None:
         self._wait_at_most(end)

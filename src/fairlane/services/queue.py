@@ -13,7 +13,15 @@ from fairlane.core.counts import Tally
 from fairlane.core.entries import LANE, EntryStatus
 from fairlane.core.errors import InvalidPolicy, NotFound
 from fairlane.core.policy import Policy, nearest
-from fairlane.engine.commands import PATCH, Drain, Drained, Enqueue, SetPolicy, TakeBack, TakenBack
+from fairlane.engine.commands import (
+    PATCH,
+    Drain,
+    Drained,
+    Enqueue,
+    ReclaimedLeases,
+    ReclaimExpired,
+    SetPolicy,
+)
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.plan import Asked
@@ -87,7 +95,7 @@ async def show_plan(node: Node, _: Caller, request: schema.ShowPlan) -> PlanShow
 async def reclaim_leases(node: Node, caller: Caller, _: schema.ReclaimLeases) -> LeasesReclaimed:
     ids: list[str] = []
     while True:
-        taken: TakenBack = await node.writer.ask(TakeBack(caller.agent))
+        taken: ReclaimedLeases = await node.writer.ask(ReclaimExpired(caller.agent))
         ids += taken.ids
         if not taken.more:
             return LeasesReclaimed(SCHEMA_VERSION, moment(taken.now), ids)
