@@ -6,6 +6,7 @@ mounted here answers in JSON and streams nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -38,12 +39,17 @@ async def answer(application: Application, request: Request) -> Answer:
         else:
             body.extend(message.get("body", b""))
 
-    await application(_scope(request), receive, send)
+    # The libraries of such applications want a task of asyncio's own.
+    await asyncio.ensure_future(_called(application(_scope(request), receive, send)))
     headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in started["headers"]}
     headers = {name.lower(): text for name, text in headers.items()}
     headers.pop("content-length", None)
     kind = headers.pop("content-type", "")
     return Answer(started["status"], Raw(bytes(body), kind), headers or None)
+
+
+async def _called(answering: Awaitable[None]) -> None:
+    await answering
 
 
 def _scope(request: Request) -> Message:

@@ -38,6 +38,18 @@ class _Refused(Exception):
     """Ends the reading; the answer is in `HttpConnection._refusal`."""
 
 
+class _NoMore(dict[bytes, bytes]):
+    """Where headers behind a body would go. Nobody has a use for them, and they would be taken for
+    headers that somebody before us has checked.
+    """
+
+    def __contains__(self, _: object) -> bool:
+        raise _Refused
+
+
+_NO_MORE: Final = _NoMore()
+
+
 class HttpConnection(asyncio.Protocol):
     """The numbers are attributes for tests that do not want to wait, or to open thousands."""
 
@@ -62,6 +74,7 @@ class HttpConnection(asyncio.Protocol):
         self._repeated: list[tuple[bytes, bytes]] = []
         self._latest: Exchange | None = None  # the last one whose head has arrived
         self._current: Exchange | None = None  # the one that is answered
+        self._begun: Exchange | None = None  # the same, while it has not been started
         self._queued: deque[Exchange] = deque()  # those that arrived before it was
         self._arriving = False  # a request has begun and has not ended
         self._in_head = False
@@ -126,15 +139,18 @@ class HttpConnection(asyncio.Protocol):
             self._hear_no_more()
         except httptools.HttpParserError:
             self._refuse(self._refusal)
+            self._start()
             return
+        self._timed_bytes += len(data)
+        if self._begun is not None:
+            self._start()
         if self._in_head and head is self._headers:
             self._head_bytes += len(data)
             if self._head_bytes > limits.HEAD_BYTES_MAX:
                 too_long = len(self._url) > URL_BYTES_MAX
                 self._refuse(limits.LONG_URL if too_long else limits.LARGE_HEADERS)
                 return
-        self._timed_bytes += len(data)
-        if self._arriving or self._timer is not None or self._current is None:
+        if self._arriving or self._timer is not None or self.silent_since is None:
             self._watch()
 
     def pause_writing(self) -> None:
@@ -163,20 +179,17 @@ class HttpConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            # Behind a body: nobody has a use for them, and they would be taken for headers that
-            # somebody before us has checked.
-            raise _Refused
         name = name.lower()
-        if name in self._headers:
+        headers = self._headers
+        if name in headers:
             self._repeated.append((name, value))
         else:
-            self._headers[name] = value
+            headers[name] = value
 
     def on_headers_complete(self) -> None:
-        url, headers, parser = self._url, self._headers, self._parser
-        self._check_head(url, headers)
-        path, query = _split(url)
+        headers, parser = self._headers, self._parser
+        self._check_head(headers)
+        path, query = _split(self._url)
         method = parser.get_method()
         exchange = Exchange(
             self,
@@ -184,9 +197,9 @@ class HttpConnection(asyncio.Protocol):
             path,
             query,
             headers,
-            keep_alive=parser.should_keep_alive(),
+            parser.should_keep_alive(),
+            self._server.new_number(),
         )
-        exchange.number = self._server.new_number()
         version = parser.get_http_version()
         if version != "1.1":
             exchange.version = version
@@ -194,9 +207,10 @@ class HttpConnection(asyncio.Protocol):
         if self._repeated:
             exchange.repeated = self._repeated
         self._in_head = False
+        self._headers = _NO_MORE
         self._latest = exchange
         if self._current is None:
-            self._start(exchange)
+            self._current = self._begun = exchange
         else:
             self.pause_reading()
             self._queued.append(exchange)
@@ -212,7 +226,8 @@ class HttpConnection(asyncio.Protocol):
         if self._current is None:
             self.silent_since = self._loop.time()  # it was answered before it was all there
 
-    def _check_head(self, url: bytes, headers: dict[bytes, bytes]) -> None:
+    def _check_head(self, headers: dict[bytes, bytes]) -> None:
+        url = self._url
         if not url.startswith(b"/"):
             raise _Refused  # an address with a host in it, which may be another than Host says
         if len(url) > URL_BYTES_MAX:
@@ -232,9 +247,11 @@ class HttpConnection(asyncio.Protocol):
 
     # ---------------------------------------------------------------- requests, one after the other
 
-    def _start(self, exchange: Exchange) -> None:
-        self._current = exchange
-        self._server.run(exchange)
+    def _start(self) -> None:
+        """Begin to answer, with as much of the request as has arrived."""
+        exchange, self._begun = self._begun, None
+        if exchange is not None and not exchange.gone:
+            self._server.run(exchange)
 
     def ended(self, exchange: Exchange) -> None:
         """Its response has been sent: go on with the next request, if there is one."""
@@ -245,10 +262,9 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing():
             self._wait_for_it_to_leave()
         elif self._queued:
-            queued = self._queued.popleft()
-            if not self._queued:
-                self.resume_reading()
-            self._start(queued)
+            self._current = self._begun = self._queued.popleft()
+            self.resume_reading()
+            self._loop.call_soon(self._start)  # others have their turn in between
         else:
             self.resume_reading()
             if not self._arriving:

@@ -1,7 +1,7 @@
 """One request on a connection, and the response to it.
 
-The connection (`connection.py`) adds what arrives and says when the client has gone. A task runs
-the application; a body that is all there, and a response that fits in one piece, cost no more.
+The connection (`connection.py`) adds what arrives and says when the client has gone. The
+application runs as soon as the head has arrived, in the same turn of the event loop.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.http.driver import Driver
 from fairlane.http.messages import (
     Answer,
     Request,
@@ -43,30 +44,31 @@ class Exchange(Request):
     gone = False  # the client is not there any more, or was refused
     started = False  # a part of the response has been sent
     ended = False
-    task: asyncio.Task[None] | None = None
+    driver: Driver | None = None
     _size = 0
     _unread = 0
     _discards = False
-    _streams = False
+    _stream: asyncio.Task[None] | None = None
     _continued = False
     _news: asyncio.Event | None = None  # something has arrived, or the client has gone
     _left: asyncio.Event | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - once per request, where names cost time
         self,
         connection: HttpConnection,
         method: str,
         full_path: str,
         query_string: bytes,
         headers: dict[bytes, bytes],
-        *,
-        keep_alive: bool,
+        keep_alive: bool,  # noqa: FBT001 - the same
+        number: bytes,
     ) -> None:
         super().__init__(method, full_path, query_string, headers)
         self.connection = connection
         self.address = connection.address
         self.server = connection.local
         self.keep_alive = keep_alive
+        self.number = number
         self._pieces: list[bytes] = []
 
     # ---------------------------------------------------------------- what arrives
@@ -100,8 +102,13 @@ class Exchange(Request):
             self._news.set()
         if self._left is not None:
             self._left.set()
-        if self._streams and self.task is not None:
-            self.task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def cancel(self) -> None:
+        """End the handler: the server stops, and this has taken too long."""
+        if self.driver is not None:
+            self.driver.cancel()
 
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
         if not self.arrived:
@@ -158,13 +165,13 @@ class Exchange(Request):
             if isinstance(found, Answer):
                 await self._send(encoded(found))
             else:
-                await self._send_stream(found)
+                self._stream = asyncio.ensure_future(self._send_stream(found))
+                await self._stream
         except Exception:
             log.exception("request %s went wrong", self.number.decode())
             await self._give_up()
         except asyncio.CancelledError:
-            self.connection.close()  # the server stops, and this has taken too long
-            raise
+            self.connection.close()  # unless the client has gone, the server stops
         finally:
             self.connection.finished(self)
 
@@ -183,24 +190,20 @@ class Exchange(Request):
         connection.ended(self)
 
     async def _send_stream(self, stream: Stream) -> None:
-        """Send what comes until it ends or the client goes, whichever is first."""
+        """Send what comes until it ends or the client goes, which cancels this."""
         try:
             self._discard()
             if self.connection.write_paused:
                 await self.connection.drained()
             if self.gone:
                 return
-            self._streams = self.started = True
+            self.started = True
             chunked = self.version != "1.0"
             head = stream_head(self.number, keep_alive=self.keep_alive, chunked=chunked)
             self.connection.write(head)
             if self.method != "HEAD":
                 await self._send_pieces(stream, chunked=chunked)
-            self._streams = False
             self.connection.ended(self)
-        except asyncio.CancelledError:
-            if not self.gone:
-                raise
         finally:
             stream.release()
             await _close(stream)

@@ -9,6 +9,7 @@ import socket
 
 from fairlane.http.connection import HttpConnection
 from fairlane.http.cross_site import Doorkeeper
+from fairlane.http.driver import Driver
 from fairlane.http.exchange import Application, Exchange
 
 
@@ -54,10 +55,8 @@ class HttpServer:
                     await self._stopping.wait()
                     self._stopping.clear()
         except TimeoutError:
-            tasks = [one.task for one in self._running if one.task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for exchange in list(self._running):
+                exchange.cancel()
             for connection in list(self.connections):
                 connection.abort()
 
@@ -67,7 +66,8 @@ class HttpServer:
     def run(self, exchange: Exchange) -> None:
         """Have the application answer a request."""
         self._running.add(exchange)
-        exchange.task = self.loop.create_task(exchange.run(self._application))
+        driver = exchange.driver = Driver(self.loop, exchange.run(self._application))
+        driver.start()
 
     def finished(self, exchange: Exchange) -> None:
         self._running.discard(exchange)
