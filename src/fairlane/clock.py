@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-# The same for all processes until the machine starts anew, as the monotonic clock is. Linux only.
+# The same for all processes until the machine reboots, like the monotonic clock. Linux only.
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _READ_TRIES: Final = 5
 _READ_SECONDS_MAX: Final = 0.05

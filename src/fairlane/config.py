@@ -70,13 +70,13 @@ _KNOWN: Final = Settings.__struct_fields__
 _LISTS: Final = frozenset(
     {"allowed_hosts", "instance", "allow_outbound", "deny_outbound", "allow_secrets", "lanes"}
 )
-# Not settings, but understood: where the settings file is, and what the CLI reads for itself.
+# Not settings, but known: the settings file, and what commands read.
 _OTHER_VARIABLES: Final = frozenset(
     {"FAIRLANE_CONFIG", "FAIRLANE_URL", "FAIRLANE_TOKEN", "FAIRLANE_TOKEN_FILE"}
 )
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("text", "json")
-# The ceiling of one lane: FAIRLANE_LANE_BROWSER=5. A name in capitals means the one in small ones.
+# The ceiling of one lane: FAIRLANE_LANE_BROWSER=5. A name in capitals means one in lower case.
 _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
@@ -146,7 +146,7 @@ def servers(key: str, said: str | Iterable[object]) -> list[InstanceSetting]:
         elif isinstance(one, InstanceSetting):
             found.append(one)
         else:
-            problems.append(f"{key}: give a URL or an InstanceSetting, not {type(one).__name__}")
+            problems.append(f"{key} must be a URL or an InstanceSetting, not {type(one).__name__}")
     if problems:
         raise InvalidSettings(problems)
     return found
@@ -290,7 +290,7 @@ def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        problems.append(f"{key} must be a list of texts")
+        problems.append(f"{key} must be a list of strings")
         return []
     return list(value)
 
@@ -301,7 +301,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,
 def _hosts(values: Mapping[str, Any], problems: list[str]) -> tuple[str, ...]:
     hosts = _list(values, "allowed_hosts", problems)
     problems += [
-        f"allowed_hosts: {host[:80]!r} must be NAME or NAME:PORT, as requests name it in Host"
+        f"allowed_hosts: {host[:80]!r} must be NAME or NAME:PORT, as in the Host header"
         for host in hosts
         if not _HOST.fullmatch(host)
     ]
@@ -323,7 +323,7 @@ def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) 
     try:
         return InstanceSetting(url, secret_at(f"{where}:{found[3]}", env))
     except ValueError as error:
-        problems.append(f"{key} {url}: its token: {error}")
+        problems.append(f"{key} {url}: token: {error}")
         return InstanceSetting(url)
 
 
@@ -362,7 +362,7 @@ def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str,
     lanes: dict[str, int] = {}
     for name, (source, value) in ceilings.items():
         if not _LANE.fullmatch(name):
-            problems.append(f"{source}: {name[:64]!r} cannot be the name of a lane")
+            problems.append(f"{source}: {name[:64]!r} is not a valid lane name")
         elif not re.fullmatch(r"[0-9]{1,9}", str(value)) or not 1 <= int(value) <= _CEILING_MAX:
             problems.append(
                 f"{source} must be a whole number from 1 to {_CEILING_MAX}, not {value!r}"
@@ -377,7 +377,7 @@ def _lane_pairs(given: Any, problems: list[str]) -> dict[str, tuple[str, Any]]:
     if isinstance(given, list) and all(isinstance(one, str) and "=" in one for one in given):
         given = {name: value for name, _, value in (one.partition("=") for one in given)}
     if not isinstance(given, dict):
-        problems.append("lanes must be a table of ceilings, or NAME=N with spaces between them")
+        problems.append("lanes must be a table of ceilings, or NAME=N items separated by spaces")
         return {}
     return {name: (f"lanes.{name}", value) for name, value in given.items()}
 
@@ -417,7 +417,7 @@ def _content(file: Path) -> str:
     except UnicodeDecodeError:
         raise ValueError(f"the file {file} cannot be read: it is not text") from None
     if not text or len(raw) > SECRET_BYTES_MAX:
-        raise ValueError(f"the file {file} must hold 1 to {SECRET_BYTES_MAX} bytes")
+        raise ValueError(f"the file {file} must have 1 to {SECRET_BYTES_MAX} bytes")
     return text
 
 
@@ -428,7 +428,7 @@ def _check_private(file: Path, found: os.stat_result) -> None:
         return
     lent = found.st_uid == 0 and os.geteuid() != 0  # as systemd and containers hand them out
     if stat.S_IMODE(found.st_mode) & (_OTHERS_OF_ROOT if lent else _OTHERS):
-        raise ValueError(f"the file {file} may be read by others; chmod 600 it")
+        raise ValueError(f"the file {file} is readable by others; run chmod 600 on it")
 
 
 def entry_problem(entry: str, folder: str | None) -> str | None:
@@ -436,13 +436,15 @@ def entry_problem(entry: str, folder: str | None) -> str | None:
     reference, at, url = entry.partition("@")
     kind, _, name = reference.partition(":")
     if kind not in ("env", "file") or not name:
-        return f"allow_secrets: {entry[:80]!r} must be env:NAME or file:NAME, with @URL if you like"
+        return f"allow_secrets: {entry[:80]!r} must be env:NAME or file:NAME, optionally with @URL"
     if at and not url.startswith(("http://", "https://")):
-        return f"allow_secrets: what follows @ in {entry[:80]!r} must be http(s)://…"
+        return f"allow_secrets: the part after @ in {entry[:80]!r} must be http(s)://…"
     if kind == "env" and name.upper().startswith("FAIRLANE_"):
-        return f"allow_secrets: {reference[:80]!r} is this server's own; give it another name"
+        return (
+            f"allow_secrets: {reference[:80]!r} is one of this server's variables; use another name"
+        )
     if kind == "file" and (name.startswith(("/", ".")) or "/.." in name or "\\" in name):
         return f"allow_secrets: {reference[:80]!r} must name a file in secrets_folder"
     if kind == "file" and not folder:
-        return f"allow_secrets: {reference[:80]!r} needs secrets_folder, the folder it stands in"
+        return f"allow_secrets: {reference[:80]!r} needs secrets_folder, the folder of the file"
     return None

@@ -22,7 +22,7 @@ from fairlane.core.secrets import MASK, Redactor
 MESSAGE_CHARACTERS_MAX: Final = 4096
 TRACE_CHARACTERS_MAX: Final = 16_384
 
-# C0 and C1, line separators, what is invisible or turns text around, halves of characters, tags.
+# C0 and C1, line separators, invisible and bidirectional characters, lone surrogates, tags.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -129,7 +129,7 @@ def _message(record: logging.LogRecord) -> str:
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     parts = [formatter.formatException(record.exc_info)] if record.exc_info else []
     parts += [formatter.formatStack(record.stack_info)] if record.stack_info else []
-    # Secrets go before the cut: half of one would not be found.
+    # Remove secrets before cutting: half of one would not be found.
     return _cut(without_secrets("\n".join(parts)), TRACE_CHARACTERS_MAX)
 
 
@@ -145,5 +145,5 @@ def begin(level: str, form: str = "text", *, stream: TextIO | None = None) -> No
     logging.captureWarnings(capture=True)
     for library in ("asyncio", "mcp"):
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
-    # It warns of every connection that is lost in the middle of something; we say that once.
+    # It warns of every connection that breaks off; we log that once.
     logging.getLogger("psycopg").setLevel(max(logging.ERROR, root.level))

@@ -69,7 +69,7 @@ class MemoryFairlane(Fairlane):
         except TimeoutError:
             held = self._worker.assignments if self._worker is not None else ()
             running = ", ".join(one.work.task_id for one in held)
-            raise TimeoutError(f"after {seconds:g} s there still runs: {running}") from None
+            raise TimeoutError(f"still running after {seconds:g} s: {running}") from None
 
     async def _catch_up(self) -> None:
         """Commit until nothing is due: one commit may not carry out everything."""

@@ -121,7 +121,7 @@ async def test_something_else_that_answers_is_told_as_such(server: Server) -> No
 
 async def test_a_server_that_is_too_slow_is_not_waited_for(server: Server) -> None:
     async with AsyncClient(server.url, timeout=0.000001) as client:
-        with pytest.raises(Unreachable, match="did not answer within"):
+        with pytest.raises(Unreachable, match="no response within"):
             await client.stats()
 
 

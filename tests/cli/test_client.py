@@ -224,7 +224,7 @@ def test_an_error_of_a_newer_server_is_told_all_the_same() -> None:
 def test_somebody_elses_server_is_recognised(answer: tuple[bytes, bool]) -> None:
     with _listening(answer) as (listener, client), pytest.raises(errors.Unreachable) as raised:
         client.stats()
-    assert f"what answers at {listener.url} is not a fairlane server" in raised.value.message
+    assert f"the server at {listener.url} is not Fairlane" in raised.value.message
 
 
 def test_what_does_not_speak_http_is_recognised() -> None:
@@ -236,14 +236,16 @@ def test_what_does_not_speak_http_is_recognised() -> None:
 def test_a_server_that_is_silent_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        complaint = pytest.raises(errors.Unreachable, match=r"did not answer within 0\.05 s")
+        complaint = pytest.raises(errors.Unreachable, match=r"no response within 0\.05 s")
         with Client(url, timeout=0.05) as client, complaint:
             client.stats()
 
 
 def test_a_half_answer_is_no_answer() -> None:
     half = b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"a":'
-    complaint = pytest.raises(errors.Unreachable, match="hung up before it had answered")
+    complaint = pytest.raises(
+        errors.Unreachable, match="connection closed before a response arrived"
+    )
     with _listening((half, True)) as (_, client), complaint:
         client.stats()
 
@@ -276,7 +278,7 @@ def test_a_read_is_repeated_when_the_server_hangs_up_on_an_old_connection() -> N
 def test_a_submission_is_not_repeated_unless_it_has_a_key() -> None:
     with _listening(_answer({}), None, _answer({})) as (listener, client):
         client.stats()
-        with pytest.raises(errors.Unreachable, match="look whether the request was carried out"):
+        with pytest.raises(errors.Unreachable, match="check whether the request took effect"):
             client.submit(handler="x")
         assert len(listener.requests) == 2
 
@@ -324,7 +326,9 @@ def test_a_connection_that_will_be_closed_is_not_used_again() -> None:
 @pytest.mark.parametrize("length", [b"Content-Length: 20", b"Transfer-Encoding: chunked"])
 def test_an_answer_that_breaks_off_is_no_answer(length: bytes) -> None:
     broken = b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n"
-    complaint = pytest.raises(errors.Unreachable, match="hung up before it had answered")
+    complaint = pytest.raises(
+        errors.Unreachable, match="connection closed before a response arrived"
+    )
     with _listening((broken, True)) as (_, client), complaint:
         client.stats()
 

@@ -142,7 +142,7 @@ def test_the_token_comes_from_the_environment_or_from_a_file(
     file.chmod(0o644)
     open_ = run_process("tasks", "--url", url, "--token-file", str(file), folder=folder)
     assert open_.returncode != 0
-    assert b"may be read by others" in open_.stderr
+    assert b"is readable by others" in open_.stderr
     gone = run_process("tasks", "--url", url, "--token-file", "/nowhere", folder=folder)
     assert gone.returncode != 0
 

@@ -202,7 +202,7 @@ async def _all(calls: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({}, "say what to run: give 'fn', 'handler' or 'message'"),
+        ({}, "nothing to run: give 'fn', 'handler' or 'message'"),
         ({"fn": print, "handler": "echo"}, "give either 'fn' or 'handler', not both"),
         ({"fn": print, "mode": "quick"}, "field 'mode' must be one of queue"),
         ({"fn": print, "max_concurrent": 0}, "field 'maxConcurrent' must be"),
@@ -438,7 +438,7 @@ async def test_whoever_leaves_while_it_is_submitted_leaves_nothing_behind(app: F
 
 
 async def test_when_time_is_up_the_task_is_cancelled(app: Fairlane) -> None:
-    with pytest.raises(TimeoutError, match=r"not ended after 0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"it did not end within 0\.05 s"):
         await outcome(app.schedule(session="chat", handler="nobody", timeout=0.05))
     assert await _states(app) == ["cancelled"]
 

@@ -69,8 +69,8 @@ def test_the_agent_may_have_a_token(folder: Path) -> None:
     [
         ("a:1", "agent 'a:1' must be http(s)://… or …#token=env:NAME"),
         ("http://a#token=secret", "agent 'http://a' must be http(s)://… or …#token=env:NAME"),
-        ("http://a#token=env:T", "agent http://a: its token: the variable T is not set"),
-        ("http://a#token=file:none", "agent http://a: its token: the file none cannot be read: "),
+        ("http://a#token=env:T", "agent http://a: token: the variable T is not set"),
+        ("http://a#token=file:none", "agent http://a: token: the file none cannot be read: "),
     ],
 )
 def test_an_agent_that_cannot_be_used_is_named(folder: Path, value: str, complaint: str) -> None:
@@ -143,7 +143,7 @@ def test_a_ceiling_that_is_none_is_named(folder: Path, variable: str, value: str
         ('lanes = ["main"]', "lanes must be a table of ceilings"),
         ("lanes = {main = true}", "lanes.main must be a whole number"),
         ("lanes = {main = 2.0}", "lanes.main must be a whole number"),
-        ('lanes = {"a b" = 2}', "lanes.a b: 'a b' cannot be the name of a lane"),
+        ('lanes = {"a b" = 2}', "lanes.a b: 'a b' is not a valid lane name"),
     ],
 )
 def test_a_table_of_ceilings_that_is_none_is_named(folder: Path, text: str, complaint: str) -> None:
@@ -153,9 +153,7 @@ def test_a_table_of_ceilings_that_is_none_is_named(folder: Path, text: str, comp
 
 
 def test_a_variable_without_the_name_of_a_lane_is_refused(folder: Path) -> None:
-    assert problems(folder, FAIRLANE_LANE_="3") == [
-        "FAIRLANE_LANE_: '' cannot be the name of a lane"
-    ]
+    assert problems(folder, FAIRLANE_LANE_="3") == ["FAIRLANE_LANE_: '' is not a valid lane name"]
 
 
 def test_another_file_may_be_named_and_has_to_be_there(folder: Path) -> None:
@@ -260,7 +258,7 @@ def test_a_server_that_is_none_is_named() -> None:
         config.servers("instances", ["nowhere", 7])
     assert raised.value.problems == [
         "instances 'nowhere' must be http(s)://… or …#token=env:NAME",
-        "instances: give a URL or an InstanceSetting, not int",
+        "instances must be a URL or an InstanceSetting, not int",
     ]
 
 

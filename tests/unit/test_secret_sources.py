@@ -32,15 +32,15 @@ def test_a_variable_and_a_private_file_hold_secrets(file: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="files have no modes there")
 def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
     file.chmod(mode)
-    with pytest.raises(ValueError, match="may be read by others; chmod 600 it"):
+    with pytest.raises(ValueError, match="is readable by others; run chmod 600 on it"):
         secret_at(f"file:{file}", {})
 
 
 def test_what_is_wrong_with_a_file_is_said_and_not_what_is_in_it(file: Path) -> None:
     for content, complaint in (
         (b"hush\xff", "it is not text"),
-        (b" \n", "must hold 1 to"),
-        (b"hush" * SECRET_BYTES_MAX, "must hold 1 to"),
+        (b" \n", "must have 1 to"),
+        (b"hush" * SECRET_BYTES_MAX, "must have 1 to"),
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=complaint) as caught:
@@ -84,7 +84,7 @@ def test_a_file_without_a_folder_leads_nowhere() -> None:
         ({"FAIRLANE_ALLOW_SECRETS": "KEY"}, "must be env:NAME or file:NAME"),
         ({"FAIRLANE_ALLOW_SECRETS": "env:"}, "must be env:NAME or file:NAME"),
         ({"FAIRLANE_ALLOW_SECRETS": "env:KEY@evil"}, "must be http(s)://"),
-        ({"FAIRLANE_ALLOW_SECRETS": "env:Fairlane_Secret"}, "is this server's own"),
+        ({"FAIRLANE_ALLOW_SECRETS": "env:Fairlane_Secret"}, "is one of this server's variables"),
         ({"FAIRLANE_ALLOW_SECRETS": "file:key"}, "needs secrets_folder"),
         ({"FAIRLANE_ALLOW_SECRETS": "file:/etc/passwd"}, "must name a file in secrets_folder"),
         ({"FAIRLANE_ALLOW_SECRETS": "file:a/../../b"}, "must name a file in secrets_folder"),

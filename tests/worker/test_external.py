@@ -463,7 +463,7 @@ async def test_a_worker_that_finds_no_server_waits_for_one(
     worker.handler(name)(lambda _: "well")
     with caplog.at_level(logging.WARNING, "fairlane.worker"):
         task = asyncio.create_task(worker.run())
-        await eventually(lambda: "no leases to be had" in caplog.text)
+        await eventually(lambda: "cannot lease or renew" in caplog.text)
     assert not task.done()
     store = f"sqlite:///{tmp_path / 'f.db'}"
     async with serving(tmp_path, store, port=port) as server, AsyncClient(server.url) as client:
@@ -491,7 +491,7 @@ async def test_a_lane_that_does_not_exist_ends_the_worker_with_a_word(
         ({"concurrency": 0}, "concurrency must be from 1 to 1000"),
         ({"name": "node_1"}, "name must match"),
         ({"name": "a b"}, "name must match"),
-        ({"lease_seconds": 1, "renew_seconds": 1}, "renew_seconds must be smaller"),
+        ({"lease_seconds": 1, "renew_seconds": 1}, "renew_seconds must be less"),
         ({"url": "ftp://x"}, "url must look like"),
     ],
 )

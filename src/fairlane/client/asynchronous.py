@@ -173,7 +173,7 @@ class AsyncClient(AsyncVerbs):
                 if answer.status != 200 or not kind.startswith(transport.EVENT_STREAM):
                     body = await answer.read() if kind.startswith(transport.JSON) else b""
                     transport.understood(Answer(answer.status, answer.headers, body), where)
-                    raise Unreachable(f"what answers at {where} does not stream events")
+                    raise Unreachable(f"the server at {where} does not stream events")
                 async for piece in answer:
                     yield piece
         except OSError as error:

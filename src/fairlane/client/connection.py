@@ -42,11 +42,14 @@ class Server:
         if isinstance(error, ConnectionRefusedError):
             why = "is fairlane serve running? start it with make run, or fairlane serve"
         elif isinstance(error, TimeoutError):
-            why = f"it did not answer within {timeout_seconds:g} s"
+            why = f"no response within {timeout_seconds:g} s"
         elif isinstance(error, MalformedResponse):
-            why = "what listens there does not speak HTTP"
+            why = "the server there does not speak HTTP"
         elif isinstance(error, ConnectionError):
-            why = "it hung up before it had answered; look whether the request was carried out"
+            why = (
+                "the connection closed before a response arrived; "
+                "check whether the request took effect"
+            )
         else:
             why = error.strerror or str(error)
         return Unreachable(f"cannot reach {self.where}: {why}")

@@ -121,8 +121,8 @@ def understood(answer: Answer, where: str) -> dict[str, Any]:
         shape = None
     if not isinstance(shape, dict) or (answer.status >= 400 and "code" not in shape):
         raise Unreachable(
-            f"what answers at {where} is not a fairlane server "
-            f"(its answer had status {answer.status}); give the right address with --url"
+            f"the server at {where} is not Fairlane "
+            f"(its response had status {answer.status}); give the right address with --url"
         )
     if answer.status >= 400:
         raise _error(shape, answer)
@@ -152,7 +152,7 @@ def opened(streaming: Streaming, where: str) -> Streaming:
     body = b"".join([first, *streaming.pieces]) if kind.startswith(JSON) else b""
     streaming.pieces.close()
     understood(Answer(streaming.status, streaming.headers, body), where)
-    raise Unreachable(f"what answers at {where} does not stream events")
+    raise Unreachable(f"the server at {where} does not stream events")
 
 
 def parsed(url: str) -> tuple[str, str, int | None, str]:
@@ -176,7 +176,7 @@ def bearer(token: str | None) -> dict[str, str]:
     if not found:
         return {}
     if not (found.isascii() and found.isprintable() and " " not in found):
-        raise InvalidSettings(["the token has characters that no token has"])
+        raise InvalidSettings(["the token must be visible ASCII characters without spaces"])
     return {"Authorization": f"Bearer {found}"}
 
 

@@ -136,7 +136,7 @@ class Fairlane(AsyncVerbs):
         self.guard = Guard(allow_outbound, deny=deny_outbound, on_blocked=self._blocked)
         browsers = config.servers("instances", instances)
         agents = config.servers("agent", [] if agent is None else [agent])
-        # Only executors may reach these servers: a webhook is an agent's own wish.
+        # Only executors may reach these servers; webhooks go where agents ask.
         trusted = [*_authorities("instance", browsers), *_authorities("agent", agents)]
         self._executor_guard = Guard(
             [*allow_outbound, *trusted], deny=deny_outbound, on_blocked=self._blocked
@@ -280,7 +280,7 @@ class Fairlane(AsyncVerbs):
         return routes
 
     async def _start_deliverer(self) -> None:
-        # Asked for in any case: so a node with the wrong key does not even start.
+        # Always requested, so that a node with the wrong key does not start.
         kept = await self.node.writer.ask(UseSecret(new_secret()))
         secret = self._webhook_secret or kept
         source = Outbox(self.node)
@@ -371,7 +371,7 @@ class Fairlane(AsyncVerbs):
         Without it, start with the oldest event and end with the newest.
         """
         if follow and after is None:
-            # Read here and now: what the caller does next has to be behind it.
+            # Read now, so that everything the caller does next comes after it.
             after = self.node.views.last_event()
         return super().events(after=after, follow=follow, **which)
 
@@ -485,14 +485,14 @@ class ConfigWatcher:
     async def look(self) -> None:
         """Load once and apply a change. Raise what is wrong with the document."""
         document = await self._loaded()
-        # The text, not the object: a loader may keep one and change it in place.
+        # Compare the text: a loader may change one object in place.
         text = msgspec.json.encode(document, order="deterministic")
         if text == self._seen:
             return
         try:
             await self._app.lay_policy(document, "config")
         except BusyError:
-            raise  # the store was away: the same document is worth another try
+            raise  # the store was unavailable: try the same document again
         except FairlaneError:
             self._seen = text
             raise
@@ -520,7 +520,7 @@ class ConfigWatcher:
     def _complain(self, what: str) -> None:
         """Log a problem once, however often it is seen."""
         if what != self._complaint:
-            log.warning("%s was not taken over, the old one stays: %s", self._name, what)
+            log.warning("%s was refused, the old one stays: %s", self._name, what)
         self._complaint = what
 
 

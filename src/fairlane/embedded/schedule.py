@@ -34,9 +34,9 @@ log = logging.getLogger("fairlane.scheduling")
 
 # Not a word, so no handler can have this name.
 FUNCTION: Final = "(function)"
-# One attempt is for the function. The other is for whoever finds it when this process is gone.
+# One attempt is for the function, the other for the node that ends it if this process is gone.
 FUNCTION_RETRIES: Final = {"maxRetries": 1, "backoffMs": 0}
-# A task whose caller cannot cancel it any more goes away by itself, well after the caller's time.
+# A deadline for tasks whose caller is gone and cannot cancel them.
 LEFT_OVER_MS: Final = 60_000
 
 Usage = tuple[int, int]
@@ -69,7 +69,7 @@ class Scheduling:
         self._estimate = estimate
         self._calls: dict[str, Call] = {}
         self.executor = CallExecutor(self._calls)
-        # On a shared store nobody but this node may lease what only this node can run.
+        # On a shared store only this node may lease what only it can run.
         self._name = f"{FUNCTION}@{node.name}" if node.store.shared else FUNCTION
         self.route = route_of(HANDLER, self._name)
 
@@ -91,9 +91,11 @@ class Scheduling:
             async with limit:
                 return await self._outcome(made, Call(function))
         except TimeoutError:
-            if not limit.expired():  # the function's own
+            if not limit.expired():  # a timeout inside the function
                 raise
-            raise TimeoutError(f"the task was cancelled: not ended after {timeout} s") from None
+            raise TimeoutError(
+                f"the task was cancelled: it did not end within {timeout} s"
+            ) from None
 
     async def give_up(self) -> None:
         """Cancel the functions that still wait for their turn; the node is stopping."""
@@ -164,7 +166,7 @@ class Scheduling:
 
     async def _admitted(self, made: Submission, call: Call) -> str:
         """Submit and return the task's id, or that of the message it was merged into."""
-        self._calls[made.id] = call  # before the answer is here, it may run
+        self._calls[made.id] = call  # it may run before the response arrives
         answer: Any = None
         try:
             answer = (await self._node.submit(Submit([made])))[0]
@@ -173,7 +175,7 @@ class Scheduling:
                 del self._calls[made.id]
         if isinstance(answer, FairlaneError):
             raise answer
-        if call.function is not None:  # one of a process that is gone has found a new function
+        if call.function is not None:  # a task of an earlier process gets this function
             self._calls.setdefault(answer.id, call)
         if answer.id in self._calls:
             self._calls[answer.id].waiters += 1
@@ -190,7 +192,7 @@ class Scheduling:
             return
         try:
             if not is_wanted:
-                with contextlib.suppress(FairlaneError):  # it has ended after all
+                with contextlib.suppress(FairlaneError):  # it has ended meanwhile
                     await self._node.cancel(task_id)
         finally:
             del self._calls[task_id]
@@ -198,7 +200,7 @@ class Scheduling:
     async def _report(self, session: str) -> None:
         usage = await self._estimated(session)
         if usage is not None:
-            with contextlib.suppress(FairlaneError):  # the next one brings it along
+            with contextlib.suppress(FairlaneError):  # the next report includes it
                 await self._node.writer.ask(SetUsage(session, *usage))
 
 
@@ -211,7 +213,7 @@ def _checked(
     if is_function and handler is not None:
         raise InvalidRequest("give either 'fn' or 'handler', not both")
     if not is_function and handler is None and text is None:
-        raise InvalidRequest("say what to run: give 'fn', 'handler' or 'message'")
+        raise InvalidRequest("nothing to run: give 'fn', 'handler' or 'message'")
     message = _message(fields)
     is_instruction = not is_function and handler is None
     body = given(
@@ -235,7 +237,7 @@ def _message(fields: ScheduleFields) -> Message:
         text=text or "",
         sender=fields.get("sender") or fields.get("agent") or bodies.DEFAULT_AGENT,
         sent_at=_moment(fields.get("sent_at")),
-        # What cannot be joined to others, or would lose its params by it, stays for itself.
+        # Do not merge what has no text, or would lose its params.
         no_merge=text is None or fields.get("params") is not None,
         mode=fields.get("mode"),
         cap=fields.get("cap"),
@@ -270,7 +272,7 @@ def _result(view: TaskView, call: Call) -> Any:
         return None if view.result is None else msgspec.json.decode(view.result)
     at_rest = task.terminal or task.state == lifecycle.PARKED
     if (call.given_up and task.state == lifecycle.CANCELLED) or not at_rest:
-        raise Draining(f"this node stopped before task {task.id} had ended")
+        raise Draining(f"this node stopped before task {task.id} ended")
     if call.error is not None and task.state == lifecycle.FAILED:
         raise call.error
     raise task_failed(task.id, task.state, view.error)

@@ -131,10 +131,10 @@ class Worker:
         if self._stopping.is_set() and number == signal.SIGHUP:
             return  # a shell and the system both send it when one terminal is closed
         if self._stopping.is_set():
-            log.warning("ending at once; what was running will be taken up again")
+            log.warning("ending now; other workers will run the interrupted tasks")
             signal.raise_signal(signal.SIGKILL)
         self._stopping.set()
-        log.info("stopping: no new work; a second signal ends at once")
+        log.info("stopping: no new tasks; a second signal ends the worker now")
 
     async def _run(self, stopping: asyncio.Event) -> None:
         self._events = asyncio.get_running_loop()
@@ -182,10 +182,10 @@ class Worker:
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             problems.append(f"concurrency must be from 1 to {CONCURRENCY_MAX}")
         if not IDENTIFIER.fullmatch(self.name) or is_node(self.name):
-            problems.append(f"name must match ^{IDENTIFIER.pattern}$ and not begin with node_")
+            problems.append(f"name must match ^{IDENTIFIER.pattern}$ and not start with node_")
         if not 0 < self.renew_seconds < self.lease_seconds <= 86_400:
             problems.append(
-                "renew_seconds must be smaller than lease_seconds, and that at most a day"
+                "renew_seconds must be less than lease_seconds, and lease_seconds at most a day"
             )
         if problems:
             raise InvalidSettings(problems)

@@ -30,14 +30,14 @@ from fairlane.worker.source import Assignment, LeaseSource
 log = logging.getLogger("fairlane.worker")
 
 UNLIMITED: Final = 10_000
-# While what the one ask has brought is being started, the other is waiting for the next commit.
+# While the tasks of one request are being started, the other waits for the next commit.
 ASKS: Final = 2
 ASK_MAX: Final = 1000
 INTERRUPTED: Final = "interrupted: the worker stopped before the work had finished"
 INTERRUPT_SECONDS: Final = 10.0
 START_TRIES: Final = 5
 OUTPUT_SECONDS: Final = 0.1
-# Six bytes of JSON for each still fit into one body.
+# One character may take six bytes of JSON; this many still fit into one body.
 _REPORT_CHARACTERS_MAX: Final = 131_072
 PROGRESS_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.2
@@ -51,7 +51,7 @@ class _Run:
         self.assignment = assignment
         self.work: Work = assignment.work
         self.started = assignment.started
-        self.ended = False  # told to stop or interrupted
+        self.ended = False  # stopped or interrupted
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
         self.began = False
@@ -64,7 +64,7 @@ class _Run:
 
     async def start(self) -> None:
         if not self.started:
-            self._count_time(None)  # the wait for the record is not work
+            self._count_time(None)  # recording the start is not part of the work
             await _repeated(self._source.start, self.assignment, tries=START_TRIES)
             self.started = True
             self._count_time(self.work.timeout_ms)
@@ -148,7 +148,7 @@ class _Reports:
             except FairlaneError as error:
                 task_id = self._assignment.work.task_id
                 level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
-                log.log(level, "a report about task %s is lost: %s", task_id, error)
+                log.log(level, "a report about task %s was dropped: %s", task_id, error)
 
     def _taken(self) -> list[Any]:
         taken, self._pending = self._pending, []
@@ -177,7 +177,7 @@ class _Output(_Reports):
         self._size = 0
 
     def add(self, text: str) -> None:
-        # What no database can hold: lone halves of a character, and U+0000.
+        # No database can store lone surrogates and U+0000.
         text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
         text = text[: OUTPUT_CHARACTERS_MAX - self._size]
         if not text:
@@ -276,7 +276,7 @@ class Loop:
             run = _Run(assignment, self._source)
             self._runs[assignment.seq, assignment.token] = run
             run.task = self._loop.create_task(self._execute(run, executors[assignment.route]))
-            if self._draining:  # it came too late to be begun
+            if self._draining:  # it arrived too late to start
                 run.interrupt()
 
     def poke(self) -> None:
@@ -316,7 +316,7 @@ class Loop:
                 run.interrupt()
             await self._wait_until_idle(INTERRUPT_SECONDS)
         finally:
-            self._ended.set()  # until here the leases of what still runs have been renewed
+            self._ended.set()  # until here, leases of running tasks are renewed
 
     async def _wait_until_idle(self, seconds: float) -> None:
         tasks = [run.task for run in self._runs.values() if run.task is not None]
@@ -330,12 +330,12 @@ class Loop:
             else:
                 await self._traced_attempt(self._tracer, run, executor)
         except LeaseLost:
-            log.info("task %s is no longer ours; its run was dropped", run.work.task_id)
+            log.info("the lease of task %s was lost; its run was dropped", run.work.task_id)
         except Exception:
-            log.exception("task %s: the report failed; its lease will run out", run.work.task_id)
+            log.exception("task %s: the report failed; its lease will expire", run.work.task_id)
         finally:
             del self._runs[run.assignment.seq, run.assignment.token]
-            run.task = None  # its context knows the run: nobody but the collector would free them
+            run.task = None  # its context refers to the run: break the cycle
             self._changed.set()
 
     async def _traced_attempt(self, tracer: Tracer, run: _Run, executor: Executor) -> None:
@@ -362,12 +362,12 @@ class Loop:
             raise
         except ExecutionFailed as error:
             await self._fail(run, error)
-        except StoreUnavailable:  # it could not be started, so it has not begun
+        except StoreUnavailable:  # the start was not recorded, so it has not begun
             await self._give_back(run)
         except FairlaneError as error:
             await self._fail(run, ExecutionFailed(error.message, retryable=error.retryable))
         except Exception as error:
-            log.exception("task %s: its executor broke", run.work.task_id)
+            log.exception("task %s: the executor failed", run.work.task_id)
             await self._fail(run, failures.from_exception(error))
         else:
             await _repeated(self._source.complete, run.assignment, result)
@@ -386,19 +386,19 @@ class Loop:
                 await run.finish_reports()
 
     async def _timed(self, run: _Run, executor: Executor, timeout_ms: int) -> Any:
-        """An attempt's time counts from its recorded start. Finding the target has as much."""
+        """Run with a limit that counts from the recorded start. Finding the target has as long."""
         run.limit = limit = asyncio.timeout(timeout_ms / 1000)
         try:
             async with limit:
                 return await executor.execute(run)
         except TimeoutError as error:
-            if not limit.expired():  # the executor's own
+            if not limit.expired():  # a timeout inside the executor
                 raise failures.from_exception(error) from error
             raise ExecutionFailed(f"Task timed out after {timeout_ms}ms") from None
 
     async def _give_back(self, run: _Run) -> None:
-        """After a stop the lease is closed; after an interruption the task may run again, if it
-        may run more than once.
+        """Release the lease after a stop. After an interruption, fail a started task that may run
+        only once.
         """
         may_have_happened = run.began and run.started
         if run.interrupted and may_have_happened and run.work.max_attempts == 1:
@@ -437,7 +437,7 @@ def _refuse_too_deep(result: Any) -> None:
 
 
 class _Outage:
-    """Says once that the source of leases is away, however often that is noticed."""
+    """Logs once that the source of leases is unavailable, and once that it is back."""
 
     def __init__(self) -> None:
         self._away = False
@@ -445,19 +445,19 @@ class _Outage:
     def failed(self, error: Exception) -> None:
         if not self._away:
             self._away = True
-            log.warning("no leases to be had or renewed until it is back: %s", error)
+            log.warning("cannot lease or renew until the source is back: %s", error)
 
     def worked(self) -> None:
         if self._away:
             self._away = False
-            log.warning("leases are to be had again")
+            log.warning("leases are available again")
 
 
 async def _repeated(
     send: Callable[..., Awaitable[None]], *what: Any, tries: int | None = None
 ) -> None:
-    """Repeat while the store is away. A report has no limit: the work has been done, and it stands
-    until the lease is lost.
+    """Call `send` until the store is available. By default without a limit: the work is done, and
+    its report stands until the lease is lost.
     """
     attempt = 1
     while True:

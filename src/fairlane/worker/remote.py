@@ -33,7 +33,7 @@ log = logging.getLogger("fairlane.worker")
 WAIT_MS: Final = 30_000
 WITHDRAW_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.2
-_ENVELOPE_BYTES: Final = 1024  # what a report has besides its result, and to spare
+_ENVELOPE_BYTES: Final = 1024  # room for the other fields of a report
 
 Shape = dict[str, Any]
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class RemoteSource:
         try:
             await asyncio.wait([poll])
         finally:
-            poll.cancel()  # it hangs up, and the server takes back what it may be granting
+            poll.cancel()  # disconnect; the server takes back what it may be granting
         if poll.cancelled():
             return []
         answer = await _told(poll)
@@ -91,7 +91,7 @@ class RemoteSource:
             try:
                 found.append(_assignment(shape))
             except Exception as error:  # noqa: BLE001 - whatever it is, the others run
-                log.warning("lease %s cannot be understood: %s", shape.get("leaseId"), error)
+                log.warning("lease %s cannot be read: %s", shape.get("leaseId"), error)
                 with contextlib.suppress(FairlaneError):
                     await self._client.release_lease(str(shape.get("leaseId")))
         return found
@@ -109,7 +109,7 @@ class RemoteSource:
             await _told(self._client.complete_lease(_id(assignment), result=result))
         except LeaseLost:
             raise
-        except CallerError as error:  # a result that the server will never take
+        except CallerError as error:  # a result that the server will never accept
             problem = f"the result was refused: {error.message}"
             await self.fail(assignment, problem, retryable=False, retry_after_ms=None)
 
@@ -166,14 +166,16 @@ class RemoteSource:
 
 
 def _refuse_too_large(result: Any) -> None:
-    """As the server would; but it may hang up while it is still being told."""
+    """Raise `PayloadTooLarge` as the server would, which may close the connection while it
+    receives.
+    """
     limit = wire.BODY_BYTES_MAX - _ENVELOPE_BYTES
     if len(wire.encode(result)) > limit:
         raise PayloadTooLarge(f"it must not be larger than {limit} bytes of JSON")
 
 
 async def _told(call: Awaitable[T]) -> T:
-    """The answer, or an error that is about the lease."""
+    """Return the response, or raise an error about the lease."""
     try:
         return await call
     except CallerError:

@@ -94,7 +94,7 @@ class EngineSource:
             raise
 
     def _assignments(self, grants: Sequence[Grant]) -> list[Assignment]:
-        """Return what can be run. A task whose request is damaged fails, alone."""
+        """Return what can run. A task whose request is damaged fails; the others run."""
         kinds = self._policy().kinds
         found = []
         for grant in grants:
@@ -140,7 +140,7 @@ class EngineSource:
 
 
 def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
-    """What the worker is told. A timeout of the task's own goes before that of its kind."""
+    """Return the assignment of a grant. The task's own timeout wins over that of its kind."""
     task = grant.task
     request = msgspec.json.decode(grant.body, type=dict[str, Any])
     work = Work(
@@ -159,8 +159,8 @@ def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
 
 
 def _over(answer: Task | Exception) -> bool:
-    """Cancelled, past its deadline, asked to make room, or no longer ours. That the store is away
-    says nothing.
+    """Return whether the work must stop: cancelled, past its deadline, pre-empted, or the lease is
+    lost. An unavailable store says nothing about that.
     """
     if isinstance(answer, Task):
         return answer.terminal or answer.preempt == 1
