@@ -62,8 +62,9 @@ fmt: $(VENV)/.dev ## format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: $(VENV)/.dev ## write the client methods and reference tables that follow from the operations
+generate: $(VENV)/.dev ## write what follows from the operations and the parser: client methods, reference tables
 	$(BIN)/python scripts/generate.py
+	$(BIN)/python scripts/cli_reference.py
 
 docs: $(VENV)/.dev $(VENV)-docs/.docs ## render the documentation to build/site; a broken link fails
 	$(BIN)/python scripts/stage_docs.py

@@ -142,7 +142,7 @@ def test_when_the_time_is_up_the_task_is_shown_as_it_is(
     flags = ("--handler", "nobody", "--agent", agent, "--wait", "0")
     ran = run("submit", *flags, "--json", *side)
     assert (ran.code, ran.json["state"]) == (124, "queued")
-    assert ran.err.startswith("error: the time is up: 1 not ended yet, first tsk_")
+    assert ran.err.startswith("error: timed out: 1 task not finished yet, first tsk_")
 
 
 # -------------------------------------------------------------------- submit --file
@@ -254,7 +254,7 @@ def test_the_list_tells_the_essentials_of_each_task(run: Run, side: list[str], a
     header, newest, oldest = ran.out.splitlines()
     assert header.split() == ["TASK", "STATE", "AGENT", "LANE", "WHAT", "CREATED", "TOOK", "NOTE"]
     expected = rf"{second}  queued  {agent}  main  handler nobody  (just now|\d s ago)"
-    assert re.fullmatch(rf"{expected} +waits for its session", newest)
+    assert re.fullmatch(rf"{expected} +waiting for: session", newest)
     assert oldest.startswith(first)
 
 
@@ -359,7 +359,7 @@ def test_a_wait_is_over_when_its_time_is_up(run: Run, side: list[str], agent: st
     ids = [_queued(run, side, agent) for _ in range(2)]
     ran = run("wait", *ids, "--timeout", "0.1", *side)
     assert ran.code == 124
-    assert ran.err == f"error: the time is up: 2 not ended yet, first {ids[0]}\n"
+    assert ran.err == f"error: timed out: 2 tasks not finished yet, first {ids[0]}\n"
 
 
 # -------------------------------------------------------------------- version, help

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.exits import MEANINGS, NOT_WELL, OK, exit_code
+from fairlane.cli import exit_code
+from fairlane.cli.commands import MEANINGS, Exit
 from fairlane.core import errors
 from tests.cli.processes import run_process
 
@@ -40,13 +41,16 @@ def nobody() -> Iterator[str]:
         ("show --jsn", "unknown option --jsn; did you mean --json?"),
         ("tasks --age=x", "unknown option --age; did you mean --agent?"),
         ("tasks -x", "unknown option -x; see fairlane tasks --help"),
-        ("--url tasks", "unknown option --url here: options stand behind the command"),
+        ("--url tasks", "unknown option --url before the command; put options after the command"),
         ("show", "the following arguments are required: ID; see fairlane show --help"),
         ("show a b", "unrecognized arguments: b"),
         ("tasks --agent", "--agent: expected one argument"),
-        ("tasks --limit 0", "--limit: must be a whole number above 0, not '0'"),
-        ("tasks --limit x", "--limit: must be a whole number above 0, not 'x'"),
-        ("wait a --timeout soon", "--timeout: must be seconds, or like 5m or 2h, not 'soon'"),
+        ("tasks --limit 0", "--limit: must be a whole number from 1 to 1000, not '0'"),
+        ("tasks --limit x", "--limit: must be a whole number from 1 to 1000, not 'x'"),
+        (
+            "wait a --timeout soon",
+            "--timeout: must be a number of seconds or a duration like 5m, not 'soon'",
+        ),
         ("tasks --all --cursor 3", "--cursor: not allowed with argument --all"),
         ("tasks --url x --store y", "--store: not allowed with argument --url"),
         ("submit", "one of the arguments --handler --action --instruction --file is required"),
@@ -54,8 +58,8 @@ def nobody() -> Iterator[str]:
         ("submit --handler a --param b", "--param: must be NAME=VALUE, not 'b'"),
         ("submit --handler a --params [1]", "--params: must be a JSON object, not '[1]'"),
         ("submit --handler a --params {", "--params: must be a JSON object, not '{'"),
-        ("submit --file none.json", "none.json cannot be read: No such file or directory"),
-        ("submit --file - --lane x", "--lane belongs into the file when there is --file"),
+        ("submit --file none.json", "cannot read none.json: No such file or directory"),
+        ("submit --file - --lane x", "--lane cannot be combined with --file; set it in the file"),
         ("tasks --url 127.0.0.1:9867", "url must look like http://127.0.0.1:9867, not"),
         ("tasks --url ftp://x", "url must look like"),
         ("tasks --url http://x/?q", "url must look like"),
@@ -75,8 +79,8 @@ def test_a_wrong_command_line_is_told_in_one_line(run: Run, line: str, complaint
     ("line", "complaint"),
     [
         ("tsks --json", "unknown command 'tsks'; did you mean tasks?"),
-        ("--json tasks", "unknown option --json here: options stand behind the command"),
-        ("tasks --limit x --json", "--limit: must be a whole number above 0, not 'x'"),
+        ("--json tasks", "unknown option --json before the command; put options after the command"),
+        ("tasks --limit x --json", "--limit: must be a whole number from 1 to 1000, not 'x'"),
         ("show --json", "the following arguments are required: ID; see fairlane show --help"),
     ],
 )
@@ -93,7 +97,7 @@ def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
     ("arguments", "complaint"),
     [
         (["tasks", "--state", "runing"], "'runing' is not a state; did you mean running?"),
-        (["tasks", "--limit", "1001"], "query parameter 'limit' must be a whole number from 1"),
+        (["tasks", "--limit", "1001"], "--limit: must be a whole number from 1"),
         (["tasks", "--cursor", "x"], "query parameter 'cursor' must be a whole number"),
         (["submit", "--handler", "bad name"], "invalid task: field 'handler' has characters"),
         (["submit", "--handler", "a", "--priority", "urgent"], "invalid task: field 'priority'"),
@@ -142,7 +146,7 @@ def test_a_file_that_holds_neither_tasks_nor_a_task_is_told(
     (tmp_path / "tasks.json").write_text("3")
     ran = run("submit", "--file", "tasks.json", "--url", server.url)
     assert ran.code == 2
-    assert ran.err == "error: tasks.json must hold a task, a list of tasks, or a batch\n"
+    assert ran.err == "error: tasks.json must contain a task, a list of tasks, or a batch\n"
 
 
 def test_an_argument_that_is_no_text_is_told(run: Run) -> None:
@@ -230,7 +234,7 @@ def test_a_port_that_is_taken_ends_with_6(server: Server, tmp_path: Path) -> Non
     port = server.url.rsplit(":", 1)[1]
     ran = run_process("serve", "--port", port, "--store", "sqlite:///own.db", folder=tmp_path)
     assert ran.returncode == 6
-    assert b"choose another with --port" in ran.stderr
+    assert b"choose another port with --port" in ran.stderr
     assert ran.stderr.count(b"\n") == 1
 
 
@@ -240,7 +244,7 @@ def test_an_address_of_another_machine_ends_with_6(tmp_path: Path) -> None:
     ran = run_process("serve", *flags, folder=tmp_path)
     assert ran.returncode == 6
     assert b"cannot listen on 192.0.2.1:0: " in ran.stderr
-    assert b"; give an address of this machine with --host\n" in ran.stderr
+    assert b"; use an address of this machine with --host\n" in ran.stderr
     assert ran.stderr.count(b"\n") == 1
 
 
@@ -280,8 +284,8 @@ def _made(kind: type[errors.FairlaneError]) -> errors.FairlaneError:
 def test_every_error_has_an_exit_code_with_a_meaning(kind: type[errors.FairlaneError]) -> None:
     code = exit_code(_made(kind))
     assert code in MEANINGS
-    assert code != OK
-    assert (code == NOT_WELL) == issubclass(kind, errors.TaskFailed)
+    assert code != Exit.OK
+    assert (code == Exit.NOT_WELL) == issubclass(kind, errors.TaskFailed)
 
 
 def test_errors_are_told_apart_by_whose_move_it_is() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.parser import build
+from fairlane.cli.commands import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fairlane.cli import crontab
+from fairlane.cli.commands import cron_documents as crontab
 
 
-def read(text: str, zone: str | None = None, prefix: str = "") -> list[crontab.Line]:
-    return crontab.read(text, crontab.shell_task("shell"), zone=zone, prefix=prefix)
+def read(text: str, zone: str | None = None, prefix: str = "") -> list[crontab.JobEntry]:
+    return crontab.read_crontab(text, crontab.shell_task("shell"), zone=zone, prefix=prefix)
 
 
 def document(text: str, **options: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def test_a_line_is_a_job() -> None:
 
 def test_blank_lines_and_comments_are_passed_over_and_lines_keep_their_numbers() -> None:
     found = read("\n# every day\n   # indented\n@daily a\n\n\t0\t*  * * *\tb c\n")
-    assert [(line.number, line.problem) for line in found] == [(4, None), (6, None)]
+    assert [(line.where["line"], line.problem) for line in found] == [(4, None), (6, None)]
     assert found[1].document is not None
     assert found[1].document["schedule"]["expr"] == "0 * * * *"
 
@@ -73,10 +73,10 @@ def test_a_percent_sign_begins_the_input() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("@reboot start", "@reboot is no moment"),
-        ("@dayly start", "'@dayly' is none of @yearly"),
-        ("@daily", "there is no command"),
-        ("@daily %x", "there is no command"),
+        ("@reboot start", "@reboot is not supported"),
+        ("@dayly start", "unknown nickname '@dayly'; known ones: @yearly"),
+        ("@daily", "the command is missing"),
+        ("@daily %x", "the command is missing"),
         ("0 9 * *", "must be five fields"),
         ("0 9 * * *", "must be five fields"),
         ("nonsense", "must be five fields"),
@@ -84,7 +84,7 @@ def test_a_percent_sign_begins_the_input() -> None:
 )
 def test_what_is_no_line_of_a_crontab_is_told(text: str, problem: str) -> None:
     (line,) = read(f"# first\n{text}")
-    assert (line.number, line.document) == (2, None)
+    assert (line.where["line"], line.document) == (2, None)
     assert problem in (line.problem or "")
 
 
@@ -111,7 +111,7 @@ def test_names_are_told_apart() -> None:
 
 def test_an_instruction_is_named_after_its_first_words() -> None:
     text = "0 9 * * * Write the standup notes for everybody%Be brief"
-    (line,) = crontab.read(text, crontab.instruction_task, zone=None)
+    (line,) = crontab.read_crontab(text, crontab.instruction_task, zone=None)
     assert line.document is not None
     assert line.document["name"] == "write-the-standup-notes"
     expected = {"instruction": "Write the standup notes for everybody\nBe brief"}

@@ -91,8 +91,8 @@ def test_what_looks_answers_as_an_empty_store_would_and_makes_nothing(
     ran = run(*command, "--json", "--store", absent)
     assert (ran.code, ran.out) == (expected.code, expected.out)
     assert ran.code == (3 if "x" in command else 0)
-    assert ran.err.startswith("note: there is no store at ")
-    assert ran.err.endswith(f"yet: answered as an empty one would\n{expected.err}")
+    assert ran.err.startswith("note: no store exists at ")
+    assert ran.err.endswith(f"yet; it counts as empty\n{expected.err}")
     assert _is_absent(absent)
 
 
@@ -102,7 +102,7 @@ def test_what_puts_something_in_makes_the_store_and_says_so(
 ) -> None:
     ran = run(*command, "--json", "--store", absent)
     assert (ran.code, ran.err.count("\n")) == (0, 1), ran
-    assert ran.err.startswith("note: made a new store at ")
+    assert ran.err.startswith("note: created a new store at ")
     again = run("queue", "list", "--json", "--store", absent)
     assert (again.code, again.err) == (0, "")
     assert again.json["count"] == ("add" in command)
@@ -154,7 +154,7 @@ def test_other_commands_ask_a_server_and_say_how_to_ask_the_store(run: Run, name
     del named
     ran = run("tasks", "--url", "http://127.0.0.1:1")
     assert ran.code == 5
-    assert ran.err.endswith('; --store "$FAIRLANE_STORE" asks the store itself\n')
+    assert ran.err.endswith('; add --store "$FAIRLANE_STORE" to use the store without a server\n')
 
 
 # -------------------------------------------------------------------- policy check
@@ -166,7 +166,7 @@ def test_a_policy_is_checked_without_a_server_and_without_a_store(
     monkeypatch.setattr("fairlane.cli.backends.DEFAULT_URL", "http://127.0.0.1:1")
     ran = run("policy", "check", "policy.json")
     assert ran.code == 0
-    assert ran.out.endswith("valid: 1 change would be made to version 0\n")
+    assert ran.out.endswith("valid: 1 change to version 0\n")
     assert ran.err.startswith("note: cannot reach http://127.0.0.1:1: ")
     assert ran.err.endswith("; checked against the default policy\n")
     Path("policy.json").write_text('{"lane": {}}')

@@ -93,7 +93,7 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(tmp_path: Path) -> None:
     assert "SHARE OF SLOTS" in shown.text  # the overview of `fairlane top`
     after = shown.text.rpartition("\x1b[?1049l")[2]  # what stands there when its screen is gone
     assert "greedy" in after
-    assert "quiet's begin after" in after
+    assert "the tasks of quiet start after" in after
     assert "Traceback" not in shown.text
     assert not answers(seen["port"])
     assert list(tmp_path.iterdir()) == []

@@ -76,7 +76,7 @@ def test_show_prints_the_document_and_tells_the_version_beside_it(
     assert json.loads(ran.out) == client.policy()["policy"]
     assert ran.out.startswith('{\n  "enabled": true,\n  "maxInflight": 7,\n')
     assert ran.err.startswith(f"version {version}, ")
-    assert f"by patch of {getpass.getuser()}" in ran.err
+    assert f"by patch ({getpass.getuser()})" in ran.err
 
 
 def test_show_as_json_is_the_bytes_of_the_route(run: Run, side: list[str], ruled: Server) -> None:
@@ -97,7 +97,7 @@ def test_what_show_prints_can_be_set_and_changes_nothing(
         file.write_text(run("policy", "show", *flags, *side).out)
         ran = run("policy", "set", "--file", str(file), *side)
         assert (ran.code, ran.err) == (0, "")
-        assert ran.out == f"nothing changes; the policy is at version {version}\n"
+        assert ran.out == f"no changes; the policy stays at version {version}\n"
 
 
 # -------------------------------------------------------------------- set
@@ -112,7 +112,7 @@ def test_set_says_what_has_changed(run: Run, side: list[str]) -> None:
         "+ lanes.main.maxInflight: 50",
         "- workerCount: 1",
         "+ workerCount: 0",
-        f"the policy is at version {before + 1} now",
+        f"the policy is now at version {before + 1}",
     ]
 
 
@@ -181,12 +181,12 @@ def test_all_problems_are_told_one_line_each(run: Run, side: list[str], client: 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "say what to set"),
+        ([], "give either PATH=VALUE or --file"),
         (["maxInflight"], "'maxInflight' must be PATH=VALUE, as in lanes.main.maxInflight=5"),
         (["=5"], "must be PATH=VALUE"),
         (["maxInflight=1", "maxInflight=2"], "maxInflight is set twice"),
-        (["maxInflight=1", "--file", "x.json"], "not both"),
-        (["--file", "no-such.json"], "no-such.json cannot be read"),
+        (["maxInflight=1", "--file", "x.json"], "give either PATH=VALUE or --file"),
+        (["--file", "no-such.json"], "cannot read no-such.json"),
         (["maxInflight=1", "--expect", "3abc"], "must be a whole number, not '3abc'"),
         (["maxInflight=1", "--expect", "-1"], "--expect"),
         (["maxInflight=1", "--dryrun"], "did you mean --dry-run?"),
@@ -227,7 +227,7 @@ def test_a_dry_run_only_says_what_would_change(run: Run, side: list[str], client
     assert ran.out.splitlines() == [
         "- maxInflight: null",
         "+ maxInflight: 7",
-        f"valid: 1 change would be made to version {before['version']}",
+        f"valid: 1 change to version {before['version']}",
     ]
     wrong = run("policy", "set", "maxInflight=-7", "--dry-run", *side)
     assert (wrong.code, wrong.out) == (6, "")
@@ -357,9 +357,9 @@ def test_versions_tell_who_when_why_and_what(run: Run, side: list[str]) -> None:
     ran = run("policy", "versions", "--limit", "2", *side)
     lines = ran.out.splitlines()
     assert lines[0].startswith(f"version {version}, 20")
-    assert lines[0].endswith(", by patch of bob")
+    assert lines[0].endswith(", by patch (bob)")
     assert lines[1:3] == ["- maxInflight: 7", "+ maxInflight: 8"]
-    assert lines[3].endswith(", by patch of ada: first")
+    assert lines[3].endswith(", by patch (ada): first")
     assert f"--cursor {version - 1}" in ran.err
     everything = run("policy", "versions", "--all", "--json", *side).json
     numbers = [one["version"] for one in everything["versions"]]
@@ -402,7 +402,7 @@ def test_rollback_makes_an_old_version_the_newest(
     assert ran.out.splitlines() == [
         "- maxInflight: 8",
         "+ maxInflight: 7",
-        f"the policy is at version {version + 2} now",
+        f"the policy is now at version {version + 2}",
     ]
     shown = client.policy()
     assert (shown["source"], shown["note"]) == ("rollback", "too much")

@@ -224,7 +224,9 @@ def test_people_are_told_why_a_drain_gave_fewer(queue: Queue) -> None:
     ran = queue.run("queue", "drain", "--limit", "3", "--store", queue.store)
     first, second, third = ran.out.splitlines()
     assert (first, second) == ("drained b", "1 left")
-    assert third.startswith("no more now: a is next: attempt 1 of 3 failed: released as failed; ")
+    assert third.startswith(
+        "no more for now: a is next: attempt 1 of 3 failed: released as failed; "
+    )
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "x", "1001"])
@@ -281,7 +283,7 @@ def test_a_file_that_came_in_does_not_come_in_again(queue: Queue) -> None:
 
 def test_a_file_that_is_not_there_is_named(queue: Queue) -> None:
     code, text = queue.refused("queue", "import", "nowhere.json")
-    assert (code, text) == (2, "nowhere.json cannot be read: No such file or directory")
+    assert (code, text) == (2, "cannot read nowhere.json: No such file or directory")
 
 
 def test_a_large_file_comes_in_over_http_too(queue: Queue, server: Server, run: Run) -> None:

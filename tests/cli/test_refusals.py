@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import pytest
 
-from fairlane.cli import parser
+from fairlane.cli import commands as parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -154,7 +154,7 @@ def test_rules_may_be_spelled_with_hyphens(light: Queue) -> None:
 
 def test_nothing_to_set_is_refused(light: Queue) -> None:
     code, text = light.refused("sched", "policy", "set")
-    assert (code, text[:16]) == (2, "say what to set:")
+    assert (code, text[:19]) == (2, "nothing to set; use")
 
 
 def test_rules_set_by_many_at_once_are_all_kept(queue: Queue) -> None:
@@ -444,10 +444,10 @@ def test_people_are_told_in_words(light: Queue) -> None:
     told = say("sched", "lease")
     found = re.fullmatch(r"leased job as (lse_\d+_\d+) until \S+\n", told)
     assert found, told
-    assert say("sched", "lease") == "nothing to lease; fairlane sched plan tells why\n"
+    assert say("sched", "lease") == "nothing to lease; run fairlane sched plan to see why\n"
     assert say("sched", "renew", found[1]).startswith(f"renewed {found[1]}: job is running until ")
     assert say("sched", "complete", found[1]) == f"completed {found[1]}: job is done\n"
-    assert say("sched", "reclaim") == "no lease has run out\n"
+    assert say("sched", "reclaim") == "no lease has expired\n"
     assert say("sched", "policy").startswith("maxConcurrent  1\n")
 
 

@@ -86,9 +86,9 @@ def test_quick_messages_are_joined_and_that_is_told(run: Run, side: list[str], k
     task_id = re.fullmatch(r"submitted (tsk_\w+) \(queued, position \d+\)\n", first.out)
     assert (first.code, bool(task_id)) == (0, True), first
     assert task_id is not None
-    assert run("message", key, "two", *flags).out == f"joined to {task_id[1]} (queued)\n"
+    assert run("message", key, "two", *flags).out == f"merged into {task_id[1]} (queued)\n"
     assert _task(run, side, task_id[1])["params"]["message"] == "one\ntwo"
-    assert "1 may still grow" in run("sessions", key, *side).out
+    assert "1 waiting for more messages" in run("sessions", key, *side).out
 
 
 @pytest.mark.slow
@@ -120,11 +120,17 @@ def test_a_message_from_before_a_stop_is_refused(run: Run, side: list[str], key:
     ("line", "complaint"),
     [
         ("message k", "the following arguments are required: TEXT"),
-        ("message k hi --debounce soon", "--debounce: must be milliseconds, or like 30s"),
+        (
+            "message k hi --debounce soon",
+            "--debounce: must be a number of milliseconds or a duration like 30s",
+        ),
         ("message k hi --cap few", "--cap: must be a whole number, not 'few'"),
         ("message k hi --mode quick", "field 'mode' must be one of queue, followup"),
-        ("sessions set k", "say what to set; see fairlane sessions set --help"),
-        ("sessions set k --unset caps", "--unset caps is none of mode, cap, drop, debounce"),
+        ("sessions set k", "nothing to set; see fairlane sessions set --help"),
+        (
+            "sessions set k --unset caps",
+            "--unset: unknown setting caps; known settings: mode, cap, drop, debounce",
+        ),
         ("sessions set k --max-concurrent 0", "--max-concurrent: must be a whole number above 0"),
         ("sessions usage k 5", "the following arguments are required: WINDOW"),
         ("sessions a b", "unrecognized arguments: b"),
@@ -165,16 +171,16 @@ def test_stopall_tells_what_was_stopped_and_what_was_drained(
     ran = run("stopall", key, *side)
     assert ran.out.splitlines() == [
         f"stopped {running}",
-        *(f"drained {task_id}" for task_id in waiting),
-        f"session {key}: 1 task stopped, 2 tasks that waited will not run",
+        *(f"cancelled {task_id}" for task_id in waiting),
+        f"session {key}: 1 task stopped, 2 waiting tasks cancelled",
     ]
     assert run("stopall", key, "--json", *side).json == {"stopped": [], "drained": []}
 
 
 def test_a_stopall_that_only_drains_says_so(run: Run, side: list[str], key: str) -> None:
     task_id = _said(run, side, key, "a", "--debounce", "5s")
-    told = f"session {key}: nothing was running, 1 task that waited will not run"
-    assert run("stopall", key, *side).out.splitlines() == [f"drained {task_id}", told]
+    told = f"session {key}: nothing was running, 1 waiting task cancelled"
+    assert run("stopall", key, *side).out.splitlines() == [f"cancelled {task_id}", told]
 
 
 def test_a_text_may_be_a_command(run: Run, side: list[str], key: str) -> None:
@@ -187,8 +193,8 @@ def test_a_text_may_be_a_command(run: Run, side: list[str], key: str) -> None:
 def test_a_reset_begins_a_new_generation(run: Run, side: list[str], key: str) -> None:
     task_id = _said(run, side, key, "a")
     lines = run("sessions", "reset", key, *side).out.splitlines()
-    assert lines[0] == f"drained {task_id}"
-    assert lines[1].endswith("1 task that waited will not run; generation 1 begins")
+    assert lines[0] == f"cancelled {task_id}"
+    assert lines[1].endswith("1 waiting task cancelled; generation 1 starts")
     assert _task(run, side, task_id)["error"].startswith("session_reset: ")
     assert run("sessions", "reset", key, "--json", *side).json["generation"] == 2
 
@@ -212,8 +218,8 @@ def test_a_session_shows_who_runs_who_waits_and_why(
         "debounce +800 ms",
         "max concurrent +1",
         rf"{running} +running +main +- +started \S.*",
-        rf"{waiting[0]} +queued +main +1 +waits for its session",
-        rf"{waiting[1]} +queued +main +2 +waits for its session",
+        rf"{waiting[0]} +queued +main +1 +waiting for: session",
+        rf"{waiting[1]} +queued +main +2 +waiting for: session",
     ):
         assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
     run("stopall", key, *side)

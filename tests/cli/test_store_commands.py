@@ -63,7 +63,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(
     file = tmp_path / "none" / "fairlane.db"
     ran = run(*command, "--store", f"sqlite:///{file}")
     assert ran.code == 6
-    assert ran.err == f"error: there is no store at {file}; fairlane serve makes one\n"
+    assert ran.err == f"error: no store exists at {file}; fairlane serve creates one\n"
     assert not file.parent.exists()
 
 
@@ -75,7 +75,7 @@ def test_a_database_that_goes_away_while_it_is_set_up_is_told(
         ran = run("submit", "--handler", "nobody", "--store", cutter.url)
         assert cutter.cuts == 1
         assert ran.code == 5
-        assert ran.err.startswith("error: the store does not answer: ")
+        assert ran.err.startswith("error: the store does not respond: ")
         assert ran.err.count("\n") == 1
         assert run("submit", "--handler", "nobody", "--store", cutter.url).code == 0
 
@@ -106,14 +106,16 @@ def test_an_empty_database_is_told(run: Run, tmp_path: Path) -> None:
     file.touch()
     ran = run("tasks", "--store", f"sqlite:///{file}")
     assert ran.code == 6
-    assert "holds nothing of fairlane" in ran.err
+    assert "is not a fairlane store" in ran.err
 
 
 def test_a_store_of_a_newer_fairlane_is_left_alone(run: Run, store: str) -> None:
     _sql(store, "PRAGMA user_version = 999")
     ran = run("submit", "--handler", "x", "--store", store)
     assert ran.code == 6
-    assert ran.err == ("error: the store has schema 999 of a newer fairlane; upgrade this one\n")
+    assert ran.err == (
+        "error: the store has schema 999 of a newer fairlane; upgrade this program\n"
+    )
 
 
 def test_what_is_no_address_of_a_store_is_told(run: Run) -> None:
@@ -157,13 +159,13 @@ def test_commands_work_on_postgresql_as_well(run: Run, fresh_postgres: str, agen
 def test_an_empty_postgresql_is_told(run: Run, fresh_postgres: str) -> None:
     ran = run("tasks", "--store", fresh_postgres)
     assert ran.code == 6
-    assert "holds nothing of fairlane; fairlane serve sets it up" in ran.err
+    assert "is not a fairlane store; fairlane serve sets it up" in ran.err
 
 
 def test_a_postgresql_that_does_not_answer_ends_with_5(run: Run) -> None:
     ran = run("tasks", "--store", "postgresql://ada:secret@127.0.0.1:1/x")
     assert ran.code == 5
-    assert ran.err.startswith("error: the store does not answer: ")
+    assert ran.err.startswith("error: the store does not respond: ")
     assert "secret" not in ran.err
 
 
@@ -174,9 +176,9 @@ def test_doctor_finds_nothing_wrong_with_a_good_store(run: Run, store: str) -> N
     ran = run("doctor", "--store", store)
     assert ran.code == 0
     path = re.escape(store.removeprefix("sqlite:///"))
-    schema = f"schema  {NEWEST}, newest is {NEWEST}"
+    schema = f"schema  {NEWEST}; the newest is {NEWEST}"
     assert re.match(rf"store   {path} \(\d+ KiB\)\n{schema}\n", ran.out)
-    assert ran.out.endswith("good    pages, schema, counters: nothing disagrees\n")
+    assert ran.out.endswith("ok      pages, schema, counters: no problems found\n")
 
 
 def test_doctor_looks_while_the_server_runs(run: Run, server: Server) -> None:
@@ -189,7 +191,7 @@ def test_doctor_names_the_counter_that_is_wrong(run: Run, store: str) -> None:
     _sql(store, "UPDATE line SET queued = queued + 5 WHERE agent = 'b'")
     ran = run("doctor", "--store", store)
     assert ran.code == 1
-    assert "wrong   line main/b/handler/nobody: queued is 6, the tasks say 1\n" in ran.out
+    assert "error   line main/b/handler/nobody: queued is 6, the tasks say 1\n" in ran.out
 
 
 @pytest.mark.slow
@@ -212,7 +214,7 @@ def test_doctor_tells_of_another_schema(run: Run, store: str) -> None:
     assert ran.code == 1
     assert ran.json["schemaVersion"] == 999
     assert ran.json["problems"] == [
-        "the store has schema 999 of a newer fairlane; upgrade this one"
+        "the store has schema 999 of a newer fairlane; upgrade this program"
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_template_is_shown_by_name_and_by_id(run: Run, side: list[str], name: 
     }
     assert re.search(r"^instruction +Go to {{city}}, {{n}} of you$", ran.out, re.MULTILINE)
     assert re.search(r"^parameter +city: string, required$", ran.out, re.MULTILINE)
-    assert re.search(r"^parameter +n: number, 2 if not given$", ran.out, re.MULTILINE)
+    assert re.search(r"^parameter +n: number, default 2$", ran.out, re.MULTILINE)
     assert re.search(r"^created +\S+Z \((?:just now|\d+ s ago)\)$", ran.out, re.MULTILINE)
 
 
@@ -187,7 +187,7 @@ def test_a_template_is_shown_by_name_and_by_id(run: Run, side: list[str], name: 
 def test_a_template_that_is_not_there_is_told(run: Run, side: list[str], verb: str) -> None:
     ran = run("templates", verb, "nowhere", *side)
     assert (ran.code, ran.out) == (3, "")
-    assert ran.err.startswith("error: there is no template named 'nowhere'; ")
+    assert ran.err.startswith("error: no template is named 'nowhere'; ")
     ran = run("templates", verb, "tpl_nowhere", *side)
     assert (ran.code, ran.err) == (3, "error: template not found\n")
     assert run("templates", verb, "", *side).code == 3
@@ -250,7 +250,7 @@ def test_waiting_for_a_use_submits_it(run: Run, side: list[str], name: str, agen
     ran = _use(run, side, name, "--set", "city=Rome", "--agent", agent, "--wait", "0")
     assert ran.code == 124, ran
     assert re.search(r"^state +queued", ran.out, re.MULTILINE)
-    assert "not ended yet" in ran.err
+    assert "not finished yet" in ran.err
 
 
 def test_a_repeated_use_with_the_same_key_is_one_task(
@@ -265,7 +265,7 @@ def test_a_repeated_use_with_the_same_key_is_one_task(
 
 def test_a_key_is_of_no_use_without_a_task(run: Run) -> None:
     ran = run("templates", "use", "x", "--idempotency-key", "k")
-    assert (ran.code, ran.err) == (2, "error: --idempotency-key goes with --submit\n")
+    assert (ran.code, ran.err) == (2, "error: --idempotency-key needs --submit\n")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_waiting_shows_how_far_it_is(server: Server, agent: str, tmp_path: Path)
     flags = ("--file", "two.json", "--agent", agent, "--wait", "15", "--url", server.url)
     seen = run_on_terminal("submit", *flags, folder=tmp_path)
     assert seen.code == 0
-    assert re.search(r"1 of 2 ended; waiting for tsk_\w+", seen.text)
+    assert re.search(r"1 of 2 finished; waiting for tsk_\w+", seen.text)
 
 
 @pytest.mark.parametrize("place", ["url", "store"])

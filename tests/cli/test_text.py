@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlane.cli.text import shortened, shown
+from fairlane.cli.output import shortened, shown
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_only_the_token_goes_to_the_output(run: Run, tmp_path: Path) -> None:
     assert found is not None
     assert re.fullmatch(
         rf"token {found[0]} \(bot\) of agent a1: submit, read, lease, "
-        r"until \S+Z; keep it: it is not shown again\n",
+        r"until \S+Z; store it now, it is not shown again\n",
         ran.err,
     )
     listed = run("token", "list", "--json", "--store", _store(tmp_path))
@@ -123,7 +123,7 @@ def test_a_command_without_a_token_says_what_is_missing(
     ran = run_process("tasks", "--url", url, folder=folder)
     assert ran.returncode != 0
     assert b"this needs a valid token" in ran.stderr
-    assert ran.stderr.endswith(b"; commands take it from FAIRLANE_TOKEN or --token-file\n")
+    assert ran.stderr.endswith(b"; set FAIRLANE_TOKEN or use --token-file\n")
 
 
 def test_the_token_comes_from_the_environment_or_from_a_file(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from fairlane.cli.top import draw
+from fairlane.cli.commands.system import draw
 from tests.cli.processes import Terminal, run_on_terminal, running_server
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def drawn(shape: dict[str, Any], width: int = 120, note: str = "") -> str:
 
 def test_nothing_yet_teaches_how_to_begin() -> None:
     text = drawn(seen())
-    assert "nothing has been submitted yet; try: fairlane submit" in text
+    assert "no tasks have been submitted yet; try: fairlane submit" in text
     assert "LANE" not in text
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.human import HumanOutput
+from fairlane.cli.commands.tasks import TASKS
+from fairlane.cli.output.terminal import Terminal as TaskOutput
 from tests.cli.processes import Terminal, run_on_terminal, run_process
 
 if TYPE_CHECKING:
@@ -112,8 +113,11 @@ def test_a_task_may_be_for_a_moment(run: Run, server: Server, agent: str) -> Non
     ("line", "complaint"),
     [
         ("--delay 5s --run-at x", "--run-at: not allowed with argument --delay"),
-        ("--delay soon", "--delay: must be seconds, or like 5m or 2h, not 'soon'"),
-        ("--timeout 1.5", "--timeout: must be milliseconds, or like 30s, not '1.5'"),
+        ("--delay soon", "--delay: must be a number of seconds or a duration like 5m, not 'soon'"),
+        (
+            "--timeout 1.5",
+            "--timeout: must be a number of milliseconds or a duration like 30s, not '1.5'",
+        ),
         ("--retries many", "--retries: must be a whole number, not 'many'"),
         ("--multiplier x", "--multiplier: must be a number, not 'x'"),
         ("--metadata []", "--metadata: must be a JSON object, not '[]'"),
@@ -130,7 +134,10 @@ def test_a_value_without_form_is_told(run: Run, line: str, complaint: str) -> No
 def test_what_describes_a_task_belongs_into_its_file(run: Run, flag: str) -> None:
     value = {"--metadata": "{}", "--depends-on": "x"}.get(flag, "1")
     ran = run("submit", "--file", "-", flag, value)
-    assert (ran.code, ran.err) == (2, f"error: {flag} belongs into the file when there is --file\n")
+    assert (ran.code, ran.err) == (
+        2,
+        f"error: {flag} cannot be combined with --file; set it in the file\n",
+    )
 
 
 @pytest.mark.slow
@@ -187,17 +194,22 @@ def test_pages_before_the_first_find_are_passed_over(capsys: pytest.CaptureFixtu
     task |= {"handler": "echo", "createdAt": "2026-01-01T00:00:00.000Z"}
     empty: dict[str, Any] = {"tasks": []}
     goes_on = {**empty, "nextCursor": "9"}
-    found = HumanOutput()
-    for page in (goes_on, {"tasks": [task]}, empty):
-        found.tasks(page, more=True)
+
+    def pages(*found: dict[str, Any], more: bool) -> None:
+        output = TaskOutput()
+        for page in found:
+            output.page(page, page["tasks"], TASKS, none="no tasks", more=more)
+
+    pages(goes_on, {"tasks": [task]}, empty, more=True)
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TASK", "tsk_1"]
-    nothing = HumanOutput()
-    for page in (goes_on, empty):
-        nothing.tasks(page, more=True)
+    pages(goes_on, empty, more=True)
     assert capsys.readouterr().out == "no tasks\n"
-    HumanOutput().tasks(goes_on, more=False)
+    pages(goes_on, more=False)
     ran = capsys.readouterr()
-    assert (ran.out, ran.err) == ("none so far\n", "there are more: add --cursor 9, or --all\n")
+    assert (ran.out, ran.err) == (
+        "none on this page\n",
+        "there are more: add --cursor 9, or --all\n",
+    )
 
 
 # -------------------------------------------------------------------- cancel, retry, reset
@@ -261,10 +273,10 @@ def test_a_filter_tries_all_again_that_fit(run: Run, side: list[str], agent: str
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("cancel", "say which tasks: give ids, or a filter such as --state"),
-        ("retry --yes", "say which tasks: give ids, or a filter such as --state"),
-        ("cancel tsk_1 --lane x", "give either ids or a filter, not both"),
-        ("reset tsk_1 --dry-run", "give either ids or a filter, not both"),
+        ("cancel", "no tasks given: add IDs, or a filter such as --state"),
+        ("retry --yes", "no tasks given: add IDs, or a filter such as --state"),
+        ("cancel tsk_1 --lane x", "give either IDs or a filter, not both"),
+        ("reset tsk_1 --dry-run", "give either IDs or a filter, not both"),
         ("retry --state runing", "'runing' is not a state; did you mean running?"),
     ],
 )
@@ -285,7 +297,7 @@ def test_a_filter_that_is_empty_does_not_fit_everything(
     others = ["--state", "queued"] if option == "agent" else ["--agent", agent]
     ran = run("cancel", *others, f"--{option}", "", *side)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"error: --{option} is empty: give it a value, or leave it out\n"
+    assert ran.err == f"error: --{option} is empty; give it a value or remove it\n"
     assert _state(run, side, task_id) == "queued"
 
 
@@ -322,7 +334,7 @@ def test_on_a_terminal_yes_is_not_asked_for(
 
 
 def test_prune_tells_how_many_it_forgets(run: Run, side: list[str]) -> None:
-    assert run("prune", "--dry-run", *side).out == "would forget 0 tasks\n"
+    assert run("prune", "--dry-run", *side).out == "would delete 0 tasks\n"
     assert run("prune", "--json", *side).json == {"tasks": 0, "dryRun": False}
 
 
@@ -374,7 +386,7 @@ def test_a_batch_can_be_waited_for(run: Run, side: list[str], agent: str, tmp_pa
     assert ran.code == 0, ran
     assert [line.split()[1] for line in ran.out.splitlines()[1:3]] == ["done", "done"]
     assert re.search(r"^batch bat_\w+: completed; 2 done$", ran.out, re.MULTILINE)
-    assert ran.err.endswith("2 of 2 ended\n")
+    assert ran.err.endswith("2 of 2 finished\n")
     quiet = run("batch", "submit", name, "--agent", agent, "--wait", "15", "--json", *side)
     assert (quiet.json["state"], quiet.json["byState"], quiet.err) == ("completed", {"done": 2}, "")
 
@@ -406,7 +418,7 @@ def test_the_wait_for_a_batch_is_over_when_its_time_is_up(
     name = _file(tmp_path, [{"handler": "nobody"}])
     ran = run("batch", "submit", name, "--agent", agent, "--wait", "0", "--json", *side)
     assert (ran.code, ran.json["state"]) == (124, "running")
-    assert ran.err.startswith("error: the time is up: 1 not ended yet, first tsk_")
+    assert ran.err.startswith("error: timed out: 1 task not finished yet, first tsk_")
 
 
 @pytest.mark.slow
@@ -434,7 +446,7 @@ def test_a_file_without_a_batch_is_told(run: Run, tmp_path: Path, content: Any) 
     name = _file(tmp_path, content)
     ran = run("batch", "submit", name)
     assert ran.code == 2
-    assert ran.err == f"error: {name} must hold a list of tasks, or a batch with 'tasks'\n"
+    assert ran.err == f"error: {name} must contain a list of tasks, or a batch with 'tasks'\n"
 
 
 def test_a_long_list_of_batches_goes_on(

@@ -112,10 +112,10 @@ def _until_running(client: Client, task_id: str) -> None:
     [
         ("jobs", "the worker must be given as MODULE:NAME, for example tasks:worker, not 'jobs'"),
         (":worker", "the worker must be given as MODULE:NAME"),
-        ("nowhere:worker", "there is no module nowhere in "),
+        ("nowhere:worker", "module nowhere was not found in "),
         ("jobs:wroker", "module jobs has no wroker; jobs has worker"),
         ("jobs:app", "jobs:app is of type str, not a fairlane.Worker; jobs has worker"),
-        ("broken:worker", "module broken cannot be imported: ZeroDivisionError"),
+        ("broken:worker", "cannot import module broken: ZeroDivisionError"),
         ("lacking:worker", "module lacking needs not_installed_anywhere, which is not installed"),
         ("empty:worker", "a worker needs at least one handler"),
     ],

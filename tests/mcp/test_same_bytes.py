@@ -19,8 +19,8 @@ import pytest
 from mcp import Client as McpClient
 
 from fairlane.cli import main
+from fairlane.cli.commands.serve import store_side
 from fairlane.cli.direct import StoreBackend
-from fairlane.cli.mcp import store_side
 from fairlane.mcp.server import build
 from fairlane.mcp.table import TOOLS
 from tests.mcp.cases import CASES, REFUSED, Case, Names

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
 from mcp import Client
 
-from fairlane.cli import parser
+from fairlane.cli import commands as parser
 from fairlane.client.methods import AsyncMethods
 from fairlane.client.verbs import Verbs
 from fairlane.http.openapi import OPERATIONS
@@ -195,7 +195,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_server_does_not_load_the_sdk_before_it_is_asked() -> None:
-    code = "import sys, fairlane.cli.serve; print({'mcp', 'pydantic'} & set(sys.modules))"
+    code = "import sys, fairlane.cli.server; print({'mcp', 'pydantic'} & set(sys.modules))"
     assert _python(code).stdout == "set()\n"
 
 

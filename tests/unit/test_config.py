@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import config
-from fairlane.cli import parser
-from fairlane.cli.policy_file import PolicyFile
+from fairlane.cli import commands as parser
+from fairlane.cli.commands.serve import SERVE_SETTINGS
+from fairlane.cli.server import PolicyFile
 from fairlane.compat.policies import merge
 from fairlane.config import InstanceSetting
 from fairlane.core.errors import InvalidPolicy, InvalidSettings
@@ -50,7 +51,7 @@ def test_the_agent_may_stand_in_the_file_the_environment_and_a_flag(folder: Path
     variable = {"FAIRLANE_AGENT": "http://variable:1"}
     assert settings(folder, **variable).agent == InstanceSetting("http://variable:1")
     flags = vars(parser.parse(["serve", "--agent", "http://flag:1"]))
-    flags = {name: flags[name] for name in parser.SERVE_SETTINGS}
+    flags = {name: flags[name] for name in SERVE_SETTINGS}
     assert settings(folder, flags, **variable).agent == InstanceSetting("http://flag:1")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlane import config
-from fairlane.cli import parser
+from fairlane.cli import commands as parser
 from fairlane.core import errors, lifecycle
 from fairlane.core.policy import Policy, to_document
 from fairlane.embedded.app import Fairlane

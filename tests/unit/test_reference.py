@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from fairlane.cli import exits
+from fairlane.cli import exit_code
 from fairlane.core import errors, events, lifecycle
 from fairlane.http.messages import STATUS
 
@@ -96,7 +97,7 @@ def test_every_error_is_on_its_page_with_its_status_and_exit_code() -> None:
         expected[code] = (
             str(STATUS.get(code, "-")),
             "yes" if problem is not None and problem.retryable else "no",
-            "-" if problem is None else str(exits.exit_code(problem)),
+            "-" if problem is None else str(exit_code(problem)),
         )
     table = {
         row[0].strip("`"): tuple(row[1:4]) for row in rows(read("docs/errors.md")) if len(row) == 5
@@ -147,3 +148,18 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_every_page_is_found_from_the_index(name: str) -> None:
     page = Path(name).relative_to("docs")
     assert page.name == "README.md" or f"]({page})" in read("docs/README.md")
+
+
+# -------------------------------------------------------------------- the command line
+
+
+def test_the_tables_of_the_command_line_are_made_from_the_parser() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/cli_reference.py"))
+    text = read("docs/cli.md")
+    assert script["page"](text) == text, "run python scripts/cli_reference.py"
+    assert "| `fairlane cron add [EXPR...]` | Create a job |" in text
+
+
+def test_the_page_of_the_command_line_is_wrapped() -> None:
+    lines = read("docs/cli.md").splitlines()
+    assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []

@@ -14,7 +14,7 @@ CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 def test_nothing_is_imported_for_who_asks_for_no_traces() -> None:
     program = (
-        "import sys, fairlane.cli.serve, fairlane.tracing as t;"
+        "import sys, fairlane.cli.server, fairlane.tracing as t;"
         "assert t.from_settings({}.get) is None;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -1,16 +1,24 @@
-"""Who answers a command: a server over HTTP, or the store itself."""
+"""The server or the store that a command works on."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from fairlane import config
-from fairlane.cli.output import Told, output_of
+from fairlane.cli import exit_code
+from fairlane.cli.commands import Exit
+from fairlane.cli.options import span_ms
+from fairlane.cli.output import Output, print_error, remark
 from fairlane.client.sync import WAIT_SLICE_SECONDS, Client
 from fairlane.client.transport import DEFAULT_URL
+from fairlane.clock import SystemClock
+from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.schema import wire
 
 NOWHERE: Final = "sqlite://:memory:"  # an empty store that leaves nothing behind
 Tell = Callable[[str], None]
@@ -28,15 +36,82 @@ class ServerBackend:
         self.client = Client(url or config.variable("FAIRLANE_URL") or DEFAULT_URL, token=token)
 
 
-def backend(
-    args: argparse.Namespace, *, create: bool = False, empty: bool = False, tell: Tell | None = None
-) -> Backend:
-    """Return who answers. For a store that is not there yet: see `direct.usable_store`."""
-    if args.store is None:
-        return ServerBackend(args.url, config.token(args.token_file))
-    from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - slow to import
+class Side:
+    """What `--url` or `--store` names. It is opened on first use.
 
-    return StoreBackend(args.store, create=create, empty=empty, tell=tell)
+    For a store that does not exist yet, see `direct.usable_store`.
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        *,
+        create: bool = False,
+        empty: bool = False,
+        tell: Tell | None = None,
+    ) -> None:
+        self._args = args
+        self._create = create
+        self._empty = empty
+        self._tell = tell
+
+    @cached_property
+    def _backend(self) -> Backend:
+        args = self._args
+        if args.store is None:
+            return ServerBackend(args.url, config.token(args.token_file))
+        # Deferred because a command that asks a server does not need the engine (90 ms).
+        from fairlane.cli.direct import StoreBackend  # noqa: PLC0415 - for the reason above
+
+        return StoreBackend(args.store, create=self._create, empty=self._empty, tell=self._tell)
+
+    @property
+    def client(self) -> Client:
+        return self._backend.client
+
+    @property
+    def look_seconds(self) -> float:
+        return self._backend.look_seconds
+
+    def close(self) -> None:
+        if "_backend" in self.__dict__:
+            self.client.close()
+
+
+Perform = Callable[[argparse.Namespace, Side, Output], int | None]
+
+
+def connected(
+    perform: Perform, *, create: bool = False, empty: bool = False, tell: Tell | None = None
+) -> Callable[[argparse.Namespace], int]:
+    """Return the command that opens the server or store, performs, and closes it.
+
+    `perform` may return an exit code; None is success.
+    """
+
+    def run(args: argparse.Namespace) -> int:
+        side = Side(args, create=create, empty=empty, tell=tell)
+        try:
+            return perform(args, side, Output(args)) or Exit.OK
+        finally:
+            side.close()
+
+    return run
+
+
+def daemonless(perform: Perform, *, create: bool = False) -> Callable[[argparse.Namespace], int]:
+    """As `connected`, but use the store of `FAIRLANE_STORE` if no server or store is named.
+
+    A store that does not exist yet is created with `create`, and otherwise counts as empty.
+    """
+    run = connected(perform, create=create, empty=not create, tell=remark)
+
+    def run_on_store(args: argparse.Namespace) -> int:
+        if not names_side(args):
+            args.store = config.variable("FAIRLANE_STORE") or None
+        return run(args)
+
+    return run_on_store
 
 
 def names_side(args: argparse.Namespace) -> bool:
@@ -44,16 +119,77 @@ def names_side(args: argparse.Namespace) -> bool:
     return bool(args.store or args.url or config.variable("FAIRLANE_URL"))
 
 
-@contextlib.contextmanager
-def opened(
-    args: argparse.Namespace,
-    for_people: Callable[[], Told],
-    *,
-    create: bool = False,
-    empty: bool = False,
-    tell: Tell | None = None,
-) -> Iterator[tuple[Backend, Told]]:
-    """Somebody to ask, and somewhere to print to: JSON, or what `for_people` makes."""
-    side = backend(args, create=create, empty=empty, tell=tell)
-    with side.client:
-        yield side, output_of(args, for_people)
+# -------------------------------------------------------------------- what commands share
+
+
+def for_each(args: argparse.Namespace, things: Iterable[str], act: Callable[[str], None]) -> int:
+    """Act on each thing once, also after an error, and return the first exit code but 0."""
+    code = Exit.OK
+    for thing in dict.fromkeys(things):
+        try:
+            act(thing)
+        except CallerError as error:
+            print_error(error, as_json=args.json)
+            code = code or exit_code(error)
+    return code
+
+
+def given(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that have a value, under the names that `options` maps them to."""
+    named = {name: getattr(args, option) for option, name in options.items()}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def params(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the object of `--params` with each `--param` merged into it."""
+    if args.params is None and args.param is None:
+        return None
+    return {**(args.params or {}), **dict(args.param or ())}
+
+
+def moment(text: str) -> str:
+    """Return the time that a duration from now means; the server reads any other text."""
+    milliseconds = span_ms(text)
+    return text if milliseconds is None else wire.moment(SystemClock().now() + milliseconds)
+
+
+def declined(args: argparse.Namespace, question: Callable[[], str | None]) -> bool:
+    """Return whether a person at a terminal said no. `question` returns None to ask nothing."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    asked = question()
+    if asked is None:
+        return False
+    sys.stderr.write(f"{asked} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return False
+    sys.stderr.write("nothing was changed\n")
+    return True
+
+
+def read_bytes(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {name}: {error.strerror}") from None
+
+
+def read_json(name: str) -> Any:
+    """Return the JSON in a file, or on stdin if the name is `-`."""
+    try:
+        return wire.decode(read_bytes(name))
+    except (wire.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{file_name(name)} is not valid JSON: {error}") from None
+
+
+def file_name(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def read_object(name: str, what: str) -> dict[str, Any]:
+    """Return the JSON object in a file. `what` says what it should describe."""
+    document = read_json(name)
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"{file_name(name)} must contain {what}: a JSON object")
+    return document

@@ -1,13 +1,11 @@
-"""`fairlane demo`: a small fleet at work on a server that leaves nothing behind.
+"""`fairlane demo`: a small fleet at work on a temporary server.
 
-The server is the real one, in this process, on a store in memory: when it ends, by whatever signal,
-there is nothing to clear away. Everything else here talks to it over HTTP like anybody's program.
-The work is sleep, so that the machine has little to do.
+The real server runs in this process on a store in memory, so nothing is left when it ends. The
+fleet talks to it over HTTP as any program would. Its tasks only sleep, which keeps the load low.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -22,9 +20,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlane.cli import drawing, exits, top
-from fairlane.cli.output import Shape
-from fairlane.cli.serve import serve
+from fairlane.cli.commands import system as top
+from fairlane.cli.output import Columns, Fields, moment_ms, span
+from fairlane.cli.output.terminal import console as make_console
+from fairlane.cli.output.terminal import drawn_table
+from fairlane.cli.server import serve
 from fairlane.client.asynchronous import AsyncClient
 from fairlane.client.sync import Client
 from fairlane.config import Settings
@@ -33,21 +33,21 @@ from fairlane.core.errors import BusyError
 from fairlane.worker.executors.base import Work
 from fairlane.worker.external import Worker
 
-NO_TOKEN: Final = ""  # the server has none, whatever the environment says
+NO_TOKEN: Final = ""  # the server has none, even if the environment sets one
 LOOK_SECONDS: Final = 0.5
 SLOTS: Final = 8
 POLICY: Final = {
     "lanes": {"main": {"maxInflight": SLOTS}},
     "agents": {"favoured": {"weight": 2}},
-    "retention": {"resultTTLSec": 600},  # it may go on for days, and all of it is in memory
+    "retention": {"resultTTLSec": 600},  # the demo may run for days, and everything is in memory
 }
-# How many tasks each of these always has waiting.
+# How many waiting tasks each of these agents always has.
 BACKLOGS: Final = {"greedy": 300, "favoured": 10, "modest": 10}
 HABITS: Final = {
     "greedy": "always has 300 tasks waiting",
-    "favoured": "has 10 waiting, and twice the weight",
-    "modest": "has 10 waiting",
-    "quiet": "has one task every two seconds",
+    "favoured": "always has 10 waiting, and twice the weight",
+    "modest": "always has 10 waiting",
+    "quiet": "submits one task every two seconds",
 }
 WORK_MS: Final = 400
 BATCH_MAX: Final = 100
@@ -57,29 +57,28 @@ PIPELINE_SECONDS: Final = 12.0
 CRON_MS: Final = 5000
 
 
-def run(args: argparse.Namespace) -> int:
-    fleet = Fleet(args.seconds)
+def run(port: int, seconds: float | None) -> None:
+    fleet = Fleet(seconds)
     settings = Settings(
         host="127.0.0.1",
-        port=args.port,
+        port=port,
         store="sqlite://:memory:",
         drain_seconds=0.0,
         log_level="warning",
     )
     serve(settings, beside=fleet.show)
-    return exits.OK
 
 
 class Tally:
-    """What one agent has asked for, and how long the last of it has waited."""
+    """The tasks of one agent, and how long the last of them waited."""
 
     def __init__(self) -> None:
-        self.asked = self.started = self.done = 0
+        self.submitted = self.started = self.done = 0
         self.waits_ms: deque[int] = deque(maxlen=20)
 
     @property
     def waiting(self) -> int:
-        return self.asked - self.started
+        return self.submitted - self.started
 
     @property
     def running(self) -> int:
@@ -87,31 +86,31 @@ class Tally:
 
     @property
     def wait_ms(self) -> int | None:
-        """Of the last twenty that have begun, in the middle."""
+        """Return the median wait of the last twenty tasks that started."""
         return round(statistics.median(self.waits_ms)) if self.waits_ms else None
 
 
 class Fleet:
-    """The agents, and what is known of them from the server's events."""
+    """The agents, counted by the events of the server."""
 
     def __init__(self, seconds: float | None) -> None:
         self.tallies = {name: Tally() for name in HABITS}
         self._seconds = seconds
-        self._asked_at: dict[str, int] = {}
+        self._submitted_at: dict[str, int] = {}
 
     async def show(self, url: str) -> None:
-        """Let them work, and draw what becomes of it, until the time is up or this is cancelled."""
-        console = drawing.console(sys.stdout)
-        console.print(f"the dashboard is at {url}/ and goes away with the demo; Ctrl-C ends it")
+        """Run the agents and draw the result until the time is up or the task is cancelled."""
+        console = make_console(sys.stdout)
+        console.print(f"the dashboard is at {url}/ until the demo ends; press Ctrl-C to end it")
         try:
             async with _limit(self._seconds), AsyncClient(url, token=NO_TOKEN) as client:
-                await client.patch_policy(POLICY, note="the demo")
+                await client.patch_policy(POLICY, note="demo")
                 async with asyncio.TaskGroup() as group:
                     for work in self._works(client, url):
                         group.create_task(work)
                     group.create_task(self._draw(console, url))
         finally:
-            console.print(Group(Text(""), self.table(), *self._moral()))
+            console.print(Group(Text(""), self.table(), *self._summary()))
 
     def _works(self, client: AsyncClient, url: str) -> list[Any]:
         backlogs = [self._keep(client, name, waiting) for name, waiting in BACKLOGS.items()]
@@ -134,26 +133,26 @@ class Fleet:
                 self._count(tally, event)
 
     def _count(self, tally: Tally, event: dict[str, Any]) -> None:
-        at = drawing.moment_of(event["timestamp"])
+        at = moment_ms(event["timestamp"])
         if event["type"] == events.CREATED:
-            tally.asked += 1
-            self._asked_at[event["taskId"]] = at
+            tally.submitted += 1
+            self._submitted_at[event["taskId"]] = at
         elif event["type"] == events.STARTED:
             tally.started += 1
-            tally.waits_ms.append(at - self._asked_at.pop(event["taskId"], at))
+            tally.waits_ms.append(at - self._submitted_at.pop(event["taskId"], at))
         else:
             tally.done += 1
 
     async def _keep(self, client: AsyncClient, name: str, waiting: int) -> None:
-        """Ask for more as soon as a tenth of the backlog has begun."""
-        tally, asked = self.tallies[name], 0
+        """Submit more tasks as soon as a tenth of the backlog has started."""
+        tally, submitted = self.tallies[name], 0
         task = {"handler": "sleep", "params": {"ms": WORK_MS}}
         while True:
-            missing = waiting - (asked - tally.started)
+            missing = waiting - (submitted - tally.started)
             if missing >= waiting / 10:
                 missing = min(missing, BATCH_MAX)
                 await client.submit_batch([task] * missing, agent=name)
-                asked += missing
+                submitted += missing
             await asyncio.sleep(0.1)
 
     async def _be_quiet(self, client: AsyncClient) -> None:
@@ -171,40 +170,39 @@ class Fleet:
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
             while True:
-                with contextlib.suppress(BusyError):  # the next look is soon
+                with contextlib.suppress(BusyError):  # the next update follows soon
                     seen = await asyncio.to_thread(top.look, client)
                     live.update(self._screen(url, seen, console.width), refresh=True)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    def _screen(self, url: str, seen: dict[str, Shape], width: int) -> Group:
+    def _screen(self, url: str, seen: dict[str, Fields], width: int) -> Group:
         title = Text(f"fairlane demo: {url}/", style="bold")
-        title.append("  Ctrl-C ends it", style="bright_black")
+        title.append("  press Ctrl-C to end it", style="bright_black")
         return Group(title, Text(""), self.table(), Text(""), top.draw(seen, width=width))
 
     def table(self) -> Table:
-        rows = [
-            [
-                Text(name),
-                *(_number(count) for count in (tally.asked, tally.running, tally.waiting)),
-                _number(tally.done),
-                Text("-" if tally.wait_ms is None else drawing.span(tally.wait_ms)),
-                Text(HABITS[name]),
-            ]
-            for name, tally in self.tallies.items()
-        ]
-        names = ("AGENT", "ASKED", "RUNNING", "WAITING", "DONE", "WAITS", "WHAT IT DOES")
-        return drawing.table(names, rows)
+        columns: Columns = {
+            "AGENT": "name",
+            "SUBMITTED": lambda row: row["tally"].submitted,
+            "RUNNING": lambda row: row["tally"].running,
+            "WAITING": lambda row: row["tally"].waiting,
+            "DONE": lambda row: row["tally"].done,
+            "WAITS": lambda row: _wait(row["tally"].wait_ms),
+            "WHAT IT DOES": lambda row: HABITS[row["name"]],
+        }
+        rows = [{"name": name, "tally": tally} for name, tally in self.tallies.items()]
+        return drawn_table(columns, rows)
 
-    def _moral(self) -> Sequence[Text]:
+    def _summary(self) -> Sequence[Text]:
         greedy, quiet = self.tallies["greedy"], self.tallies["quiet"]
         if quiet.wait_ms is None:
             return ()
-        asked = f"greedy has asked for {greedy.asked} tasks, quiet for {quiet.asked}"
-        return [Text(f"{asked}; quiet's begin after {drawing.span(quiet.wait_ms)}")]
+        submitted = f"greedy submitted {greedy.submitted} tasks, quiet {quiet.submitted}"
+        return [Text(f"{submitted}; the tasks of quiet start after {span(quiet.wait_ms)}")]
 
 
-def _number(count: int) -> Text:
-    return Text(str(count), justify="right")
+def _wait(milliseconds: int | None) -> str:
+    return "-" if milliseconds is None else span(milliseconds)
 
 
 @contextlib.asynccontextmanager
@@ -214,11 +212,11 @@ async def _limit(seconds: float | None) -> AsyncIterator[None]:
             yield
 
 
-# -------------------------------------------------------------------- the others
+# -------------------------------------------------------------------- other callers
 
 
 async def _reply(url: str) -> None:
-    """A worker of its own, as one would run beside a chat gateway."""
+    """Run an external worker, as a chat gateway would."""
     worker = Worker(
         url, token=NO_TOKEN, lanes=["team"], name="demo-worker", concurrency=4, drain_seconds=0
     )
@@ -232,14 +230,14 @@ async def _reply(url: str) -> None:
 
 
 async def _talk(client: AsyncClient, name: str, chat: str) -> None:
-    """Messages of one chat run in order; two that come together become one."""
+    """Send messages of one chat: they run in order, and close ones are merged."""
     for text in itertools.cycle(TALK):
         await client.message(chat, text, sender=name, agent=name, handler="reply", lane="team")
         await asyncio.sleep(0.3 if text.endswith("?") else 4.0)
 
 
 async def _pipelines(client: AsyncClient) -> None:
-    """Batches whose tasks wait for one another."""
+    """Submit batches whose tasks depend on each other."""
     pages: list[dict[str, Any]] = [
         {"key": f"page-{n}", "handler": "sleep", "params": {"ms": 600 + 300 * n}} for n in range(4)
     ]

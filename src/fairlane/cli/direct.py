@@ -1,8 +1,8 @@
-"""The store itself as the other side of a command, beside a running server or without one.
+"""Commands with `--store`: they work on a store, whether or not a server runs on it.
 
-The very routes of the server run in this process, so that both ways give the same bytes. The store
-is not served from: no lock is taken and nothing is leased. A write is one transaction of the same
-engine, so it is as exact and as durable as one of the server's.
+The routes of the server run in this process, so both ways print the same bytes. The process takes
+no lock on the store and starts no tasks. A write is a transaction of the same engine, so it is as
+exact and as durable as one of the server's.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from fairlane.store.tables import policy as policy_table
 
 T = TypeVar("T")
 
-LOOK_SECONDS: Final = 0.1  # nobody tells this process what a server beside it has done
-RECOUNT_SECONDS: Final = 60.0  # for one statement that counts everything
+LOOK_SECONDS: Final = 0.1  # a running server does not notify this process
+RECOUNT_SECONDS: Final = 60.0  # timeout of a statement that counts everything
 _SQLITE_FILE: Final = "sqlite:///"
 
 
@@ -53,7 +53,7 @@ class StoreBackend:
 
 
 class StoreTransport:
-    """Carries requests no further than to the routes in this process."""
+    """Passes requests to the routes in this process."""
 
     def __init__(self, store: Store) -> None:
         self.where = location(store.url)
@@ -68,7 +68,7 @@ class StoreTransport:
         return self._run(self.answered(request))
 
     async def answered(self, request: Request) -> Answer:
-        """The same for who has an event loop."""
+        """As `ask`, for callers with an event loop."""
         if request.method != "GET" and not self._writing:
             self.node.writer.start(look=False)
             self._writing = True
@@ -89,7 +89,7 @@ class StoreTransport:
     def _pieces(
         self, pieces: AsyncIterator[bytes], stack: contextlib.AsyncExitStack
     ) -> Generator[bytes, None, None]:
-        """Others move only while somebody waits for the next piece."""
+        """Yield the pieces. The event loop runs only while the next one is awaited."""
 
         async def following() -> bytes | None:
             return await anext(pieces, None)
@@ -98,11 +98,11 @@ class StoreTransport:
             while (piece := self._run(following())) is not None:
                 yield piece
         finally:
-            if not self._closed:  # or the end of the runner has taken it along
+            if not self._closed:  # closing the runner has closed the stack
                 self._run(stack.aclose())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Ctrl-C may come before it has begun; it would complain that nobody waited for it."""
+        """Run a coroutine. Close it if Ctrl-C came before it started, to avoid a warning."""
         try:
             return self._runner.run(coroutine)
         finally:
@@ -111,7 +111,7 @@ class StoreTransport:
 
 
 def _policy(store: Store, node: Node) -> Policy:
-    """The policy in force; a node that has not written yet does not know it."""
+    """Return the current policy: a node that has written nothing has not loaded it."""
     connection = store.reader()
     try:
         newest = policy_table.newest(connection)
@@ -121,7 +121,7 @@ def _policy(store: Store, node: Node) -> Policy:
 
 
 def _check_callback(url: str) -> None:
-    """As the server would with the same settings; it checks again before it sends."""
+    """Check a callback URL with the settings of the server, which checks it again later."""
     from fairlane.outbound.guard import Guard  # noqa: PLC0415 - slow to import
 
     settings = config.load()
@@ -136,8 +136,8 @@ def usable_store(
 ) -> Store:
     """Return a store with the schema that this program knows.
 
-    Where there is none yet, `create` makes one, and `empty` returns an empty one that leaves
-    nothing behind; `tell` is told which of both. Otherwise that raises `StoreMissing`.
+    If it does not exist yet, `create` creates it, and `empty` returns an empty one in memory; both
+    report that to `tell`. Without either, raise `StoreMissing`.
     """
     tell = tell or _quiet
     if empty and (_lacks_file(url) or _is_empty_file(url)):
@@ -148,33 +148,33 @@ def usable_store(
     if version == 0 and create:
         with _answering():
             store.migrate()
-        tell(f"made a new store at {location(url)}")
+        tell(f"created a new store at {location(url)}")
     elif version == 0 and empty:
         store.close()
         return _empty_store(url, tell)
     elif version == 0:
-        raise StoreMissing(f"{location(url)} holds nothing of fairlane; fairlane serve sets it up")
+        raise StoreMissing(f"{location(url)} is not a fairlane store; fairlane serve sets it up")
     elif version != newest:
         raise StoreMismatch(schema_problem(version, newest))
     return store
 
 
 def _empty_store(url: str, tell: Tell) -> Store:
-    """A store in memory, in place of the one that is not there."""
+    """Return an empty store in memory, instead of one that does not exist."""
     if url != NOWHERE:
-        tell(f"there is no store at {location(url)} yet: answered as an empty one would")
+        tell(f"no store exists at {location(url)} yet; it counts as empty")
     store = open_store(NOWHERE)
     store.migrate()
     return store
 
 
 def _quiet(_: str) -> None:
-    """Not everybody has to know."""
+    """Report nothing."""
 
 
 def existing_store(url: str, *, create: bool = False) -> Store:
     if not create and _lacks_file(url):
-        raise StoreMissing(f"there is no store at {location(url)}; fairlane serve makes one")
+        raise StoreMissing(f"no store exists at {location(url)}; fairlane serve creates one")
     settings = config.load({"store": url})
     references = References(settings.allow_secrets)
     return open_store(url, secret_key=settings.secret_key, references=references)
@@ -185,11 +185,11 @@ def _lacks_file(url: str) -> bool:
     try:
         return file is not None and not file.exists()
     except OSError:
-        return False  # nobody may look there: opening it says so
+        return False  # no permission: opening it reports that
 
 
 def _is_empty_file(url: str) -> bool:
-    """Opening one would already write into it."""
+    """Return whether the store is an empty file; opening it would write to it."""
     file = _file(url)
     return file is not None and file.is_file() and file.stat().st_size == 0
 
@@ -209,7 +209,7 @@ def _answering() -> Generator[None, None, None]:
     try:
         yield
     except ConnectionLost as error:
-        raise StoreUnavailable(f"the store does not answer: {error}") from None
+        raise StoreUnavailable(f"the store does not respond: {error}") from None
 
 
 def newest_schema() -> int:
@@ -218,12 +218,12 @@ def newest_schema() -> int:
 
 def schema_problem(version: int, newest: int) -> str:
     if version < newest:
-        return f"the store has schema {version}, not {newest} yet; fairlane serve brings it up"
-    return f"the store has schema {version} of a newer fairlane; upgrade this one"
+        return f"the store has schema {version}, older than {newest}; fairlane serve upgrades it"
+    return f"the store has schema {version} of a newer fairlane; upgrade this program"
 
 
 def location(url: str) -> str:
-    """A store's address without what must not be shown."""
+    """Return the address of a store without its user and password."""
     if url.startswith("sqlite:"):
         return url.removeprefix(_SQLITE_FILE)
     parts = urlsplit(url)
@@ -234,7 +234,7 @@ def location(url: str) -> str:
 
 
 def examine(url: str) -> dict[str, Any]:
-    """What `doctor` tells. Reads only."""
+    """Return the report of `fairlane doctor`. Writes nothing."""
     store = existing_store(url)
     version, newest = _version(store), newest_schema()
     problems, checked = store.damage(), ["pages", "schema"]
@@ -262,7 +262,7 @@ def _disagreements(store: Store) -> list[str]:
 
 
 def webhook_secret(settings: config.Settings) -> str:
-    """The one in force: the operator's own, or the store's, made now when there was none."""
+    """Return the shared secret: from the settings, or from the store, created if missing."""
     if settings.webhook_secret:
         return settings.webhook_secret
     from fairlane.engine.verbs.webhooks import new_secret  # noqa: PLC0415 - slow to import

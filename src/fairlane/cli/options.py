@@ -1,183 +1,327 @@
-"""Commands and the options that several of them have, each said once.
+"""Options that several commands have, and how their values are read.
 
-What an option means is said where the tools of MCP have it from, unless it means something else
-here. Whether a value is admitted is for the server to say; here it only has to have the right form.
-Imports nothing but the standard library and constants, so that `--help` is quick.
+An option of a declared operation takes its type, bounds and help from the field of the request
+(`declared`). The server decides whether other values are allowed; here they only need the right
+form.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import types
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from fairlane.cli.values import (
-    count,
-    json_object,
-    milliseconds,
-    number,
-    pair,
-    priority,
-    seconds,
-    whole,
-)
+import msgspec
+
+from fairlane.cli.commands import Parser
 from fairlane.core import lifecycle
-from fairlane.mcp.parameters import ABOUT
+from fairlane.core.types import PageLimit
+from fairlane.schema import wire
+from fairlane.schema.operation import Request
 
-# Each by the argument of MCP's tools that it is, and how its value is called and read.
+NO_JSON: Final = object()
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN: Final = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+
+Group = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
+
+# -------------------------------------------------------------------- values
+
+
+def _checked(
+    pattern: str, expected: str, convert: Callable[[str], Any], least: float = 0
+) -> Callable[[str], Any]:
+    """Return a type of options: the text has to match the pattern and be at least `least`."""
+
+    def read(text: str) -> Any:
+        if not re.fullmatch(pattern, text) or convert(text) < least:
+            raise argparse.ArgumentTypeError(f"must be {expected}, not {text[:40]!r}")
+        return convert(text)
+
+    return read
+
+
+count = _checked(r"\d{1,9}", "a whole number above 0", int, 1)
+whole = _checked(r"\d{1,18}", "a whole number", int)
+number = _checked(r"\d{1,9}(\.\d+)?", "a number", float)
+
+
+def span_ms(text: str) -> int | None:
+    """Return the milliseconds of a duration such as `30s`; None if the text is none."""
+    found = _SPAN.fullmatch(text)
+    return int(found[1]) * _UNIT_MS[found[2]] if found else None
+
+
+def duration(text: str) -> int:
+    """Return the milliseconds of a duration, which must have a unit."""
+    found = span_ms(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"must be a duration like 30s, 15m or 6h, not {text[:40]!r}"
+        )
+    return found
+
+
+def seconds(text: str) -> float:
+    span = span_ms(text)
+    if span is not None:
+        return span / 1000
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds or a duration like 5m, not {text[:40]!r}"
+        )
+    return float(text)
+
+
+def milliseconds(text: str) -> int:
+    found = span_ms(text)
+    if found is None and not re.fullmatch(r"\d{1,12}", text):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of milliseconds or a duration like 30s, not {text[:40]!r}"
+        )
+    return int(text) if found is None else found
+
+
+def priority(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, not {text[:40]!r}")
+    return int(text)
+
+
+def parsed(text: str) -> Any:
+    """Return the JSON in a text, or `NO_JSON`."""
+    try:
+        return wire.decode(text.encode())
+    except (wire.DecodeError, RecursionError):
+        return NO_JSON
+
+
+def json_object(text: str) -> dict[str, Any]:
+    value = parsed(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text[:40]!r}")
+    return value
+
+
+def json_value(text: str) -> Any:
+    value = parsed(text)
+    if value is NO_JSON:
+        raise argparse.ArgumentTypeError(f"must be JSON, not {text[:40]!r}")
+    return value
+
+
+def text_pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text[:40]!r}")
+    return name, value
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """Return a name and a value, which is JSON if it can be read as JSON, and text otherwise."""
+    name, value = text_pair(text)
+    found = parsed(value)
+    return name, value if found is NO_JSON else found
+
+
+# -------------------------------------------------------------------- from declared operations
+
+
+def declared(
+    group: Group, request: type[Request], field: str, option: str = "", **how: Any
+) -> None:
+    """Add an option for a field of a request, with the field's type, bounds and description.
+
+    `option` is its name, if it is not that of the field. `how` has further arguments for argparse;
+    they win.
+    """
+    hint = get_type_hints(request, include_extras=True)[field]
+    about, found = _described(hint)
+    flag = option or f"--{field.replace('_', '-')}"
+    group.add_argument(flag, **{"help": about, **found, **how})
+
+
+def _described(hint: Any) -> tuple[str, dict[str, Any]]:
+    """Return what a type says about an option: its help, and its arguments for argparse."""
+    about, bounds = "", msgspec.Meta()
+    while True:
+        if get_origin(hint) is Annotated:
+            hint, *notes = get_args(hint)
+            for note in notes:
+                if isinstance(note, msgspec.Meta):
+                    about = about or note.description or ""
+                    bounds = note if note.ge is not None else bounds
+        elif get_origin(hint) in (Union, types.UnionType):
+            hint = next(one for one in get_args(hint) if one is not type(None))
+        elif get_origin(hint) is list:
+            inner = _described(get_args(hint)[0])[1]
+            return _as_help(about), {**inner, "action": "append"}
+        else:
+            return _as_help(about), _read_as(hint, bounds)
+
+
+def _as_help(description: str) -> str:
+    """Return a description as options spell it: lower case, and percent signs for argparse."""
+    keep = description[1:2].isupper()
+    return (description if keep else description[:1].lower() + description[1:]).replace("%", "%%")
+
+
+def _read_as(hint: Any, bounds: msgspec.Meta) -> dict[str, Any]:
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if hint is bool:
+        return {"action": "store_true", "default": None}
+    if hint is int:
+        return {"metavar": "N", "type": whole if bounds.ge is None else _bounded(bounds)}
+    return {"type": number} if hint is float else {}
+
+
+def _bounded(bounds: msgspec.Meta) -> Callable[[str], int]:
+    low, high = int(bounds.ge or 0), bounds.le
+    expected = f"from {low} to {high}" if high is not None else f"of at least {low}"
+
+    def read(text: str) -> int:
+        fits = re.fullmatch(r"\d{1,18}", text) and low <= int(text)
+        if not fits or (high is not None and int(text) > high):
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number {expected}, not {text[:40]!r}"
+            )
+        return int(text)
+
+    return read
+
+
+# -------------------------------------------------------------------- shared options
+
+# How each value is called and read, and what the option means for a task that is submitted.
 _SHARED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "agent": ("agentId", {"metavar": "ID"}),
-    "lane": ("lane", {"metavar": "NAME"}),
-    "session": ("sessionKey", {"metavar": "KEY"}),
-    "batch": ("batchId", {"metavar": "ID"}),
-    "task": ("taskId", {"metavar": "ID"}),
-    "kind": ("kind", {"metavar": "KIND"}),
-    "name": ("name", {"metavar": "NAME"}),
-    "text": ("text", {"metavar": "TEXT"}),
-    "handler": ("handler", {"metavar": "NAME"}),
-    "action": ("action", {"metavar": "NAME"}),
-    "instruction": ("instruction", {"metavar": "TEXT"}),
-    "params": ("params", {"metavar": "JSON", "type": json_object}),
-    "tab": ("tabId", {"metavar": "ID"}),
-    "ref": ("ref", {"metavar": "REF"}),
-    "selector": ("selector", {"metavar": "CSS"}),
-    "metadata": ("metadata", {"metavar": "JSON", "type": json_object}),
-    "priority": ("priority", {"metavar": "N", "type": priority}),
-    "parallelism": ("parallelism", {"metavar": "N", "type": count}),
-    "callback-url": ("callbackUrl", {"metavar": "URL"}),
-    "idempotency-key": ("idempotencyKey", {"metavar": "KEY"}),
-    "timeout": ("timeoutMs", {"metavar": "MS", "type": milliseconds}),
-    "run-at": ("runAt", {"metavar": "WHEN"}),
-    "preemptible": ("preemptible", {"action": "store_true", "default": None}),
-    "brief": ("brief", {"action": "store_true", "default": None}),
-    "sender": ("sender", {"metavar": "NAME"}),
-    "sent-at": ("sentAt", {"metavar": "WHEN"}),
-    "no-merge": ("noMerge", {"action": "store_true", "default": None}),
-    "mode": ("mode", {"metavar": "MODE"}),
-    "cap": ("cap", {"metavar": "N", "type": whole}),
-    "drop": ("drop", {"metavar": "WHICH"}),
-    "debounce": ("debounceMs", {"metavar": "MS", "type": milliseconds}),
-    "debounce-max": ("debounceMaxMs", {"metavar": "MS", "type": milliseconds}),
-    "max-concurrent": ("maxConcurrent", {"metavar": "N", "type": count}),
-    "now": ("now", {"metavar": "WHEN"}),
-    "note": ("note", {"metavar": "TEXT"}),
+    "agent": ("agent that the task belongs to; fairness is between agents", {"metavar": "ID"}),
+    "lane": ("lane that the task runs in", {"metavar": "NAME"}),
+    "session": ("session that the task belongs to; its tasks run in order", {"metavar": "KEY"}),
+    "name": ("unique name", {"metavar": "NAME"}),
+    "handler": ("name of the handler that runs the task", {"metavar": "NAME"}),
+    "action": ("browser action to perform, such as click", {"metavar": "NAME"}),
+    "instruction": ("prompt for an agent", {"metavar": "TEXT"}),
+    "params": (
+        "parameters of the task, as a JSON object",
+        {"metavar": "JSON", "type": json_object},
+    ),
+    "tab": ("browser tab for an action", {"metavar": "ID"}),
+    "ref": ("page element for an action", {"metavar": "REF"}),
+    "selector": ("page element for an action, as a CSS selector", {"metavar": "CSS"}),
+    "metadata": (
+        "JSON object to store with the task",
+        {"metavar": "JSON", "type": json_object},
+    ),
+    "priority": (
+        "integer, lower runs first; or critical, high, normal, low",
+        {"metavar": "N", "type": priority},
+    ),
+    "parallelism": (
+        "how many tasks of the batch may run at once, 1 to 10",
+        {"metavar": "N", "type": count},
+    ),
+    "callback-url": ("URL that receives a POST when the task finishes", {"metavar": "URL"}),
+    "idempotency-key": (
+        "key that makes it safe to send this request again: it takes effect once",
+        {"metavar": "KEY"},
+    ),
+    "timeout": ("time limit for each attempt", {"metavar": "MS", "type": milliseconds}),
+    "run-at": ("do not start before this time (RFC 3339)", {"metavar": "TIME"}),
+    "preemptible": (
+        "allow the task to be stopped when a critical task needs its slot",
+        {"action": "store_true", "default": None},
+    ),
+    "sender": (
+        "who sends the message; only messages of one sender are merged",
+        {"metavar": "NAME"},
+    ),
+    "sent-at": (
+        "when the message was sent (RFC 3339); outdated ones are refused",
+        {"metavar": "TIME"},
+    ),
+    "no-merge": (
+        "never merge the message with others",
+        {"action": "store_true", "default": None},
+    ),
+    "mode": ("queue, followup, interrupt or collect", {"metavar": "MODE"}),
+    "cap": ("maximum number of waiting tasks", {"metavar": "N", "type": whole}),
+    "drop": ("what to drop when the cap is exceeded: old or new", {"metavar": "WHICH"}),
+    "debounce": (
+        "wait this long for more messages of the same sender; 0 turns it off",
+        {"metavar": "MS", "type": milliseconds},
+    ),
+    "debounce-max": (
+        "longest time that a message may wait for more messages",
+        {"metavar": "MS", "type": milliseconds},
+    ),
+    "max-concurrent": (
+        "how many tasks of the session may run at once",
+        {"metavar": "N", "type": count},
+    ),
+    "note": ("note for people", {"metavar": "TEXT"}),
+}
+_FILTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "agent": ("ID", "of this agent"),
+    "lane": ("NAME", "in this lane"),
+    "session": ("KEY", "of this session"),
+    "batch": ("ID", "of this batch"),
+    "task": ("ID", "of this task"),
+    "kind": ("KIND", "of this kind: action, handler or instruction"),
+    "name": ("NAME", "with this name"),
 }
 
 
-class WrongLine(Exception):
-    """What is wrong with the command line, in one sentence."""
-
-
-class Parser(argparse.ArgumentParser):
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        help_hint = "" if message.endswith("?") else f"; see {self.prog} --help"
-        raise WrongLine(f"{message.removeprefix('argument ')}{help_hint}")
-
-    def knows(self, option: str) -> bool:
-        return option in self._option_string_actions
-
-    def option_names(self) -> list[str]:
-        return list(self._option_string_actions)
-
-
-Leaves = Mapping[str, Parser]
-Fill = Callable[[Parser], None]
-Group = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its options
-
-
-def server_or_store(parser: Parser) -> None:
-    where(parser)
-    as_json(parser)
-
-
-class Commands:
-    """The commands, or the verbs of one, and in `leaves` the parser of each by its name.
-
-    With `only`, no other command is made.
-    """
-
-    def __init__(
-        self,
-        parser: Parser,
-        leaves: dict[str, Parser],
-        name: str = "",
-        *,
-        only: str | None = None,
-        **words: str,
-    ) -> None:
-        self._parsers = parser.add_subparsers(required=True, **words)
-        self._leaves = leaves
-        self._name = name
-        self._only = only
-
-    def add(
-        self, word: str, summary: str, fill: Fill | None = None, side: Fill = server_or_store
-    ) -> None:
-        """`side` adds the options about who is asked."""
-        if self._only in (None, word):
-            leaf = self._leaf(word, summary)
-            if fill is not None:
-                fill(leaf)
-            side(leaf)
-
-    def noun(
-        self, word: str, summary: str, verbs: Callable[[Commands], None], epilog: str | None = None
-    ) -> None:
-        """A command that has verbs."""
-        if self._only in (None, word):
-            leaf = self._leaf(word, summary)
-            leaf.epilog = epilog
-            verbs(Commands(leaf, self._leaves, self._called(word), dest="verb", metavar="VERB"))
-
-    def _leaf(self, word: str, summary: str) -> Parser:
-        leaf: Parser = self._parsers.add_parser(word, help=summary, description=f"{summary}.")
-        self._leaves[self._called(word)] = leaf
-        return leaf
-
-    def _called(self, word: str) -> str:
-        return f"{self._name} {word}".lstrip()
-
-
-# -------------------------------------------------------------------- options
-
-
-def offer(group: Group, *names: str, **meaning: str) -> None:
-    """Options that other commands have too; `meaning` is for those that mean another thing here."""
+def offer(group: Group, *names: str, **helps: str) -> None:
+    """Add shared options; `helps` replaces the help of those that mean something else here."""
     for name in names:
-        word, how = _SHARED[name]
-        about = meaning.get(name.replace("-", "_")) or ABOUT[word]
+        about, how = _SHARED[name]
+        about = helps.get(name.replace("-", "_"), about)
         if how.get("type") is milliseconds:
-            about += "; in milliseconds, or like 30s"
+            about += " (milliseconds, or a duration like 30s)"
         group.add_argument(f"--{name}", help=about, **how)
 
 
-def which_tasks(parser: Parser) -> None:
+def filters(group: Group, things: str, *names: str) -> None:
+    """Add options that restrict a list."""
+    for name in names:
+        metavar, which = _FILTERS[name]
+        group.add_argument(f"--{name}", metavar=metavar, help=f"only {things} {which}")
+
+
+def filter_tasks(parser: Parser) -> None:
     parser.add_argument(
         "--state",
         metavar="STATE",
         action="append",
-        help=f"of {', '.join(lifecycle.STATES)} (repeatable, or with commas)",
+        help=f"only tasks in this state: {', '.join(lifecycle.STATES)}; "
+        "repeat the option or separate states by commas",
     )
-    offer(parser, "agent", "lane", "session", "batch", "kind")
+    filters(parser, "tasks", "agent", "lane", "session", "batch", "kind")
 
 
 def paging(parser: Parser) -> None:
-    parser.add_argument("--limit", metavar="N", type=count, help="how many at a time (100)")
+    about, how = _described(PageLimit)
+    parser.add_argument("--limit", help=f"{about} per page (default 100)", **how)
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--cursor", metavar="CURSOR", help="go on where the last list ended")
-    place.add_argument("--all", action="store_true", help="all of them, page after page")
+    place.add_argument(
+        "--cursor", metavar="CURSOR", help="start where a previous page ended: its nextCursor"
+    )
+    place.add_argument("--all", action="store_true", help="print all pages")
 
 
-def about_task(group: Group, **meaning: str) -> None:
-    """What a task is about, besides what runs it."""
+def task_fields(group: Group, **helps: str) -> None:
+    """Add the options that describe a task, besides what runs it."""
     offer(group, "params")
-    named_values(group, "--param", "one of the params")
+    named_values(group, "--param", "one parameter")
     offer(group, "tab", "ref", "selector", "metadata", "callback-url")
-    offer(group, "priority", "lane", "timeout", **meaning)
+    offer(group, "priority", "lane", "timeout", **helps)
 
 
 def named_values(group: Group, option: str, about: str) -> None:
@@ -186,68 +330,69 @@ def named_values(group: Group, option: str, about: str) -> None:
         metavar="NAME=VALUE",
         type=pair,
         action="append",
-        help=f"{about}; VALUE is JSON if it looks like it, else text (repeatable)",
+        help=f"{about}; VALUE is read as JSON if possible, otherwise as text (repeatable)",
     )
 
 
 def retries(group: Group, default: str = "") -> None:
-    about = f"after the first attempt{default}"
+    about = f"number of retries after the first attempt{default}"
     group.add_argument("--retries", metavar="N", type=whole, help=about)
     group.add_argument(
-        "--backoff", metavar="MS", type=milliseconds, help="before the first retry; or like 2s"
+        "--backoff",
+        metavar="MS",
+        type=milliseconds,
+        help="wait before the first retry (milliseconds, or a duration like 2s)",
     )
     group.add_argument(
-        "--multiplier", metavar="X", type=number, help="how much longer each further wait is (2)"
+        "--multiplier",
+        metavar="X",
+        type=number,
+        help="each further wait is this many times the one before (default 2)",
     )
 
 
-def wait_option(parser: Parser, summary: str = "wait until it has ended, at most so long") -> None:
+def wait_option(
+    parser: Parser, summary: str = "wait until the task has finished, at most this long"
+) -> None:
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
         nargs="?",
         type=seconds,
         const=float("inf"),
-        help=summary,
+        help=f"{summary} (default: no limit)",
     )
 
 
-def one(parser: Parser) -> None:
-    parser.add_argument("id", metavar="ID")
+def dry_run(parser: Parser, about: str) -> None:
+    parser.add_argument("--dry-run", action="store_true", help=about)
 
 
-def several(parser: Parser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+")
+def follow(parser: Parser, about: str, *flags: str) -> None:
+    parser.add_argument("--follow", *flags, action="store_true", help=about)
 
 
-# -------------------------------------------------------------------- who is asked
+def confirmation(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
-def where(parser: Parser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--url", metavar="URL", help="the server (FAIRLANE_URL, or http://127.0.0.1:9867)"
-    )
-    which.add_argument(
-        "--store", metavar="URL", help="work on the store itself, a server may run beside it"
-    )
-    token_file(parser)
+def input_file(parser: Parser, about: str) -> None:
+    parser.add_argument("file", metavar="FILE", help=f"{about}; - reads standard input")
 
 
-def token_file(parser: Parser) -> None:
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="holds the token for the server (FAIRLANE_TOKEN)"
-    )
+def one(thing: str) -> Callable[[Parser], None]:
+    """Return a function that adds the ID of one thing."""
+
+    def fill(parser: Parser) -> None:
+        parser.add_argument("id", metavar="ID", help=f"{thing} ID")
+
+    return fill
 
 
-def store_only(parser: Parser) -> None:
-    parser.add_argument("--store", metavar="URL", help="the store (the one that serve would use)")
-    as_json(parser)
+def several(thing: str) -> Callable[[Parser], None]:
+    """Return a function that adds the IDs of one or more things."""
 
+    def fill(parser: Parser) -> None:
+        parser.add_argument("ids", metavar="ID", nargs="+", help=f"{thing} IDs")
 
-def as_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, one line each")
-
-
-def nobody(_: Parser) -> None:
-    """Nobody is asked."""
+    return fill

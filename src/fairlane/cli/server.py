@@ -1,7 +1,7 @@
-"""`fairlane serve`: the whole server in one process.
+"""The server that `fairlane serve` runs until a signal, and its policy file.
 
-The first signal drains: no new work, what runs may finish, the rest is given back; exit 0. A second
-signal ends at once. `kill -9` at any moment is safe.
+The first signal drains: the server accepts no new work, running tasks may finish, the rest is
+released, and the exit code is 0. A second signal ends it immediately. `kill -9` is always safe.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from fairlane import config, logs, tracing
-from fairlane.cli.policy_file import PolicyFile
+from fairlane.compat import policies
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
@@ -28,6 +29,7 @@ from fairlane.http.limits import connections_max
 from fairlane.http.server import HttpServer
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.endpoint import Endpoint
+from fairlane.schema import wire
 from fairlane.worker import signals
 
 log = logging.getLogger("fairlane")
@@ -36,18 +38,18 @@ POLICY_LOOK_SECONDS: Final = 0.5
 # For responses at a stop, when running tasks have ended or were interrupted.
 GRACE_SECONDS: Final = 5.0
 
-# What is done while the server runs; it is told the address. Its end is the server's.
+# Runs beside the server and receives its address. The server stops when it returns.
 Beside = Callable[[str], Awaitable[None]]
 
 
 def serve(settings: Settings, *, beside: Beside | None = None) -> None:
-    """Run until a signal, or until `beside` has ended, which is given the address when it is ready.
+    """Run until a signal, or until `beside` returns; it receives the address of the server.
 
-    Raises an `OperatorError` when it cannot start.
+    Raises `OperatorError` if the server cannot start.
     """
     logs.begin(settings.log_level, settings.log_format)
     logs.hide(config.secrets_of(settings))
-    os.umask(0o077)  # whatever is made here is nobody else's
+    os.umask(0o077)  # no other user may read the files that are created
     listener = _listen(settings.host, settings.port)
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
@@ -97,18 +99,17 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
 
 
 async def _exposed(settings: Settings, app: Fairlane) -> bool:
-    """Whether others than this machine can reach the server. Raises when nobody would be kept out.
+    """Return whether other machines can reach the server.
 
-    Where a token was never made, whoever comes is trusted.
+    Raises `OperatorError` if they can and no token exists: the server would trust every caller.
     """
     if is_loopback(settings.host):
         return False
     await app.node.tokens.refresh()
     if not app.node.tokens.any:
         raise OperatorError(
-            f"{settings.host} can be reached from other machines, and there is no token to keep "
-            "them out: make one with fairlane token create --name NAME --store URL, "
-            "or listen on 127.0.0.1"
+            f"other machines can reach {settings.host}, but no access token exists: create one "
+            "with fairlane token create --name NAME --store URL, or listen on 127.0.0.1"
         )
     return True
 
@@ -119,7 +120,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name: nobody knows where it will lead
+        return False  # a host name may resolve to any address
 
 
 def _watch(policy: PolicyFile, app: Fairlane) -> ConfigWatcher | None:
@@ -132,7 +133,7 @@ def _watch(policy: PolicyFile, app: Fairlane) -> ConfigWatcher | None:
 
 
 def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
-    """What answers at /mcp; nothing does when the extra is not installed."""
+    """Return the endpoint for /mcp; None if the extra is not installed."""
     if settings.mcp_writes:
         mcp.require()
     return Endpoint(app.call_as, writes=settings.mcp_writes) if mcp.installed() else None
@@ -141,7 +142,7 @@ def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
 def _routes(
     settings: Settings, app: Fairlane, agents: Endpoint | None, *, exposed: bool
 ) -> HttpApp:
-    """Return the routes to serve. Where connections are few, a caller may hold fewer of them."""
+    """Return the routes to serve. With few connections, each caller may hold fewer of them."""
     most = connections_max()
     return HttpApp(
         app.node,
@@ -154,7 +155,7 @@ def _routes(
 
 
 def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
-    """What requests may call this server."""
+    """Return the host names under which requests may address this server."""
     port = listener.getsockname()[1]
     return authorities([*LOOPBACK, settings.host], port) + allowed(settings.allowed_hosts, port)
 
@@ -188,14 +189,14 @@ class _Server:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._told.is_set() and number == signal.SIGHUP:
-            return  # a shell and the system both send it when one terminal is closed
+            return  # closing a terminal sends it twice: from the shell and from the system
         self._signals += 1
         if self._signals > 1:
-            log.warning("ending at once; what was running will be taken up again")
-            # Nothing to tidy up: every answer that was given is durable.
+            log.warning("second signal: ending immediately; running tasks will be retried")
+            # Nothing to clean up: every response that was sent is durable.
             signal.raise_signal(signal.SIGKILL)
         self._app.refuse_new()
-        log.info("stopping: no new work; a second signal ends at once")
+        log.info("stopping: no new work is accepted; a second signal ends immediately")
         self._told.set()
 
 
@@ -222,11 +223,64 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _way_out(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "stop what uses the port, or choose another with --port"
+        return "stop the program that uses the port, or choose another port with --port"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "choose a port from 1024 on with --port"
-    return "give an address of this machine with --host"
+        return "choose a port above 1023 with --port"
+    return "use an address of this machine with --host"
 
 
 def _address(host: str, listener: socket.socket) -> str:
     return f"http://{bracketed(host)}:{listener.getsockname()[1]}"
+
+
+# -------------------------------------------------------------------- the policy file
+
+
+class PolicyFile:
+    """The policy file, if there is one. Lane ceilings from the settings override it."""
+
+    def __init__(self, file: str | None, ceilings: Mapping[str, int]) -> None:
+        self.file = Path(file) if file else None
+        self._ceilings = ceilings
+        self._notes: list[str] = []
+
+    def load(self) -> dict[str, Any]:
+        """Return the document to apply on top of the policy. Log what it ignores, once."""
+        if self.file is None:
+            return _with_ceilings({}, self._ceilings)
+        document = _read(self.file)
+        before, self._notes = self._notes, policies.notes(document)
+        if self._notes != before:
+            for note in self._notes:
+                log.info("the policy file %s: %s", self.file, note)
+        return _with_ceilings(policies.reduced(document), self._ceilings)
+
+    def named(self, error: InvalidPolicy) -> InvalidPolicy:
+        """Return the error with the file name before each problem."""
+        if self.file is None:
+            return error
+        return InvalidPolicy([f"{self.file}: {problem}" for problem in error.problems])
+
+
+def _with_ceilings(document: dict[str, Any], ceilings: Mapping[str, int]) -> dict[str, Any]:
+    lanes = document.get("lanes", {})
+    if not ceilings or not isinstance(lanes, dict):
+        return document  # the policy reports that it is not an object
+    lanes = dict(lanes)
+    for name, ceiling in ceilings.items():
+        lane = lanes.get(name, {})
+        if isinstance(lane, dict):
+            lanes[name] = {**lane, "maxInflight": ceiling}
+    return {**document, "lanes": lanes}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document: Any = wire.decode(file.read_bytes())
+    except OSError as error:
+        raise OperatorError(f"cannot read the policy file {file}: {error.strerror}") from None
+    except (wire.DecodeError, RecursionError) as error:
+        raise InvalidPolicy([f"{file} is not valid JSON: {error}"]) from None
+    if not isinstance(document, dict):
+        raise InvalidPolicy([f"{file} must contain a JSON object"])
+    return document

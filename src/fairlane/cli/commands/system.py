@@ -1,0 +1,428 @@
+"""The system as a whole: totals, events, a live overview, checks, shell completion."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairlane import config
+from fairlane.cli.backends import Side, connected
+from fairlane.cli.commands import Commands, Exit, Leaves, Parser, build, nowhere, store_only
+from fairlane.cli.options import filters, follow, seconds, whole
+from fairlane.cli.output import (
+    Cell,
+    Columns,
+    Fields,
+    Output,
+    Styled,
+    fields_of,
+    print_json,
+    shortened,
+    size,
+    span,
+    state,
+)
+from fairlane.cli.output.terminal import drawn_table, rich_text, table
+from fairlane.client.sync import Client
+from fairlane.clock import SystemClock
+from fairlane.core import events as types
+from fairlane.core import lifecycle
+from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreachable
+
+if TYPE_CHECKING:
+    from fairlane.cli.output.terminal import Terminal
+
+BAR: Final = 24
+BAR_NARROW: Final = 8
+WIDE: Final = 76  # the width from which on everything fits
+BESIDE_CURVE: Final = 32
+SPARKS: Final = "▁▂▃▄▅▆▇█"
+AGENTS_MAX: Final = 10
+SHELLS: Final = ("bash", "zsh", "fish")
+_EMPTY: Final = (
+    "no tasks have been submitted yet; try: fairlane submit --handler echo --param text=hello"
+)
+
+
+def register(commands: Commands) -> None:
+    commands.add("stats", connected(stats))
+    commands.add("events", connected(events), _events_options)
+    note = "Ctrl-C ends it. In a pipe it prints once; with --json it prints one line per update."
+    commands.add("top", connected(top), _top_options, epilog=note)
+    commands.add("doctor", doctor, side=store_only)
+    note = 'For bash, add this to ~/.bashrc: eval "$(fairlane completion bash)"'
+    commands.add("completion", completion, _completion_options, epilog=note, side=nowhere)
+
+
+# -------------------------------------------------------------------- stats
+
+
+def stats(_: argparse.Namespace, side: Side, out: Output) -> None:
+    out.show(side.client.stats(), _draw_stats)
+
+
+def _draw_stats(terminal: Terminal, stats: Fields) -> None:
+    queue, metrics = stats["queue"], stats["metrics"]
+    terminal.line(f"{queue['totalQueued']} queued, {queue['totalInflight']} in flight")
+    names = ("Submitted", "Completed", "Failed", "Cancelled", "Rejected", "Expired", "Parked")
+    totals = ", ".join(f"{metrics[f'tasks{name}']} {name.lower()}" for name in names)
+    terminal.line(f"totals: {totals}")
+    terminal.line(f"average time from queue to worker: {metrics['avgDispatchLatencyMs']:g} ms")
+    if metrics["agents"]:
+        terminal.line("")
+        counted = ("submitted", "completed", "failed", "cancelled", "rejected")
+        columns: Columns = {
+            "AGENT": "agent",
+            "QUEUED": "queued",
+            "IN FLIGHT": "inflight",
+            **{name.upper(): name for name in counted},
+        }
+        idle = {"queued": 0, "inflight": 0}
+        rows = [
+            {"agent": agent, **idle, **queue["agents"].get(agent, {}), **totals}
+            for agent, totals in metrics["agents"].items()
+        ]
+        terminal.table(columns, rows)
+
+
+# -------------------------------------------------------------------- events
+
+
+def _events_options(parser: Parser) -> None:
+    follow(parser, "keep printing new events until Ctrl-C")
+    parser.add_argument(
+        "--after",
+        metavar="N",
+        type=whole,
+        help="start after the event with this ID (default: the first event; with --follow: now)",
+    )
+    filters(parser, "events", "task", "batch", "agent", "lane")
+    parser.add_argument(
+        "--type",
+        metavar="TYPE",
+        action="append",
+        help="only events of this type, such as task.completed; "
+        "repeat the option or separate types by commas",
+    )
+
+
+def events(args: argparse.Namespace, side: Side, out: Output) -> None:
+    found = side.client.events(
+        after=args.after,
+        follow=args.follow,
+        task=args.task,
+        batch=args.batch,
+        agent=args.agent,
+        lane=args.lane,
+        types=args.type or (),
+    )
+    with closing(found):
+        for event in found:
+            out.show(event, _draw_event)
+
+
+def _draw_event(terminal: Terminal, event: Fields) -> None:
+    about = str(event.get("taskId") or event.get("batchId", "-"))
+    kind = Styled(f"{event['type']:<15}", state(event.get("state", "")).style)
+    note = shortened(_event_note(event), 200)
+    head = f"{event['id']:>6}  {event['timestamp']}  "
+    terminal.line(head, kind, f"  {about}", f"  {note}" if note else "")
+
+
+def _event_note(event: Fields) -> str:
+    notes = []
+    if event["type"] in (types.CREATED, types.REQUEUED) and event["state"] != lifecycle.QUEUED:
+        notes.append(event["state"])
+    if event.get("attempt", 1) > 1:
+        notes.append(f"attempt {event['attempt']}")
+    notes += [str(event[name]) for name in ("error", "worker", "jobId") if name in event]
+    return ", ".join(notes)
+
+
+# -------------------------------------------------------------------- doctor
+
+
+def doctor(args: argparse.Namespace) -> int:
+    # Deferred because the other commands of this module do not need the engine (90 ms).
+    from fairlane.cli.direct import examine  # noqa: PLC0415 - for the reason above
+
+    report = examine(config.load({"store": args.store}).store)
+    Output(args).show(report, _draw_report)
+    return Exit.NOT_WELL if report["problems"] else Exit.OK
+
+
+def _draw_report(terminal: Terminal, report: Fields) -> None:
+    terminal.line(f"store   {report['store']} ({size(report['sizeBytes'])})")
+    terminal.line(f"schema  {report['schemaVersion']}; the newest is {report['newestSchema']}")
+    for problem in report["problems"]:
+        terminal.line(Styled("error   ", "red"), problem)
+    if not report["problems"]:
+        checked = f"{', '.join(report['checked'])}: no problems found"
+        terminal.line(Styled("ok      ", "green"), checked)
+
+
+# -------------------------------------------------------------------- top
+
+
+def _top_options(parser: Parser) -> None:
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    about = "time between updates (default: 1)"
+    parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=1.0, help=about)
+
+
+def top(args: argparse.Namespace, side: Side, out: Output) -> int:
+    client = side.client
+    if args.json:
+        return _print_lines(client, args)
+    console = out.terminal.console
+    if args.once or not console.is_terminal:
+        console.print(draw(look(client), width=console.width))
+        return Exit.OK
+    return _follow(client, console, args.interval)
+
+
+def look(client: Client) -> dict[str, Fields]:
+    """Return everything that is drawn."""
+    return {
+        "lanes": fields_of(client.lanes()),
+        "stats": fields_of(client.stats()),
+        "history": fields_of(client.history("5m")),
+        "nodes": _nodes(client),
+    }
+
+
+def _nodes(client: Client) -> Fields:
+    """Return the nodes, or none if the token may not see them."""
+    try:
+        return fields_of(client.nodes())
+    except (Forbidden, NotFound):
+        return {"nodes": [], "count": 0}
+
+
+def _print_lines(client: Client, args: argparse.Namespace) -> int:
+    while True:
+        print_json(look(client))
+        if args.once:
+            return Exit.OK
+        SystemClock().sleep(args.interval)
+
+
+def _follow(client: Client, console: Console, interval_seconds: float) -> int:
+    """Draw until Ctrl-C, which is the normal way to leave and no error."""
+    seen = look(client)
+    try:
+        first = draw(seen, width=console.width)
+        with Live(first, console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                SystemClock().sleep(interval_seconds)
+                seen, note = _look_again(client, seen)
+                live.update(draw(seen, note, width=console.width), refresh=True)
+    except KeyboardInterrupt:
+        return Exit.OK
+
+
+def _look_again(client: Client, last: dict[str, Fields]) -> tuple[dict[str, Fields], str]:
+    try:
+        return look(client), ""
+    except (Unreachable, StoreUnavailable) as error:
+        return last, f"not up to date: {error.message}"
+
+
+# -------------------------------------------------------------------- drawing
+
+
+def draw(seen: Mapping[str, Fields], note: str = "", *, width: int) -> Group:
+    """Return the overview for a screen of this width; bars and curves shrink to fit."""
+    bar = BAR if width >= WIDE else BAR_NARROW
+    parts: list[Table | Text] = [_headline(seen)]
+    if note:
+        parts.append(rich_text(note))
+    lanes = [lane for lane in seen["lanes"]["lanes"] if _is_used(lane)]
+    if not lanes:
+        parts += [Text(""), Text(_EMPTY)]
+    else:
+        parts += [Text(""), _lane_table(lanes, bar)]
+    points = seen["history"]["points"]
+    if any(point["submitted"] or point["finished"] for point in points):
+        parts += [Text(""), _curves(points, max(BAR_NARROW, width - BESIDE_CURVE))]
+    if seen["history"]["agents"]:
+        parts += [Text(""), _share_table(seen["history"]["agents"], bar)]
+    if seen["nodes"]["nodes"]:
+        parts += [Text(""), _node_table(seen["nodes"]["nodes"])]
+    return Group(*parts)
+
+
+def _is_used(lane: Fields) -> bool:
+    counted = ("active", "waiting", "parked", "completed", "failed")
+    return lane["paused"] or any(lane[name] for name in counted)
+
+
+def _headline(seen: Mapping[str, Fields]) -> Text:
+    queue, done = seen["stats"]["queue"], seen["stats"]["metrics"]
+    line = Text().append("fairlane top", style="bold")
+    for count, word, style in (
+        (queue["totalInflight"], "running", "yellow"),
+        (queue["totalQueued"], "waiting", "cyan"),
+        (done["tasksCompleted"], "done", "green"),
+        (done["tasksFailed"], "failed", "red"),
+        (done["tasksParked"], "parked", "magenta"),
+    ):
+        line.append(f"  {count} {word}", style=style if count else "bright_black")
+    return line
+
+
+def _lane_table(lanes: Sequence[Fields], width: int) -> Table:
+    columns: Columns = {
+        "LANE": "name",
+        "SLOTS": lambda lane: _bar(lane["active"] / lane["ceiling"], "yellow", width),
+        "USED": lambda lane: f"{lane['active']}/{lane['ceiling']}",
+        "WAITING": "waiting",
+        "OLDEST": lambda lane: span(lane["oldestWaitMs"]) if lane["oldestWaitMs"] else "-",
+        "FAILED": "failed",
+        "PARKED": "parked",
+        "": lambda lane: Styled("paused", "yellow") if lane["paused"] else "",
+    }
+    return drawn_table(columns, lanes)
+
+
+def _curves(points: Sequence[Fields], room: int) -> Table:
+    """Draw tasks per second and waiting times over the last five minutes."""
+    waits = [one["waitP95Ms"] or 0 for one in points]
+    rows = [
+        _curve(f"{name}/s", [_rate(one, name) for one in points], style, "{:.1f}".format, room)
+        for name, style in (("submitted", "cyan"), ("finished", "green"), ("failed", "red"))
+    ]
+    rows.append(_curve("wait p95", waits, "magenta", lambda value: span(round(value)), room))
+    return table(("LAST 5 MIN", "", "NOW", "MOST"), rows)
+
+
+def _rate(point: Fields, name: str) -> float:
+    """Return the rate per second of a step; steps may differ in length."""
+    per_second: float = point[name] * 1000 / point["spanMs"] if point["spanMs"] else 0.0
+    return per_second
+
+
+def _curve(
+    name: str, values: Sequence[float], style: str, spell: Callable[[float], str], room: int
+) -> list[Text]:
+    """Return a curve in the given room; if it is short, draw the maximum of neighbouring steps."""
+    most = max(values, default=0)
+    each = -(-len(values) // room)
+    highs = [max(values[start : start + each]) for start in range(0, len(values), each)]
+    drawn = "".join(SPARKS[round(value / most * 7)] if most else SPARKS[0] for value in highs)
+    # The newest step is not complete, so the one before it counts as now.
+    now = values[-2] if len(values) > 1 else values[-1]
+    return [Text(name), Text(drawn, style=style), Text(spell(now)), Text(spell(most))]
+
+
+def _share_table(agents: Sequence[Fields], width: int) -> Table:
+    columns: Columns = {
+        "AGENT": lambda one: "all others" if one["agentId"] is None else one["agentId"],
+        "SHARE OF SLOTS": lambda one: _bar(one["share"], "green", width),
+        "HAS": lambda one: f"{one['share']:.0%}",
+        "FAIR": lambda one: f"{one['fairShare']:.0%}",
+    }
+    return drawn_table(columns, agents[:AGENTS_MAX], {"AGENT": 30})
+
+
+def _node_table(nodes: Sequence[Fields]) -> Table:
+    styles = {"ready": "green", "draining": "yellow", "silent": "red"}
+    columns: Columns = {
+        "NODE": "name",
+        "PROCESS": lambda node: f"{node['host']}:{node['pid']}",
+        "STATE": lambda node: Styled(node["state"], styles.get(node["state"], "")),
+        "RUNNING": "running",
+        "VERSION": "version",
+    }
+    return drawn_table(columns, nodes)
+
+
+def _bar(share: float, style: str, width: int) -> Cell:
+    filled = max(0, min(width, round(share * width)))
+    if share > 0 and not filled:
+        filled = 1
+    return (Styled("█" * filled, style), Styled("░" * (width - filled), "bright_black"))
+
+
+# -------------------------------------------------------------------- completion
+
+_BASH: Final = """\
+_fairlane() {{
+    local path="" word
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "${{path:+$path }}$word" in
+{steps}
+                path="${{path:+$path }}$word" ;;
+        esac
+    done
+    local words=""
+    case "$path" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _fairlane fairlane
+"""
+_ZSH: Final = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+
+
+def completion(args: argparse.Namespace) -> int:
+    words = _words(build()[1])
+    script = "\n".join(_fish(words)) + "\n" if args.shell == "fish" else _bash(words)
+    sys.stdout.write(_ZSH + script if args.shell == "zsh" else script)
+    return Exit.OK
+
+
+def _words(leaves: Leaves) -> dict[str, list[str]]:
+    """Return what may follow each command: its verbs, then its options."""
+    words: dict[str, list[str]] = {"": []}
+    for path, leaf in leaves.items():
+        *before, last = path.split(" ")
+        for depth in range(len(before)):
+            parent, child = " ".join(before[:depth]), before[depth]
+            _add(words, parent, child)
+        _add(words, " ".join(before), last)
+        options = words.setdefault(path, [])
+        options += [option for option in leaf.option_names() if option.startswith("--")]
+    words["completion"] += SHELLS
+    words[""] += ["--help", "--version"]
+    return words
+
+
+def _add(words: dict[str, list[str]], parent: str, child: str) -> None:
+    known = words.setdefault(parent, [])
+    if child not in known:
+        known.append(child)
+
+
+def _bash(words: Mapping[str, Sequence[str]]) -> str:
+    steps = " | ".join(f'"{path}"' for path in words if path)
+    cases = (f'        "{path}") words="{" ".join(found)}" ;;' for path, found in words.items())
+    return _BASH.format(steps=f"            {steps})", cases="\n".join(cases))
+
+
+def _fish(words: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield "complete -c fairlane -f"
+    for path, found in words.items():
+        seen = [f"__fish_seen_subcommand_from {word}" for word in path.split(" ") if word]
+        condition = "; and ".join(seen) or "__fish_use_subcommand"
+        plain = [word for word in found if not word.startswith("--")]
+        if plain:
+            missing = f"; and not __fish_seen_subcommand_from {' '.join(plain)}" if path else ""
+            yield f"complete -c fairlane -n '{condition}{missing}' -a '{' '.join(plain)}'"
+        for word in found:
+            if word.startswith("--"):
+                yield f"complete -c fairlane -n '{condition}' -l {word.removeprefix('--')}"
+
+
+def _completion_options(parser: Parser) -> None:
+    about = "bash, zsh or fish"
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=about)

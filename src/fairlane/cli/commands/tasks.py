@@ -1,0 +1,584 @@
+"""Tasks: submit, list, show, wait for, cancel, retry and reset them."""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from fairlane.cli.backends import (
+    Side,
+    connected,
+    declined,
+    for_each,
+    given,
+    moment,
+    params,
+    read_json,
+)
+from fairlane.cli.commands import Commands, Exit, Parser
+from fairlane.cli.options import (
+    confirmation,
+    dry_run,
+    filter_tasks,
+    follow,
+    offer,
+    one,
+    paging,
+    retries,
+    seconds,
+    several,
+    task_fields,
+    wait_option,
+)
+from fairlane.cli.output import (
+    Cell,
+    Columns,
+    Fields,
+    Layouts,
+    Output,
+    Say,
+    Shape,
+    Styled,
+    ago,
+    complain,
+    counted,
+    label,
+    moment_ms,
+    pretty,
+    print_json,
+    shortened,
+    span,
+    state,
+    with_ago,
+)
+from fairlane.client.sync import AT_REST
+from fairlane.clock import SystemClock
+from fairlane.core import lifecycle
+from fairlane.core.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from fairlane.cli.output.terminal import Terminal
+
+# While several tasks are waited for, each is looked at in turn.
+TURN_SECONDS: Final = 0.25
+# Options by the argument of the client's method that each fills.
+_WHICH: Final = {
+    "agent": "agent",
+    "state": "states",
+    "lane": "lane",
+    "session": "session",
+    "batch": "batch",
+    "kind": "kind",
+}
+_LISTED: Final = {**_WHICH, "depends_on": "depends_on", "text": "text", "brief": "brief"}
+# Options that describe one task, by the field of `POST /tasks` that each fills.
+_FIELDS: Final = {
+    "action": "action",
+    "handler": "handler",
+    "instruction": "instruction",
+    "tab": "tabId",
+    "ref": "ref",
+    "selector": "selector",
+    "priority": "priority",
+    "deadline": "deadline",
+    "lane": "lane",
+    "session": "sessionKey",
+    "depends_on": "dependsOn",
+    "run_at": "runAt",
+    "timeout": "timeoutMs",
+    "preemptible": "preemptible",
+    "metadata": "metadata",
+    "params": "params",
+}
+_RETRIES: Final = {
+    "retries": "maxRetries",
+    "backoff": "backoffMs",
+    "multiplier": "backoffMultiplier",
+}
+_COMMON: Final = {"agent": "agentId", "callback_url": "callbackUrl"}
+MOMENTS: Final = ("createdAt", "startedAt", "completedAt", "deadline", "nextEligibleAt")
+# Fields that `show` prints as part of another line, or that only repeat another line.
+_WITHIN: Final = frozenset(
+    {"taskId", "state", "action", "handler", "tabId", "ref", "selector", "kind", "maxAttempts"}
+    | {"position", "latencyMs", "executionTimeMs", "parkedReason", "leaseExpiresAt"}
+    | {"attemptLog", "retryCount"}
+)
+
+
+def register(commands: Commands) -> None:
+    commands.add("submit", connected(submit, create=True), _submit_options, epilog=_SUBMIT_EXAMPLES)
+    commands.add("tasks", connected(list_), _list_options)
+    commands.add("show", connected(show), one("task"))
+    commands.add("why", connected(why), one("task"))
+    commands.add("wait", connected(wait), _wait_options)
+    for word in ("cancel", "retry", "reset"):
+        commands.add(word, connected(change), _change_options, epilog=_CHANGE_NOTE)
+    commands.add("output", connected(output), _output_options)
+    commands.add("prune", connected(prune), _prune_options)
+
+
+# -------------------------------------------------------------------- submit
+
+_SUBMIT_EXAMPLES: Final = (
+    "examples:\n"
+    "  fairlane submit --handler echo --param text=hello --wait\n"
+    "  fairlane submit --instruction 'Sum it up' --depends-on tsk_1 --depends-on tsk_2\n"
+    "  fairlane submit --agent a1 --action click --tab t7 --ref e3 --deadline 30s\n"
+    "  fairlane submit --agent a1 --file tasks.json"
+)
+
+
+def _submit_options(parser: Parser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    offer(what, "handler", "action", "instruction")
+    what.add_argument(
+        "--file",
+        metavar="FILE",
+        help="JSON file with a task, a list of tasks or a batch, as for POST /tasks; "
+        "- reads standard input",
+    )
+    offer(parser, "agent")
+    task_fields(parser)
+    offer(parser, "session")
+    parser.add_argument(
+        "--depends-on",
+        metavar="ID",
+        action="append",
+        help="start only after this task is done (repeatable)",
+    )
+    later = parser.add_mutually_exclusive_group()
+    later.add_argument(
+        "--delay", metavar="TIME", type=seconds, help="do not start before this delay: 5s, 10m, 2h"
+    )
+    offer(later, "run-at")
+    parser.add_argument(
+        "--deadline",
+        metavar="TIME",
+        help="fail if not finished by then: RFC 3339, or a duration from now like 30s, 5m, 1d",
+    )
+    retries(parser)
+    offer(parser, "preemptible", "idempotency-key")
+    wait_option(parser)
+
+
+def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
+    body = _body_from_file(args) if args.file else _body_from_options(args)
+    response = side.client.submit_body(body, idempotency_key=args.idempotency_key)
+    items = response.get("tasks", [response])
+    accepted = [item["taskId"] for item in items if item["state"] != lifecycle.REJECTED]
+    code = Exit.OK if len(accepted) == len(items) else Exit.REFUSED
+    if args.wait is None or not accepted:
+        out.show(response, draw_submitted)
+        return code
+    if code != Exit.OK:
+        out.show(response, draw_submitted)
+    return wait_for(side, out, accepted, args.wait) or code
+
+
+def _body_from_options(args: argparse.Namespace) -> dict[str, Any]:
+    body = given(args, {**_COMMON, **_FIELDS})
+    found = params(args)
+    if found is not None:
+        body["params"] = found
+    if policy := given(args, _RETRIES):
+        body["retryPolicy"] = policy
+    if args.delay is not None:
+        body["delayMs"] = round(args.delay * 1000)
+    if args.deadline is not None:
+        body["deadline"] = moment(args.deadline)
+    return body
+
+
+def _body_from_file(args: argparse.Namespace) -> dict[str, Any]:
+    inside = [*_FIELDS, "param", "delay", *_RETRIES]
+    misplaced = [name for name in inside if getattr(args, name) is not None]
+    if misplaced:
+        option = f"--{misplaced[0].replace('_', '-')}"
+        raise InvalidRequest(f"{option} cannot be combined with --file; set it in the file")
+    content = read_json(args.file)
+    if isinstance(content, dict):
+        return {**content, **given(args, _COMMON)}
+    if isinstance(content, list):
+        return batch_of(content, given(args, _COMMON))
+    raise InvalidRequest(f"{args.file} must contain a task, a list of tasks, or a batch")
+
+
+def batch_of(tasks: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with the agent that its tasks name, if they agree; `fields` win."""
+    named = {str(task["agentId"]) for task in tasks if isinstance(task, dict) and "agentId" in task}
+    if len(named) > 1:
+        raise InvalidRequest(
+            "the tasks of a batch must belong to one agent, but these name several: "
+            "choose one with --agent, or use one file per agent"
+        )
+    agent = {"agentId": named.pop()} if named else {}
+    return {**agent, **fields, "tasks": tasks}
+
+
+def draw_submitted(terminal: Terminal, response: Fields) -> None:
+    if "batchId" in response:
+        columns: Columns = {
+            "TASK": lambda item: item.get("taskId", "-"),
+            "STATE": lambda item: state(item["state"]),
+            "PLACE": lambda item: str(item.get("position", "")),
+            "NOTE": "error",
+        }
+        terminal.table(columns, response["tasks"])
+        outcome = f"{response['accepted']} accepted, {response['rejected']} rejected"
+        terminal.line(f"batch {response['batchId']}: {outcome}")
+        return
+    place = f", position {response['position']}" if response.get("position") else ""
+    terminal.line(f"submitted {response['taskId']} (", state(str(response["state"])), f"{place})")
+
+
+# -------------------------------------------------------------------- list
+
+
+def _list_options(parser: Parser) -> None:
+    filter_tasks(parser)
+    parser.add_argument("--depends-on", metavar="ID", help="only tasks that depend on this task")
+    parser.add_argument(
+        "--text",
+        metavar="TEXT",
+        help="only tasks with this text in their ID, handler, session key, error or instruction; "
+        "each page searches 20,000 tasks and may be empty",
+    )
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        default=None,
+        help="leave out results and other long fields",
+    )
+    paging(parser)
+
+
+def list_(args: argparse.Namespace, side: Side, out: Output) -> None:
+    ask = partial(side.client.tasks, **_filters(args, _LISTED))
+    out.pages(args, ask, "tasks", TASKS, none="no tasks", layouts=LAYOUTS)
+
+
+def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filters that were given.
+
+    Raise `InvalidRequest` for an empty one: it probably comes from an unset variable, and leaving
+    it out would match more tasks than intended.
+    """
+    for option in options:
+        if getattr(args, option) in ("", [""]):
+            name = option.replace("_", "-")
+            raise InvalidRequest(f"--{name} is empty; give it a value or remove it")
+    return given(args, options)
+
+
+def _what(task: Fields) -> str:
+    if "handler" in task:
+        return f"handler {task['handler']}"
+    if "instruction" in task:
+        return f"instruction {shortened(str(task['instruction']), 40)}"
+    target = [f"tab {task['tabId']}"] if "tabId" in task else []
+    target += [str(task[name]) for name in ("ref", "selector") if name in task]
+    action = str(task.get("action", task.get("kind", "")))
+    return " ".join([action, *(["on", *target] if target else [])])
+
+
+def _note(task: Fields) -> str:
+    return str(task["error"]) if "error" in task else gate(task)
+
+
+def gate(task: Fields) -> str:
+    return f"waiting for: {task['gate']}" if "gate" in task else ""
+
+
+TASKS: Final[Columns] = {
+    "TASK": "taskId",
+    "STATE": lambda task: state(task["state"]),
+    "AGENT": "agentId",
+    "LANE": "lane",
+    "WHAT": _what,
+    "CREATED": lambda task: ago(task["createdAt"]),
+    "TOOK": lambda task: span(task["latencyMs"]) if "latencyMs" in task else "",
+    "NOTE": _note,
+}
+LAYOUTS: Final[Layouts] = (
+    (120, {"AGENT": 20, "LANE": 12, "WHAT": 24}),
+    (0, {"AGENT": 10, "LANE": 0, "WHAT": 13, "TOOK": 0, "NOTE": 0}),
+)
+
+# -------------------------------------------------------------------- show
+
+
+def show(args: argparse.Namespace, side: Side, out: Output) -> None:
+    task = side.client.show(args.id)
+    has_webhook = "callbackUrl" in task and not args.json
+    found = side.client.deliveries(task=args.id)["deliveries"] if has_webhook else ()
+    out.show(task, draw_task, found)
+
+
+def draw_task(terminal: Terminal, task: Fields, deliveries: Sequence[Fields] = ()) -> None:
+    lines = list(_task_lines(task))
+    lines += [("webhook", _delivery(one)) for one in deliveries]
+    terminal.grid(lines)
+    if task.get("attemptLog"):
+        terminal.line("")
+        terminal.table(_ATTEMPTS, task["attemptLog"])
+
+
+def _task_lines(task: Fields) -> Iterator[tuple[str, Cell]]:
+    yield "task", task["taskId"]
+    yield "state", (state(task["state"]), _state_note(task))
+    yield "what", _what(task)
+    for name, value in task.items():
+        if name in _WITHIN:
+            continue
+        if name in MOMENTS:
+            yield label(name), with_ago(value)
+        elif name == "attempts":
+            yield "attempts", f"{value} of {task['maxAttempts']}"
+        elif name == "dependsOn":
+            yield "depends on", Styled("\n".join(value), lines=True)
+        elif name == "instruction":
+            yield name, Styled(value, lines=True)
+        elif isinstance(value, str | int | float) and name != "result":
+            yield label(name), str(value)
+        else:
+            yield label(name), pretty(value)
+
+
+def _state_note(task: Fields) -> str:
+    if "latencyMs" in task:
+        return f", took {span(task['latencyMs'])}"
+    if task["state"] == lifecycle.QUEUED and "position" in task:
+        return f", submitted at position {task['position']}"
+    return f", lease expires {ago(task['leaseExpiresAt'])}" if "leaseExpiresAt" in task else ""
+
+
+def _delivery(one: Fields) -> str:
+    status = f"{one['state'].replace('_', ' ')} after {counted(one['attempts'], 'attempt')}"
+    text = f"{one['event']} to {one['url']}: {status}"
+    if "settledAt" in one:
+        text += f", {ago(one['settledAt'])}"
+    elif "nextAt" in one:
+        text += f", next attempt {ago(one['nextAt'])}"
+    return text + (f" ({one['lastError']})" if "lastError" in one else "")
+
+
+def _attempt_time(attempt: Fields) -> str:
+    if "endedAt" not in attempt:
+        return ""
+    started, ended = (moment_ms(attempt[name]) for name in ("startedAt", "endedAt"))
+    return span(max(0, ended - started))
+
+
+_ATTEMPTS: Final[Columns] = {
+    "ATTEMPT": "attempt",
+    "STARTED": lambda attempt: ago(attempt["startedAt"]),
+    "TOOK": _attempt_time,
+    "OUTCOME": lambda attempt: attempt.get("outcome", "running"),
+    "WORKER": "worker",
+    "ERROR": "error",
+}
+
+
+def why(args: argparse.Namespace, side: Side, out: Output) -> None:
+    out.show(side.client.why(args.id), _draw_why)
+
+
+def _draw_why(terminal: Terminal, response: Fields) -> None:
+    about = state(response["state"])
+    terminal.line(f"{response['taskId']}  ", about, f"  {response['reason']}")
+    if len(response["waitingFor"]) > 1:
+        terminal.line(f"waiting for {', '.join(response['waitingFor'])}")
+
+
+def _output_options(parser: Parser) -> None:
+    one("task")(parser)
+    follow(parser, "print the output of all attempts as it arrives, until the task has finished")
+
+
+def output(args: argparse.Namespace, side: Side, out: Output) -> None:
+    if not args.follow:
+        out.show(side.client.output(args.id), _draw_output)
+        return
+    attempt = 0
+    with closing(side.client.output(args.id, follow=True)) as pieces:
+        for piece in pieces:
+            changed = attempt not in (0, piece["attempt"])
+            out.show(piece, _draw_piece, changed=changed)
+            attempt = piece["attempt"]
+
+
+def _draw_output(terminal: Terminal, output: Fields) -> None:
+    terminal.write(str(output["text"]))
+    if output["text"] and not output["text"].endswith("\n"):
+        terminal.write("\n")
+    if output["truncated"]:
+        terminal.note("the output was longer than the limit; the rest was discarded")
+
+
+def _draw_piece(terminal: Terminal, piece: Fields, *, changed: bool) -> None:
+    if changed:
+        terminal.note(f"attempt {piece['attempt']}")
+    terminal.write(str(piece["text"]))
+
+
+# -------------------------------------------------------------------- wait
+
+
+def _wait_options(parser: Parser) -> None:
+    several("task")(parser)
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        help="wait at most this long (default: no limit)",
+    )
+
+
+def wait(args: argparse.Namespace, side: Side, out: Output) -> int:
+    return wait_for(side, out, args.ids, args.timeout)
+
+
+def wait_for(side: Side, out: Output, ids: Sequence[str], timeout: float | None) -> int:
+    """Print the tasks when all have come to rest or the time is up. Return the exit code."""
+    ids = list(dict.fromkeys(ids))
+    with out.progress(len(ids)) as say:
+        found = _until_at_rest(side, ids, timeout, say)
+    print_finished(out, list(found.values()))
+    unfinished = [task["taskId"] for task in found.values() if task["state"] not in AT_REST]
+    return verdict({task["state"] for task in found.values()}, unfinished)
+
+
+def print_finished(out: Output, tasks: Sequence[Shape]) -> None:
+    if out.is_json:
+        for task in tasks:
+            print_json(task)
+    elif len(tasks) == 1:
+        out.show(tasks[0], draw_task)
+    else:
+        out.terminal.table(TASKS, [dict(task.items()) for task in tasks], layouts=LAYOUTS)
+
+
+def verdict(states: set[str], unfinished: Sequence[str]) -> int:
+    if unfinished:
+        tasks = counted(len(unfinished), "task")
+        complain(f"timed out: {tasks} not finished yet, first {unfinished[0]}")
+        return Exit.TIME_IS_UP
+    return Exit.OK if states == {lifecycle.DONE} else Exit.NOT_WELL
+
+
+def _until_at_rest(
+    side: Side, ids: Sequence[str], timeout: float | None, say: Say
+) -> dict[str, Shape]:
+    clock = SystemClock()
+    end = float("inf") if timeout is None else clock.monotonic() + timeout
+    found: dict[str, Shape] = {}
+    waiting = deque(ids)
+    say(0, f"waiting for {ids[0] if len(ids) == 1 else counted(len(ids), 'task')}")
+    while waiting and not (clock.monotonic() >= end and len(found) == len(ids)):
+        turn = side.look_seconds if len(waiting) == 1 else min(side.look_seconds, TURN_SECONDS)
+        left = min(turn, max(0.0, end - clock.monotonic()))
+        task = found[waiting[0]] = _wait_once(side, waiting[0], left)
+        if task["state"] in AT_REST:
+            waiting.popleft()
+        else:
+            waiting.rotate(-1)
+        if waiting:
+            done = len(ids) - len(waiting)
+            say(done, _progress_text(waiting[0], found.get(waiting[0]), done, len(ids)))
+    return {task_id: found[task_id] for task_id in ids}
+
+
+def _progress_text(task_id: str, task: Shape | None, done: int, total: int) -> str:
+    name = task["state"] if task else ""
+    if total > 1:
+        about = f" ({name})" if name else ""
+        return f"{done} of {total} finished; waiting for {task_id}{about}"
+    hint = "; see fairlane why" if name in (lifecycle.QUEUED, lifecycle.WAITING) else ""
+    return f"waiting for {task_id} ({name}{hint})"
+
+
+def _wait_once(side: Side, task_id: str, timeout: float) -> Shape:
+    try:
+        return side.client.wait(task_id, timeout)
+    except NotFound:  # say which of several
+        raise NotFound(f'task "{task_id}" not found') from None
+
+
+# -------------------------------------------------------------------- cancel, retry, reset, prune
+
+_CHANGE_NOTE: Final = (
+    "Give either IDs or a filter. With a filter, the command asks for confirmation on a terminal."
+)
+
+
+def _change_options(parser: Parser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="*", help="task IDs")
+    filter_tasks(parser)
+    dry_run(parser, "only print which tasks match the filter")
+    confirmation(parser)
+
+
+def change(args: argparse.Namespace, side: Side, out: Output) -> int | None:
+    verb, which = args.command, _filters(args, _WHICH)
+    if args.ids and (which or args.dry_run):
+        raise InvalidRequest("give either IDs or a filter, not both")
+    if which:
+        _change_matching(args, side, out, which)
+        return None
+    if not args.ids:
+        raise InvalidRequest(
+            f"no tasks given: add IDs, or a filter such as --state; see fairlane {verb} --help"
+        )
+    act = getattr(side.client, verb)
+    draw = draw_queued if verb != "cancel" else _draw_cancelled
+    return for_each(args, args.ids, lambda task_id: out.show(act(task_id), draw))
+
+
+def _draw_cancelled(terminal: Terminal, response: Fields) -> None:
+    terminal.line(f"cancelled {response['taskId']}")
+
+
+def draw_queued(terminal: Terminal, response: Fields) -> None:
+    terminal.line(f"queued {response['taskId']} again (", state(response["state"]), ")")
+
+
+def _change_matching(
+    args: argparse.Namespace, side: Side, out: Output, which: dict[str, Any]
+) -> None:
+    verb = args.command
+    act = getattr(side.client, f"{verb}_many")
+
+    def question() -> str | None:
+        matched = act(dry_run=True, **which)["matched"]
+        return f"{verb} {counted(matched, 'task')}?" if matched else None
+
+    if args.dry_run or not declined(args, question):
+        out.show(act(dry_run=args.dry_run, **which), _draw_changed, verb)
+
+
+def _draw_changed(terminal: Terminal, response: Fields, verb: str) -> None:
+    again = "" if verb == "cancel" else " again"
+    if response["dryRun"]:
+        would = "cancel" if verb == "cancel" else "queue"
+        terminal.line(f"would {would} {counted(response['matched'], 'task')}{again}")
+        for task_id in response["taskIds"]:
+            terminal.line(task_id)
+        return
+    did = "cancelled" if verb == "cancel" else "queued"
+    left = response["matched"] - response["changed"]
+    rest = f"; {counted(left, 'task')} could not be changed" if left else ""
+    terminal.line(f"{did} {counted(response['changed'], 'task')}{again}{rest}")
+
+
+def _prune_options(parser: Parser) -> None:
+    dry_run(parser, "only print how many tasks would be deleted")
+
+
+def prune(args: argparse.Namespace, side: Side, out: Output) -> None:
+    response = side.client.prune(dry_run=args.dry_run)
+    did = "would delete" if response["dryRun"] else "deleted"
+    out.line(response, f"{did} {counted(response['tasks'], 'task')}")
