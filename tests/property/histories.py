@@ -302,7 +302,7 @@ def _revive(history: History, step: Step) -> None:
     task = _one(history.tasks.values(), step)
     if task:
         unmet = 0 if task.unmet is None else step.how % 2
-        _begin_again(history, leases.revive(task, task.id, history.now), unmet=unmet)
+        _begin_again(history, leases.retry(task, task.id, history.now), unmet=unmet)
 
 
 def _begin_again(history: History, decision: leases.Decision, *, unmet: int) -> None:
@@ -332,7 +332,7 @@ VERBS: Final[dict[str, Verb]] = {
     "promote": _promote,
     "hold": _hold,
     "reset": _reset,
-    "revive": _revive,
+    "retry": _revive,
     "submit child": _submit_child,
     "meet": _meet,
     "orphan": _orphan,

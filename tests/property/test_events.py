@@ -13,7 +13,7 @@ OUTCOMES = {
     "complete": "completed",
     "fail": "failed",
     "expire": "failed",
-    "retry": "retrying",
+    "back_off": "retrying",
     "park": "parked",
     "cancel": "cancelled",
     "release": "released",
@@ -45,7 +45,7 @@ def _lived(changes: list[Change]) -> dict[int, list[Attempt]]:
             log[-1].ended_at = number
             log[-1].outcome = OUTCOMES[change.verb]
             log[-1].error = change.error
-        elif change.verb in ("retry", "park"):  # leased, spent, and never said to have begun
+        elif change.verb in ("back_off", "park"):  # leased, spent, and never said to have begun
             outcome = OUTCOMES[change.verb]
             log.append(Attempt(after.attempts, number, None, number, outcome, change.error))
     return found

@@ -53,7 +53,7 @@ def test_nobody_waits_for_a_turn_that_is_free(steps: list[Step]) -> None:
 @given(histories)
 def test_a_task_keeps_its_turn_through_retries_and_releases(history: History) -> None:
     for change in history.changes:
-        if change.verb in {"retry", "release"}:
+        if change.verb in {"back_off", "release"}:
             session = Session("of its own")
             gates.apply(session, Change(None, change.before or change.after, "submit"))
             gates.apply(session, change)

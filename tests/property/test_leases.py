@@ -139,7 +139,7 @@ def test_attempts_are_leases_minus_those_given_back_and_never_too_many(history: 
             attempts[seq] += 1
         elif change.verb == "release":
             attempts[seq] -= 1
-        elif change.verb in {"reset", "revive"}:
+        elif change.verb in {"reset", "retry"}:
             attempts[seq] = 0
         assert change.after.attempts == attempts[seq]
         assert 0 <= attempts[seq] <= change.after.max_attempts
@@ -151,7 +151,7 @@ def test_a_retry_waits_at_least_half_the_backoff_and_stands_behind_a_gate(
     history: History,
 ) -> None:
     for change in history.changes:
-        if change.verb == "retry":
+        if change.verb == "back_off":
             after = change.after
             assert after.gate == "delay"
             assert after.eligible_at is not None

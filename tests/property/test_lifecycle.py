@@ -37,7 +37,7 @@ def test_a_life_follows_the_table_and_ends_once_unless_it_is_revived(verbs: list
         except IllegalMove:
             continue
         if lived[-1] in lifecycle.TERMINAL:
-            assert (lived[-1] in REVIVABLE, verb, state) == (True, "revive", "queued")
+            assert (lived[-1] in REVIVABLE, verb, state) == (True, "retry", "queued")
             revivals += 1
         lived.append(state)
     assert all(target in lifecycle.STATES for target in lived[1:])
@@ -48,7 +48,7 @@ def test_a_life_follows_the_table_and_ends_once_unless_it_is_revived(verbs: list
 @BOUNDED
 @given(st.sampled_from(sorted(lifecycle.TERMINAL)), st.text() | st.sampled_from(VERBS))
 def test_no_word_but_one_leaves_a_terminal_state(state: str, verb: str) -> None:
-    if (state in REVIVABLE, verb) == (True, lifecycle.REVIVE):
+    if (state in REVIVABLE, verb) == (True, lifecycle.RETRY):
         assert lifecycle.step(state, verb) == lifecycle.QUEUED
         return
     with pytest.raises(IllegalMove):
@@ -71,7 +71,7 @@ def test_everything_the_core_decides_is_a_move_of_the_table(history: History) ->
         elif change.verb == lifecycle.LEASE and change.after.state == lifecycle.RUNNING:
             assigned = lifecycle.step(before, lifecycle.LEASE)
             assert change.after.state == lifecycle.step(assigned, lifecycle.START)
-        elif change.verb in {lifecycle.SUBMIT, lifecycle.REVIVE} and change.after.unmet:
+        elif change.verb in {lifecycle.SUBMIT, lifecycle.RETRY} and change.after.unmet:
             queued = lifecycle.step(before, change.verb)
             assert change.after.state == lifecycle.step(queued, lifecycle.BLOCK)
         else:
@@ -86,7 +86,7 @@ def test_a_task_ends_once_and_nothing_about_its_end_changes_until_it_is_revived(
     ends: dict[int, tuple[str, int | None]] = {}
     for change in history.changes:
         after = change.after
-        if change.verb == lifecycle.REVIVE:
+        if change.verb == lifecycle.RETRY:
             assert ends.pop(after.seq)[0] in REVIVABLE
             assert (after.terminal, after.completed_at) == (False, None)
         elif after.seq in ends:

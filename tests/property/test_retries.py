@@ -79,7 +79,7 @@ def test_a_task_that_always_fails_is_tried_exactly_as_often_as_it_may(
         retries.after_failure(attempt, max_attempts, retryable=True, settings=settings)
         for attempt in range(1, max_attempts + 1)
     ]
-    assert verbs == ["retry"] * (max_attempts - 1) + [settings.when_spent]
+    assert verbs == ["back_off"] * (max_attempts - 1) + [settings.when_spent]
 
 
 @BOUNDED

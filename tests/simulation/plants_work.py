@@ -164,7 +164,7 @@ def a_free_place_is_not_given_on(patch: pytest.MonkeyPatch) -> None:
 
     def count(counters: Counters, id_: str, change: Change) -> None:
         real(counters, id_, change)
-        if change.verb == lifecycle.RETRY:
+        if change.verb == lifecycle.BACK_OFF:
             counters.open_batches.discard(id_)
 
     patch.setattr(Counters, "_count_in_batch", count)

@@ -1,7 +1,7 @@
 """Batches: tasks that were submitted together, and how many of them may be under way at once.
 
 A task takes a place while it is ready or leased. The batch is over when none of its tasks is open;
-one that is revived opens it again.
+one that is retried opens it again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def apply(batch: Batch, change: Change) -> None:
     else:
         _count(batch, change.before, -1)
     _count(batch, change.after, 1)
-    if change.verb == lifecycle.REVIVE:
+    if change.verb == lifecycle.RETRY:
         batch.completed_at = None
         batch.cancelled = 0
 

@@ -60,7 +60,7 @@ _QUIET: Final = frozenset(
         lifecycle.UNBLOCK,
     }
 )
-_CLEARS_OUTCOME: Final = frozenset({lifecycle.COMPLETE, lifecycle.REVIVE, lifecycle.RESET})
+_CLEARS_OUTCOME: Final = frozenset({lifecycle.COMPLETE, lifecycle.RETRY, lifecycle.RESET})
 # The event that a webhook reports, by the state that a task ended or parked in.
 _WEBHOOK_EVENTS: Final[Mapping[str, str]] = {
     lifecycle.DONE: events.COMPLETED,
@@ -94,7 +94,7 @@ def of(change: Change, *, awaited: bool) -> Consequences | None:
         if awaited:
             becomes = dependencies.EDGE_AFTER[after.state]
             found.edges = EdgeChange(dependencies.OPEN, becomes, after.state)
-    elif verb == lifecycle.REVIVE:
+    elif verb == lifecycle.RETRY:
         found.run_changes = is_run(after.id)
         found.edges = EdgeChange(dependencies.BROKEN, dependencies.OPEN, after.state)
     elif verb == lifecycle.PREEMPT:

@@ -118,7 +118,7 @@ _RARE: Final = frozenset(
         lifecycle.REJECT,
         lifecycle.FAIL,
         lifecycle.EXPIRE,
-        lifecycle.REVIVE,
+        lifecycle.RETRY,
     }
 )
 
@@ -138,7 +138,7 @@ def _add_totals(tally: Tally, change: Change) -> None:
 
 
 def _uncount_end(tally: Tally, before: Task | None) -> None:
-    """A revived task has not ended after all. That it had expired stays counted."""
+    """A retried task has not ended after all. That it had expired stays counted."""
     assert before is not None
     if before.state == lifecycle.FAILED:
         tally.failed -= 1

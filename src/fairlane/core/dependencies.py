@@ -2,7 +2,7 @@
 
 An edge leads from a parent, by id, to a child. It is open until the parent ends; the child keeps a
 count of its open edges. A parent that is done meets the edge. One that ends otherwise breaks it and
-cancels the child, and so on down, with the reason. A parent that is revived mends what it broke.
+cancels the child, and so on down, with the reason. A parent that is retried mends what it broke.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EDGE_AFTER: Final[Mapping[str, int]] = {
 
 
 def block(task: Task, unmet: int) -> None:
-    """A new or revived task begins by waiting for `unmet` others."""
+    """A new or retried task begins by waiting for `unmet` others."""
     task.unmet = unmet
     if unmet:
         task.state = lifecycle.step(task.state, lifecycle.BLOCK)

@@ -37,12 +37,12 @@ _TYPES: Final[Mapping[str, str]] = {
     lifecycle.COMPLETE: COMPLETED,
     lifecycle.FAIL: FAILED,
     lifecycle.EXPIRE: FAILED,
-    lifecycle.RETRY: RETRYING,
+    lifecycle.BACK_OFF: RETRYING,
     lifecycle.PARK: PARKED,
     lifecycle.RELEASE: RELEASED,
     lifecycle.CANCEL: CANCELLED,
     lifecycle.RESET: REQUEUED,
-    lifecycle.REVIVE: REQUEUED,
+    lifecycle.RETRY: REQUEUED,
     lifecycle.UNBLOCK: UNBLOCKED,
 }
 

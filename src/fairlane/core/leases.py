@@ -229,7 +229,7 @@ def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -
     return Decision(Change(task, after, lifecycle.RESET), after)
 
 
-def revive(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
+def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
     """Run a failed or cancelled task once more, with its whole budget and time again."""
     if task is None:
         return Decision(None, NotFound(f'task "{task_id}" not found'))
@@ -239,8 +239,8 @@ def revive(task: Task | None, task_id: str, now: int, since: int | None = None) 
     if task.leased:
         message = f'the last run of task "{task_id}" has not stopped yet; try again in a moment'
         return Decision(None, Conflict(message, details={"state": task.state}))
-    after = _renewed(task, lifecycle.REVIVE, now, since)
-    return Decision(Change(task, after, lifecycle.REVIVE), after)
+    after = _renewed(task, lifecycle.RETRY, now, since)
+    return Decision(Change(task, after, lifecycle.RETRY), after)
 
 
 def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
@@ -293,13 +293,13 @@ def _failure(
     )
     if verb == lifecycle.PARK and is_run(task.id):
         verb = lifecycle.FAIL  # or the run would never end, and hold up its job
-    if verb != lifecycle.RETRY:
+    if verb != lifecycle.BACK_OFF:
         return Change(task, _ended(task, verb, now), verb, error=error)
-    after = _requeued(task, lifecycle.RETRY, now)
+    after = _requeued(task, lifecycle.BACK_OFF, now)
     wait = retries.backoff_ms(task.attempts, settings, token=task.token)
     after.gate = DELAY_GATE
     after.eligible_at = moments.later(now, max(wait, retry_after_ms or 0))
-    return Change(task, after, lifecycle.RETRY, error=error)
+    return Change(task, after, lifecycle.BACK_OFF, error=error)
 
 
 def _ended(task: Task, verb: str, now: int) -> Task:

@@ -3,7 +3,7 @@
 The code only looks things up here, the documentation is drawn from it, and every write in the
 store is guarded by the state that the table was asked about. A move that is not in the table
 raises `IllegalMove` and changes nothing. Nothing leaves `done` and `rejected`; `failed` and
-`cancelled` are left only when somebody asks for it (revive).
+`cancelled` are left only when somebody asks for it (retry).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LEASE: Final = "lease"
 START: Final = "start"
 COMPLETE: Final = "complete"
 FAIL: Final = "fail"
-RETRY: Final = "retry"
+BACK_OFF: Final = "back_off"
 PARK: Final = "park"
 RELEASE: Final = "release"
 EXPIRE: Final = "expire"
 CANCEL: Final = "cancel"
 RESET: Final = "reset"
-REVIVE: Final = "revive"
+RETRY: Final = "retry"
 BLOCK: Final = "block"
 UNBLOCK: Final = "unblock"
 
@@ -55,7 +55,7 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
         START: RUNNING,
         COMPLETE: DONE,
         FAIL: FAILED,
-        RETRY: QUEUED,
+        BACK_OFF: QUEUED,
         PARK: PARKED,
         RELEASE: QUEUED,
         EXPIRE: FAILED,
@@ -64,15 +64,15 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
     RUNNING: {
         COMPLETE: DONE,
         FAIL: FAILED,
-        RETRY: QUEUED,
+        BACK_OFF: QUEUED,
         PARK: PARKED,
         RELEASE: QUEUED,
         EXPIRE: FAILED,
         CANCEL: CANCELLED,
     },
     PARKED: {RESET: QUEUED, CANCEL: CANCELLED},
-    FAILED: {REVIVE: QUEUED},
-    CANCELLED: {REVIVE: QUEUED},
+    FAILED: {RETRY: QUEUED},
+    CANCELLED: {RETRY: QUEUED},
 }
 
 IN_FLIGHT: Final = frozenset({ASSIGNED, RUNNING})

@@ -45,7 +45,7 @@ def after_failure(
     if not retryable:
         return lifecycle.FAIL
     if attempts < max_attempts:
-        return lifecycle.RETRY
+        return lifecycle.BACK_OFF
     return lifecycle.PARK if settings.when_spent == PARK else lifecycle.FAIL
 
 

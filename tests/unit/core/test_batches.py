@@ -77,7 +77,7 @@ def test_a_cancelled_batch_says_so_before_and_after_its_end() -> None:
 @pytest.mark.parametrize("cancelled", [0, 1])
 def test_a_revived_task_opens_its_batch_again(cancelled: int) -> None:
     batch = _batch(cancelled=cancelled, completed_at=NOW)
-    batches.apply(batch, Change(rows.queued(state="failed"), rows.queued(), "revive"))
+    batches.apply(batch, Change(rows.queued(state="failed"), rows.queued(), "retry"))
     assert (batch.state, batch.completed_at, batch.open) == ("running", None, 1)
     batches.apply(batch, Change(rows.queued(), rows.queued(state="cancelled"), "cancel"))
     assert batches.settle(batch, NOW + 9)

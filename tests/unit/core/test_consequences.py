@@ -117,7 +117,7 @@ def test_a_run_of_cron_follows_its_task() -> None:
     again = Change(
         task(lifecycle.FAILED, id_="cron_1"),
         task(lifecycle.QUEUED, id_="cron_1"),
-        lifecycle.REVIVE,
+        lifecycle.RETRY,
     )
     reopened = consequences.of(again, awaited=False)
     assert ended is not None

@@ -53,13 +53,13 @@ def _moved(change: Change) -> dict[str, int]:
         (
             rows.queued(state="failed"),
             rows.queued(),
-            "revive",
+            "retry",
             {"failed": -1, "queued": 1, "ready": 1},
         ),
         (
             rows.queued(state="cancelled"),
             rows.waiting(),
-            "revive",
+            "retry",
             {"cancelled": -1, "queued": 1},
         ),
         (rows.running(preempt=0), rows.running(preempt=1), "preempt", {}),
@@ -88,7 +88,7 @@ def _moved(change: Change) -> dict[str, int]:
         (
             rows.running(),
             rows.queued(gate="delay"),
-            "retry",
+            "back_off",
             {"inflight": -1, "slots": -1, "queued": 1},
         ),
         (

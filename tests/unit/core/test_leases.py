@@ -291,7 +291,7 @@ def test_another_workers_completion_is_not_taken_for_a_repetition() -> None:
 def test_a_failed_attempt_is_followed_by_a_wait() -> None:
     change = _changed(_fail(rows.running()))
     after = change.after
-    assert (change.verb, change.error) == ("retry", "no luck")
+    assert (change.verb, change.error) == ("back_off", "no luck")
     assert (after.state, after.gate, after.eligible_at) == ("queued", "delay", LATER + 1000)
     assert (after.leased, after.worker, after.attempts) == (False, None, 1)
     assert (after.completed_at, after.started_at, after.queued_at) == (None, NOW, LATER)
@@ -388,7 +388,7 @@ def test_a_run_of_a_job_is_not_parked_however_often_it_is_released() -> None:
 
 def test_a_run_whose_worker_died_counts_as_a_failed_attempt() -> None:
     change = leases.reclaim(rows.running(), POLICY, None, LATER)
-    assert (change.verb, change.error) == ("retry", leases.WORKER_GONE)
+    assert (change.verb, change.error) == ("back_off", leases.WORKER_GONE)
     assert (change.after.gate, change.after.attempts) == ("delay", 1)
 
 
@@ -416,7 +416,7 @@ def test_what_a_node_was_only_assigned_is_queued_again_with_its_attempt() -> Non
 
 def test_what_an_external_worker_was_assigned_may_have_begun_and_counts() -> None:
     change = leases.reclaim(rows.assigned(worker="w1"), POLICY, None, LATER)
-    assert (change.verb, change.error) == ("retry", leases.WORKER_GONE)
+    assert (change.verb, change.error) == ("back_off", leases.WORKER_GONE)
     assert (change.after.gate, change.after.attempts) == ("delay", 1)
     spent = leases.reclaim(rows.assigned(worker="w1", attempts=3), POLICY, None, LATER)
     assert (spent.verb, spent.after.state) == ("park", "parked")
@@ -554,9 +554,9 @@ SPENT = {"attempts": 3, "token": TOKEN, "worker": "w1", "started_at": NOW, "comp
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
 def test_a_revived_task_has_everything_before_it_again(state: str) -> None:
     task = rows.queued(state=state, **SPENT)
-    change = _changed(leases.revive(task, task.id, LATER))
+    change = _changed(leases.retry(task, task.id, LATER))
     after = change.after
-    assert (change.before, change.verb, change.error) == (task, "revive", None)
+    assert (change.before, change.verb, change.error) == (task, "retry", None)
     assert (after.ready, after.attempts, after.max_attempts, after.queued_at) == (True, 0, 3, LATER)
     assert (after.started_at, after.completed_at, after.worker) == (None, None, None)
     assert (after.created_at, after.token, after.deadline_at) == (NOW, TOKEN, None)
@@ -570,7 +570,7 @@ def test_a_parked_task_is_reset_with_its_whole_budget() -> None:
     assert (change.after.started_at, change.after.queued_at) == (None, LATER)
 
 
-AGAIN = {"revive": (leases.revive, "failed"), "reset": (leases.reset, "parked")}
+AGAIN = {"retry": (leases.retry, "failed"), "reset": (leases.reset, "parked")}
 again = pytest.mark.parametrize(("begin", "state"), AGAIN.values(), ids=AGAIN.keys())
 
 
@@ -610,7 +610,7 @@ def test_what_does_not_exist_cannot_begin_again(begin: Any, state: str) -> None:
     [("done", "done"), ("rejected", "rejected"), ("parked", "parked"), ("queued", "queued")],
 )
 def test_only_what_has_failed_or_was_cancelled_is_revived(state: str, words: str) -> None:
-    decision = leases.revive(rows.queued(state=state), "tsk_1", LATER)
+    decision = leases.retry(rows.queued(state=state), "tsk_1", LATER)
     assert decision.change is None
     assert isinstance(decision.answer, Conflict)
     assert decision.answer.message == (
@@ -620,7 +620,7 @@ def test_only_what_has_failed_or_was_cancelled_is_revived(state: str, words: str
 
 
 def test_a_run_that_has_not_stopped_yet_is_not_revived() -> None:
-    decision = leases.revive(rows.stopped(), "tsk_1", LATER)
+    decision = leases.retry(rows.stopped(), "tsk_1", LATER)
     assert decision.change is None
     assert isinstance(decision.answer, Conflict)
     assert "has not stopped yet; try again in a moment" in decision.answer.message

@@ -21,22 +21,22 @@ LIFE = {
     ("assigned", "start", "running"),
     ("assigned", "complete", "done"),
     ("assigned", "fail", "failed"),
-    ("assigned", "retry", "queued"),
+    ("assigned", "back_off", "queued"),
     ("assigned", "park", "parked"),
     ("assigned", "release", "queued"),
     ("assigned", "expire", "failed"),
     ("assigned", "cancel", "cancelled"),
     ("running", "complete", "done"),
     ("running", "fail", "failed"),
-    ("running", "retry", "queued"),
+    ("running", "back_off", "queued"),
     ("running", "park", "parked"),
     ("running", "release", "queued"),
     ("running", "expire", "failed"),
     ("running", "cancel", "cancelled"),
     ("parked", "reset", "queued"),
     ("parked", "cancel", "cancelled"),
-    ("failed", "revive", "queued"),
-    ("cancelled", "revive", "queued"),
+    ("failed", "retry", "queued"),
+    ("cancelled", "retry", "queued"),
 }
 VERBS = sorted({verb for _, verb, _ in LIFE})
 PLACES = ("new", *lifecycle.STATES)
@@ -64,7 +64,7 @@ def test_nothing_leaves_what_is_done_or_rejected(state: str) -> None:
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
 def test_only_a_revival_leaves_what_has_failed_or_was_cancelled(state: str) -> None:
-    assert lifecycle.MOVES[state] == {"revive": "queued"}
+    assert lifecycle.MOVES[state] == {"retry": "queued"}
 
 
 def test_a_task_waits_in_the_queue_for_its_turn_or_for_others() -> None:

@@ -122,7 +122,7 @@ def test_deadlines_and_delays_stay_within_the_calendar(
     """The deadline of a task that is retried after a year moves on by a year."""
     policy = Policy()
     failed = rows.queued(state="failed", created_at=NOW, deadline_at=deadline_at)
-    revived = leases.revive(failed, failed.id, NOW + delay_ms).change
+    revived = leases.retry(failed, failed.id, NOW + delay_ms).change
     assert revived is not None
     assert revived.after.deadline_at == min(deadline_at + delay_ms, moments.MAX)
     assert admission.deadline(policy, "action", run_at) == min(run_at + 60_000, moments.MAX)

@@ -18,7 +18,7 @@ CRON = KindPolicy(
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("settings", [PARKS, FAILS])
 def test_while_attempts_are_left_it_is_tried_again(attempts: int, settings: KindPolicy) -> None:
-    assert retries.after_failure(attempts, 3, retryable=True, settings=settings) == "retry"
+    assert retries.after_failure(attempts, 3, retryable=True, settings=settings) == "back_off"
 
 
 @pytest.mark.parametrize("attempts", [3, 4])

@@ -111,11 +111,11 @@ class Metrics:
         verb, before = change.verb, change.before
         if verb == lifecycle.REJECT:
             lane.rejected += 1
-        elif verb == lifecycle.RETRY:
+        elif verb == lifecycle.BACK_OFF:
             lane.retried += 1
         elif verb == lifecycle.PARK:
             lane.parked += 1
-        elif verb == lifecycle.REVIVE:
+        elif verb == lifecycle.RETRY:
             assert before is not None
             lane.revived[before.state] += 1
         else:
@@ -144,9 +144,9 @@ class Metrics:
 _RARE: Final = frozenset(
     {
         lifecycle.REJECT,
-        lifecycle.RETRY,
+        lifecycle.BACK_OFF,
         lifecycle.PARK,
-        lifecycle.REVIVE,
+        lifecycle.RETRY,
         lifecycle.CANCEL,
         lifecycle.FAIL,
         lifecycle.EXPIRE,

@@ -378,7 +378,7 @@ def follow(tx: Transaction, now: int) -> None:
     done: set[str] = set()
     for task_id, run in runs.items():
         job = found.get(run.job_id)
-        if changes[task_id].verb == lifecycle.REVIVE:
+        if changes[task_id].verb == lifecycle.RETRY:
             _reopen(run, job)
         elif run.open:
             _end(tx, run, job, changes[task_id], now)

@@ -79,7 +79,7 @@ def _cycle(start: str, came_from: Mapping[str, str]) -> InvalidRequest:
 
 
 def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
-    """Make a revived task wait for its parents; refused while one of them has ended badly."""
+    """Make a retried task wait for its parents; refused while one of them has ended badly."""
     if task.unmet is None:
         return None
     found = table.of_children(tx.connection, [task.seq]).get(task.seq, {})
@@ -143,7 +143,7 @@ def _load(tx: Transaction) -> None:
     newer, tx.settling = tx.settling, {}
     for parent, goes, state in table.take_unsettled(tx.connection):
         left = BROKEN if goes == OPEN else OPEN
-        # What a revived parent has not mended yet must be, before that it is done can count.
+        # What a retried parent has not mended yet must be, before that it is done can count.
         if parent not in newer or (goes == OPEN and newer[parent].becomes == MET):
             tx.settling[parent] = EdgeChange(left, goes, state)
     for parent, work in newer.items():
@@ -182,7 +182,7 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
 
 
 def _catch_up(tx: Transaction, mended: Sequence[str]) -> None:
-    """A revived parent may have ended again before all of its children were mended."""
+    """A retried parent may have ended again before all of its children were mended."""
     for parent, task in tx.tasks_by_id(mended).items() if mended else ():
         if task.terminal:
             goes = dependencies.EDGE_AFTER[task.state]
@@ -213,7 +213,7 @@ def _meet(tx: Transaction, child: Task, now: int) -> None:
 
 
 def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
-    """Parents were revived: so are the children that had been cancelled because of them."""
+    """Parents were retried: so are the children that had been cancelled because of them."""
     orphans = [child for child in dict.fromkeys(children) if _orphaned(tx.task(child))]
     if not orphans:
         return
@@ -224,7 +224,7 @@ def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
         states = edges_of[seq].values()
         if BROKEN not in states:
             child = tx.task(seq)
-            change = leases.revive(child, child.id, now, since.get(seq)).change
+            change = leases.retry(child, child.id, now, since.get(seq)).change
             assert change is not None
             dependencies.block(change.after, sum(state == OPEN for state in states))
             tx.apply(change)

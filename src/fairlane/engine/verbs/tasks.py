@@ -523,7 +523,7 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
     for task, task_id, since in _ended(tx, requests):
-        yield _begin_again(tx, leases.revive(task, task_id, now, since), now)
+        yield _begin_again(tx, leases.retry(task, task_id, now, since), now)
 
 
 def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[Any]:
