@@ -3,14 +3,10 @@
 usage: python scripts/generate.py [--check]
 
 With --check nothing is written; the exit code is 1 when a file is not up to date.
-
-A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. What a row says comes from the
-declared operation. A route or tool without one keeps the text that its row has.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import textwrap
@@ -20,11 +16,6 @@ from typing import Any
 
 from msgspec import inspect
 
-from fairlane.core.access import Scope
-from fairlane.embedded.app import Fairlane
-from fairlane.http.app import HttpApp
-from fairlane.http.messages import Route
-from fairlane.mcp.table import TOOLS
 from fairlane.schema.catalog import MODULES, OPERATIONS
 from fairlane.schema.operation import Operation
 
@@ -38,14 +29,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_list, as_text
+from fairlane.client.arguments import as_body, as_list, as_object, as_raw, as_text
 {imports}
 from fairlane.schema.operation import Operation, Request
 
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
+'''
+
+FIELDS = '''
+
+class {name}(TypedDict, total=False):
+    """The {noun} that `{method}` takes, as keyword arguments; None is as good as absent.
+
+{documented}
+    """
+
+{fields}
 '''
 
 CLASS = '''
@@ -65,6 +67,7 @@ NAMES: dict[type, str] = {
     inspect.FloatType: "float",
     inspect.StrType: "str",
     inspect.AnyType: "Any",
+    inspect.RawType: "Mapping[str, Any]",
 }
 
 
@@ -90,7 +93,8 @@ def imports(operations: list[Operation[Any, Any]]) -> str:
     """The operations and their types, by the module that declares them."""
     found: dict[str, set[str]] = {}
     for operation in operations:
-        kinds = (operation.request, operation.response)
+        document = (operation.document_type,) if operation.document_type is not None else ()
+        kinds = (operation.request, operation.response, *document)
         for kind in (one for one in kinds if one.__module__ != "builtins"):
             found.setdefault(kind.__module__, set()).add(kind.__name__)
         found.setdefault(declared_in(operation), set()).add(operation.name.upper())
@@ -105,20 +109,38 @@ def declared_in(operation: Operation[Any, Any]) -> str:
     )
 
 
+def arguments_of(operation: Operation[Any, Any]) -> list[inspect.Field]:
+    """The fields of a request that a client method takes one by one: not those of a typed body."""
+    typed = operation.document if operation.document_type is not None else None
+    fields = inspect.type_info(operation.request).fields
+    hidden = (typed, operation.raw_body)
+    return [field for field in fields if field.name not in hidden and not is_old(field)]
+
+
+def is_old(field: inspect.Field) -> bool:
+    """Whether a field is the old name of another one."""
+    extra = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
+    return bool((extra or {}).get("deprecated"))
+
+
 def docstring(operation: Operation[Any, Any]) -> str:
     """The summary, what each argument means, and the type that holds the response."""
     lines = [f"{operation.summary}."]
-    documented = [
-        f"{field.name}: {_description(field)}{_bounds(field)}"
-        for field in inspect.type_info(operation.request).fields
-    ]
-    if documented:
-        wrapped = (
-            textwrap.fill(one, 88, initial_indent="    ", subsequent_indent="        ")
-            for one in documented
+    about = documented(arguments_of(operation))
+    return "\n".join([*lines, "", "Args:", *about] if about else lines)
+
+
+def documented(fields: list[inspect.Field], indent: str = "    ") -> list[str]:
+    """A line for each field: its description and its range."""
+    return [
+        textwrap.fill(
+            f"{field.name}: {_description(field)}{_bounds(field)}",
+            88,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}    ",
         )
-        lines += ["", "Args:", *wrapped]
-    return "\n".join(lines)
+        for field in fields
+    ]
 
 
 def _description(field: inspect.Field) -> str:
@@ -151,7 +173,7 @@ def _annotated(info: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
-    fields = inspect.type_info(operation.request).fields
+    fields = arguments_of(operation)
     first = [field for field in fields if field.required]
     first += [field for name in operation.positional for field in fields if field.name == name]
     others = [field for field in fields if field not in first]
@@ -159,6 +181,10 @@ def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
     if others:
         arguments += ["*", *(_argument(field) for field in others)]
     given = ", ".join(f"{field.name}={_converted(field)}" for field in fields)
+    if operation.document_type is not None:
+        name, kind = operation.document, operation.document_type.__name__
+        arguments.append(f"**{name}: Unpack[{typed_name(operation)}]")
+        given = f'{name}=as_body({kind}, "{operation.name}", {name}), {given}'
     text = docstring(operation)
     if "\n" in text:
         text += "\n"
@@ -181,6 +207,12 @@ def _converted(field: inspect.Field) -> str:
     declared = annotation(field.type)
     if "datetime" in declared:
         return f"as_text({field.name})"
+    if declared.startswith("Mapping["):
+        return f"as_object({field.name})"
+    if "Sequence[Mapping" in declared:
+        return f"as_raw({field.name})"
+    if declared.startswith("str |"):  # a text or many, which the field takes as they are
+        return field.name
     return f"as_list({field.name})" if "Sequence[" in declared else field.name
 
 
@@ -192,6 +224,7 @@ def _argument(field: inspect.Field) -> str:
 def methods() -> str:
     operations = list(OPERATIONS.values())
     parts = [HEAD.format(imports=imports(operations))]
+    parts += [typed_body(one) for one in operations if one.document_type is not None]
     for name, about, prefix, wait in (
         ("Methods", "The operations, answered before the call returns.", "", ""),
         ("AsyncMethods", "The operations, to be awaited.", "async ", "await "),
@@ -199,6 +232,24 @@ def methods() -> str:
         parts.append(CLASS.format(name=name, about=about, prefix=prefix))
         parts += [method(operation, prefix=prefix, wait=wait) for operation in operations]
     return formatted("".join(parts))
+
+
+def typed_body(operation: Operation[Any, Any]) -> str:
+    """The fields of a typed body, for methods that pass them on: `TaskFields` of `TaskRequest`."""
+    assert operation.document_type is not None
+    fields = [one for one in inspect.type_info(operation.document_type).fields if not is_old(one)]
+    return FIELDS.format(
+        name=typed_name(operation),
+        method=operation.name,
+        noun=operation.document,
+        documented="\n".join(documented(fields, "    ")),
+        fields="\n".join(f"    {one.name}: {annotation(one.type)}" for one in fields),
+    )
+
+
+def typed_name(operation: Operation[Any, Any]) -> str:
+    assert operation.document_type is not None
+    return operation.document_type.__name__.replace("Request", "Fields")
 
 
 def formatted(source: str) -> str:
@@ -211,99 +262,30 @@ def formatted(source: str) -> str:
     return source
 
 
-# -------------------------------------------------------------------- tables of the documentation
-
-# At the end of the list of routes: what is there for people and browsers.
-_LAST = ("", "openapi.json", "ui")
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def routes() -> dict[str, Route]:
-    """Every route by `METHOD /path`, those of one noun together."""
-    app = Fairlane("sqlite://:memory:")
-    found = HttpApp(app.node, app.guard.check).routes
-    app.node.views.close()
-    nouns = list(dict.fromkeys(_noun(path) for path in found))
-    ordered = sorted(found, key=lambda path: (_noun(path) in _LAST, nouns.index(_noun(path))))
-    return {f"{method} {path}": found[path][method] for path in ordered for method in found[path]}
-
-
-def _noun(path: str) -> str:
-    return path.split("/")[1]
-
-
-def _needed(route: Route) -> str:
-    return "none" if route.open else route.scope or "any"
-
-
-def route_rows(texts: dict[str, str]) -> Iterator[list[str]]:
-    yield ["route", "scope", "what it does"]
-    for name, route in routes().items():
-        declared = route.operation
-        text = texts.get(name, "") if declared is None else declared.summary
-        yield [f"`{name}`", _needed(route), text]
-
-
-def scope_rows(_: dict[str, str]) -> Iterator[list[str]]:
-    yield [
-        "scope",
-        "routes (for an agent's token: limited to its agent)",
-        "refused to an agent's token",
-    ]
-    listed = routes()
-    for scope in (*Scope, "any", "none"):
-        names = {agents: _names(listed, scope, agents=agents) for agents in (True, False)}
-        yield [scope, names[True], names[False]]
-
-
-def _names(listed: dict[str, Route], scope: str, *, agents: bool) -> str:
-    fitting = [
-        f"`{name}`"
-        for name, route in listed.items()
-        if _needed(route) == scope and route.agents == agents
-    ]
-    return ", ".join(fitting) or "-"
-
-
-def tool_rows(texts: dict[str, str]) -> Iterator[list[str]]:
-    yield ["tool", "scope", "same output as", "what it does"]
-    for name, tool in TOOLS.items():
-        operation = OPERATIONS.get(tool.verb.__name__)
-        text = texts.get(name) or tool.about.rstrip(".")
-        same = f"`fairlane {tool.command}`" if tool.command else tool.alone
-        yield [f"`{name}`", tool.scope, same, text if operation is None else operation.summary]
-
-
-TABLES = {"routes": route_rows, "scopes": scope_rows, "tools": tool_rows}
-PAGES = [ROOT / "docs" / name for name in ("http.md", "security.md", "mcp.md")]
-
-
-def page(text: str) -> str:
-    """A page with its tables written anew."""
-
-    def table(block: re.Match[str]) -> str:
-        texts = dict(re.findall(r"^\| `([^`]+)` \|.* \| (.+) \|$", block[0], re.MULTILINE))
-        head, *rows = TABLES[block[2]](texts)
-        lines = [head, ["---"] * len(head), *rows]
-        drawn = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-        return block[1] + drawn.replace("| --- ", "|---").replace("--- |", "---|") + block[3]
-
-    return _BLOCK.sub(table, text)
-
-
 def main() -> int:
-    made = {METHODS: methods(), **{file: page(file.read_text("utf-8")) for file in PAGES}}
-    stale = [file for file, text in made.items() if file.read_text("utf-8") != text]
     check = "--check" in sys.argv[1:]
-    for file in stale:
-        name = file.relative_to(ROOT)
-        if check:
-            sys.stderr.write(f"{name} is not up to date; run make generate\n")
-        else:
-            file.write_text(made[file], "utf-8")
-            sys.stderr.write(f"wrote {name}\n")
-    return 1 if check and stale else 0
+    fresh = keep(METHODS, methods(), check=check)
+    # Only now: the tables come from the whole program, which needs the methods.
+    from scripts import reference_tables  # noqa: PLC0415
+
+    for file in reference_tables.PAGES:
+        fresh &= keep(file, reference_tables.page(file.read_text("utf-8")), check=check)
+    return 1 if check and not fresh else 0
+
+
+def keep(file: Path, text: str, *, check: bool) -> bool:
+    """Write a file unless it holds this text already. Return whether it did."""
+    if file.read_text("utf-8") == text:
+        return True
+    name = file.relative_to(ROOT)
+    if check:
+        sys.stderr.write(f"{name} is not up to date; run make generate\n")
+    else:
+        file.write_text(text, "utf-8")
+        sys.stderr.write(f"wrote {name}\n")
+    return False
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     sys.exit(main())

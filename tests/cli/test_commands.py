@@ -194,7 +194,7 @@ def test_what_is_wrong_in_a_batch_is_told_for_each_task(
     name = _file(tmp_path, [{"handler": "nobody"}, {"handler": "bad name"}])
     ran = run("submit", "--file", name, "--agent", agent, *side)
     assert ran.code == 4
-    assert re.search(r"^- +rejected +invalid task: field 'handler'", ran.out, re.MULTILINE)
+    assert re.search(r"^- +rejected +field 'handler'", ran.out, re.MULTILINE)
     assert re.search(r"^batch bat_\w+: 1 accepted, 1 rejected$", ran.out, re.MULTILINE)
 
 

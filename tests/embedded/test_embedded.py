@@ -13,10 +13,11 @@ import pytest
 
 from fairlane import Fairlane
 from fairlane.client.calling import given
-from fairlane.client.verbs import MessageFields, TaskFields, task_body
+from fairlane.client.methods import TaskFields
+from fairlane.client.verbs import MessageFields
 from fairlane.config import InstanceSetting
 from fairlane.core import errors
-from fairlane.schema.bodies import TaskBody
+from fairlane.core.submissions import TaskRequest
 from fairlane.schema.messages import MessageBody
 from tests.fakes.chat_agent import ChatAgent, Script
 from tests.fakes.waiting import eventually
@@ -37,11 +38,8 @@ async def app() -> AsyncIterator[Fairlane]:
 
 def test_every_field_of_a_task_has_a_name_in_python() -> None:
     """Two words are only other words for one that is there."""
-    fields: Any = dict.fromkeys(TaskFields.__annotations__, "x")
-    assert set(task_body(fields)) == set(TaskBody.__struct_encode_fields__) - {
-        "timeout",
-        "webhookUrl",
-    }
+    old = {"timeout", "webhook_url"}
+    assert set(TaskFields.__annotations__) == set(TaskRequest.__struct_fields__) - old
 
 
 def test_every_field_of_a_message_has_a_name_in_python() -> None:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.core.errors import InvalidRequest
-from fairlane.schema import bodies, json_limits
+from fairlane.core.submissions import TaskRequest
+from fairlane.schema import decoding, json_limits
+from fairlane.schema.tasks import SUBMIT_BATCH
 
 TASK = (
     b'{"agentId":"agent-crawl-01","action":"click","tabId":"tab-8f3a","ref":"e14","params":'
@@ -135,15 +137,18 @@ def test_a_key_twice_is_found_wherever_it_is(
 
 def test_of_a_batch_only_the_items_are_left_for_later() -> None:
     good = b'{"agentId":"a","tasks":[{"action":"x","action":"y"},{"action":"z"}]}'
-    batch = bodies.parse_batch(good, ids=["1", "2"], batch="b")
-    assert [isinstance(item, InvalidRequest) for item in batch.items] == [True, False]
+    batch: Any = SUBMIT_BATCH.part("body")
+    first, second = decoding.decode(good, batch).tasks
+    with pytest.raises(InvalidRequest, match="twice"):
+        decoding.decode(bytes(first), TaskRequest)
+    assert decoding.decode(bytes(second), TaskRequest).action == "z"
     for raw in (
         b'{"agentId":"a","agentId":"b","tasks":[{"action":"x"}]}',
         b'{"agentId":"a","tasks":[{"action":"x"}],"tasks":[{"action":"x"}]}',
         b'{"tasks":[{"action":"x"}],"agentId":"a","tasks":[{"action":"y"}]}',
     ):
         with pytest.raises(InvalidRequest, match="twice"):
-            bodies.parse_batch(raw, ids=["1", "2"], batch="b")
+            decoding.decode(raw, batch)
 
 
 def test_an_ordinary_body_costs_a_few_microseconds() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fairlane.core.submissions import BATCH_MAX
 from fairlane.engine.node import PAGE
-from fairlane.schema.bodies import WORK_BATCH_MAX
 from tests.http.stage import HANG, HELD, ONE, on_sqlite
 from tests.http.work import AT_ONCE, Work
 
@@ -78,8 +78,8 @@ async def test_children_count_also_where_their_parent_is_cancelled_in_another_st
 ) -> None:
     parent = await work.submit(lane=HELD)
     item = work.echo_item(dependsOn=[parent])
-    for _ in range(-(-PAGE // WORK_BATCH_MAX)):
-        assert (await work.batch(*[item] * WORK_BATCH_MAX)).json["rejected"] == 0
+    for _ in range(-(-PAGE // BATCH_MAX)):
+        assert (await work.batch(*[item] * BATCH_MAX)).json["rejected"] == 0
     answer = await work.bulk("cancel", agentId=work.agent)
     assert (answer.json["matched"], answer.json["changed"]) == (PAGE + 1, PAGE + 1)
 
@@ -204,5 +204,6 @@ async def test_an_empty_filter_is_refused_also_beside_one_that_is_not(
         for others in ({}, {"agentId": work.agent, "lane": HELD}):
             answer = await work.bulk(verb, **{**others, name: value})
             assert (answer.status, answer.code) == (400, "invalid_request"), (name, others)
-            assert f"'{name}' is empty" in answer.error
+            told = "must be one of action" if name == "kind" else "is empty"
+            assert f"field '{name}' {told}" in answer.error
     assert await work.states(task_id) == ["queued"]

@@ -349,7 +349,7 @@ async def test_a_use_with_wrong_values_is_refused_and_not_counted(
         ({"submit": "yes"}, "field 'submit' must be true or false"),
         ({"overrides": 3}, "field 'overrides' must be an object"),
         ({"overrides": {"handler": "x"}}, "unknown field 'overrides.handler'"),
-        ({"overrides": {"priority": "x"}}, "invalid task: field 'priority' must be"),
+        ({"overrides": {"priority": "x"}}, "field 'priority' must be a whole number or one of"),
         ({"overrides": {"agentId": 5}}, "field 'agentId'"),
         ({"overrides": {"callbackUrl": "ftp://x"}}, "invalid task: invalid callbackUrl"),
     ],

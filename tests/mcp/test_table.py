@@ -31,6 +31,7 @@ LEFT_OUT = {
     "call": "is no verb, but how verbs are asked",
     "perform": "is no verb, but how operations are carried out",
     "submit_body": "the body of submit and of submit_batch",
+    "wait_once": "wait asks it as often as it takes",
     "task_events": "events takes the id of a task",
     "list_events": "the tool events calls the same route",
     "delete": "the same as cancel, by another route",

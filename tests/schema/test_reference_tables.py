@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripts import generate
+from scripts import reference_tables as generate
 
 from fairlane.schema.catalog import OPERATIONS
 

@@ -9,6 +9,8 @@ import pytest
 
 from fairlane.core.events import Attempt
 from fairlane.schema import bodies, wire
+from fairlane.schema.leases import LeaseStatus, lease_grant, lease_state
+from fairlane.schema.task_status import TaskStatus, request_of, task_status
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW
 
@@ -52,15 +54,15 @@ def test_the_request_can_be_read_back_from_the_shape_of_its_task(fields: dict[st
     )
     for state in ("running", "parked"):
         row.state = state
-        shape = wire.task(row, body, '"result"', "error", log, secrets=True)
-        read = msgspec.json.decode(wire.encode(shape))
-        assert wire.request_of(read) == msgspec.json.decode(body)
+        status = task_status(row, body, '"result"', "error", log, secrets=True)
+        read = msgspec.json.decode(wire.encode(status), type=TaskStatus)
+        assert request_of(read) == msgspec.json.decode(body)
 
 
 def test_a_lease_tells_what_its_worker_has_to_know() -> None:
     body = stored(**FULL)
     inputs = [("tsk_3", "done", "[3]"), ("tsk_2", "done", None)]
-    lease = msgspec.json.decode(wire.encode(wire.lease(rows.assigned(), body, inputs, 1000)))
+    lease = msgspec.json.decode(wire.encode(lease_grant(rows.assigned(), body, inputs, 1000)))
     assert (lease["leaseId"], lease["token"], lease["attempt"]) == ("lse_1_7", 7, 1)
     assert lease["timeoutMs"] == 5
     assert lease["inputs"] == [
@@ -70,15 +72,16 @@ def test_a_lease_tells_what_its_worker_has_to_know() -> None:
 
 
 def test_a_timeout_is_the_kinds_when_the_task_names_none() -> None:
-    assert wire.lease(rows.assigned(), "{}", (), 1000)["timeoutMs"] == 1000
-    assert "timeoutMs" not in wire.lease(rows.assigned(), "{}", (), None)
+    assert lease_grant(rows.assigned(), "{}", (), 1000).timeout_ms == 1000
+    assert "timeoutMs" not in lease_grant(rows.assigned(), "{}", (), None)
 
 
 def test_the_state_of_a_lease_has_moments_only_when_there_are_any() -> None:
-    assert wire.lease_state(rows.queued(state="done", token=7)) == {
+    done = LeaseStatus(**lease_state(rows.queued(state="done", token=7)))
+    assert done.to_dict() == {
         "leaseId": "lse_1_7",
         "taskId": "tsk_1",
         "state": "done",
     }
-    waits = wire.lease_state(rows.queued(gate="delay", eligible_at=NOW))
-    assert waits["nextEligibleAt"] == wire.moment(NOW)
+    waits = LeaseStatus(**lease_state(rows.queued(gate="delay", eligible_at=NOW)))
+    assert waits.next_eligible_at == wire.moment(NOW)

@@ -27,11 +27,11 @@ from fairlane.client.sync import (
     WAIT_SLICE_SECONDS,
 )
 from fairlane.client.transport import DEFAULT_URL, Answer, Request
-from fairlane.client.verbs import TaskFields, task_body, task_path
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.http1.asynchronous import AsyncPool, SystemResolver
 from fairlane.schema import sse
 from fairlane.schema.operation import Operation
+from fairlane.schema.task_status import TaskStatus
 
 
 class AsyncClient(AsyncVerbs):
@@ -71,18 +71,7 @@ class AsyncClient(AsyncVerbs):
             await self._opened.close()
             self._opened = None
 
-    async def submit(
-        self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
-    ) -> Shape:
-        """Submit one task and return its id, state and position in the queue.
-
-        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
-        `priority`, `delay_ms`, `depends_on`, … With `idempotency_key`, a repeated call returns the
-        first task instead of submitting another.
-        """
-        return await self.submit_body(task_body(fields), idempotency_key=idempotency_key)
-
-    async def wait(self, task_id: str, timeout: float | None = None) -> Shape:
+    async def wait(self, task_id: str, timeout: float | None = None) -> TaskStatus:
         """Wait until the task has ended or is parked, and return it.
 
         After `timeout` seconds, return the task as it is.
@@ -93,10 +82,8 @@ class AsyncClient(AsyncVerbs):
             left = WAIT_SLICE_SECONDS
             if end is not None:
                 left = min(left, max(0.0, end - clock()))
-            wait_ms = round(left * 1000)
-            path, query = task_path(task_id, "/wait"), {"timeoutMs": wait_ms}
-            task = await self.call("GET", path, query=query, wait_ms=wait_ms)
-            if task["state"] in AT_REST or (end is not None and clock() >= end):
+            task = await self.wait_once(task_id, timeout_ms=round(left * 1000))
+            if task.state in AT_REST or (end is not None and clock() >= end):
                 return task
 
     async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:

@@ -13,7 +13,8 @@ from fairlane.schema.operation import Operation
 
 def bound(operation: Operation[Any, Any], request: msgspec.Struct) -> tuple[str, Asked]:
     """Return the path of a call and its other parts. Fields at their default are left out."""
-    parts: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "body": {}, "document": {}}
+    places = ("path", "query", "body", "document", "raw")
+    parts: dict[str, dict[str, Any]] = {place: {} for place in places}
     headers: dict[str, str] = {}
     for one in msgspec.structs.fields(operation.request):
         value = getattr(request, one.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_list, as_text
+from fairlane.client.arguments import as_body, as_list, as_object, as_raw, as_text
+from fairlane.core.submissions import TaskRequest
 from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
 from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
 from fairlane.schema.batches import (
@@ -40,6 +41,30 @@ from fairlane.schema.lanes import (
     LanePaused,
     LaneRequest,
     ListLanes,
+)
+from fairlane.schema.leases import (
+    COMPLETE_LEASE,
+    FAIL_LEASE,
+    LEASE,
+    OUTPUT_LEASE,
+    RELEASE_LEASE,
+    RENEW_LEASE,
+    START_LEASE,
+    WITHDRAW_LEASES,
+    CompleteLease,
+    FailLease,
+    LeaseCompleted,
+    LeaseGrants,
+    LeaseReleased,
+    LeaseRenewed,
+    LeaseStatus,
+    LeasesWithdrawn,
+    LeaseTasks,
+    NamedLease,
+    OutputAccepted,
+    RenewLease,
+    SendOutput,
+    WithdrawLeases,
 )
 from fairlane.schema.operation import Operation, Request
 from fairlane.schema.policy import (
@@ -87,6 +112,40 @@ from fairlane.schema.queue import (
     SetQueuePolicy,
     ShowPlan,
     ShowQueuePolicy,
+)
+from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.tasks import (
+    CANCEL,
+    CANCEL_MANY,
+    DELETE,
+    PRUNE,
+    RESET,
+    RESET_MANY,
+    RETRY,
+    RETRY_MANY,
+    SHOW,
+    SUBMIT,
+    SUBMIT_BATCH,
+    TASKS,
+    WAIT_ONCE,
+    WHY,
+    BatchAccepted,
+    ListTasks,
+    ManyTasks,
+    NamedTask,
+    PruneTasks,
+    SubmitBatch,
+    SubmitTask,
+    TaskAccepted,
+    TaskCancelled,
+    TaskDeleted,
+    TaskPage,
+    TaskReset,
+    TaskRetried,
+    TasksChanged,
+    TasksPruned,
+    TaskWhy,
+    WaitForTask,
 )
 from fairlane.schema.tokens import (
     CREATE_TOKEN,
@@ -137,6 +196,57 @@ from fairlane.schema.webhooks import (
 
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
+
+
+class TaskFields(TypedDict, total=False):
+    """The task that `submit` takes, as keyword arguments; None is as good as absent.
+
+    action: Action to run in a browser tab
+    tab: Tab that the action runs in
+    ref: Element that the action is for
+    selector: Element that the action is for, as a CSS selector
+    handler: Name of the handler that runs the task
+    instruction: What an agent is to do, in words
+    params: Parameters for the handler or the action
+    metadata: Object stored with the task
+    llm_config: Settings for the agent that runs an instruction
+    depends_on: Ids of tasks that must be done first; in a batch also # and a key
+    retry_policy: Retries of this task, where they differ from its kind's
+    timeout_ms: Maximum duration of one attempt, 1 to 86400000
+    preemptible: Interrupt the task when a critical one needs its slot
+    key: Name of the task in its batch, for dependsOn
+    agent: Agent that the task belongs to; "default" unless it is an action
+    lane: Lane that the task waits in
+    session: Session whose tasks run in order
+    priority: Tasks with a lower number run first, -1000000 to 1000000
+    deadline: Fail the task if it has not started by then
+    run_at: Do not start before this moment
+    delay_ms: Do not start before this delay has passed, 0 to 31536000000
+    callback_url: URL that receives a POST when the task finishes
+    """
+
+    action: str | None
+    tab: str | None
+    ref: str | None
+    selector: str | None
+    handler: str | None
+    instruction: str | None
+    params: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    llm_config: Mapping[str, Any] | None
+    depends_on: Sequence[str] | None
+    retry_policy: Mapping[str, Any] | None
+    timeout_ms: int | None
+    preemptible: bool | None
+    key: str | None
+    agent: str | None
+    lane: str | None
+    session: str | None
+    priority: int | Literal["critical", "high", "low", "normal"] | None
+    deadline: str | datetime | None
+    run_at: str | datetime | None
+    delay_ms: int | None
+    callback_url: str | None
 
 
 class Methods(ABC):
@@ -304,6 +414,155 @@ class Methods(ABC):
         request = LaneRequest(name=name)
         return self.perform(CLEAR_LANE, request)
 
+    def lease(
+        self,
+        worker: str,
+        *,
+        lanes: Sequence[str] | None = None,
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[Literal["action", "handler", "instruction"]] | None = None,
+        limit: int = 1,
+        wait_ms: int = 0,
+        ttl_ms: int | None = None,
+        start: bool = False,
+    ) -> LeaseGrants:
+        """Lease tasks to run them; the list may be empty.
+
+        Args:
+            worker: Name of the worker
+            lanes: Only tasks of these lanes
+            handlers: Only tasks for these handlers; any handler by default
+            kinds: Only tasks of these kinds; "handler" by default
+            limit: Maximum number of leases, 1 to 1000
+            wait_ms: How long to wait while there is no task, 0 to 60000
+            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            start: Mark the tasks as running at once
+        """
+        request = LeaseTasks(
+            worker=worker,
+            lanes=as_list(lanes),
+            handlers=as_list(handlers),
+            kinds=as_list(kinds),
+            limit=limit,
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+        )
+        return self.perform(LEASE, request)
+
+    def withdraw_leases(self, worker: str) -> LeasesWithdrawn:
+        """Answer the waiting lease requests of a worker at once, with nothing.
+
+        Args:
+            worker: Name of the worker
+        """
+        request = WithdrawLeases(worker=worker)
+        return self.perform(WITHDRAW_LEASES, request)
+
+    def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
+        """Report that the work of a lease has begun.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+        """
+        request = NamedLease(lease_id=lease_id, token=token)
+        return self.perform(START_LEASE, request)
+
+    def renew_lease(
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        ttl_ms: int | None = None,
+        progress: Any = None,
+        output: str | None = None,
+        part: int | None = None,
+    ) -> LeaseRenewed:
+        """Keep a lease for longer, and report progress and output.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            progress: How far the work is, as any JSON
+            output: Text that the work has produced since the last time
+            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+        """
+        request = RenewLease(
+            lease_id=lease_id,
+            token=token,
+            ttl_ms=ttl_ms,
+            progress=progress,
+            output=output,
+            part=part,
+        )
+        return self.perform(RENEW_LEASE, request)
+
+    def output_lease(
+        self, lease_id: str, text: str, *, token: int | None = None, part: int | None = None
+    ) -> OutputAccepted:
+        """Send text that the work of a lease has produced.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            text: Text that the work has produced
+            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+        """
+        request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
+        return self.perform(OUTPUT_LEASE, request)
+
+    def complete_lease(
+        self, lease_id: str, *, token: int | None = None, result: Any = None
+    ) -> LeaseCompleted:
+        """Report that the work of a lease is done; may be repeated.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            result: What the work returned, as any JSON
+        """
+        request = CompleteLease(lease_id=lease_id, token=token, result=result)
+        return self.perform(COMPLETE_LEASE, request)
+
+    def fail_lease(
+        self,
+        lease_id: str,
+        error: str,
+        *,
+        token: int | None = None,
+        retryable: bool = True,
+        retry_after_ms: int | None = None,
+    ) -> LeaseReleased:
+        """Report that the work of a lease has failed: one attempt is spent.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            error: What went wrong, in a sentence
+            retryable: Whether another attempt may succeed
+            retry_after_ms: Do not try again before this delay has passed, 0 to 86400000
+        """
+        request = FailLease(
+            lease_id=lease_id,
+            token=token,
+            error=error,
+            retryable=retryable,
+            retry_after_ms=retry_after_ms,
+        )
+        return self.perform(FAIL_LEASE, request)
+
+    def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
+        """Give a lease back: the task is queued again and no attempt is spent.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+        """
+        request = NamedLease(lease_id=lease_id, token=token)
+        return self.perform(RELEASE_LEASE, request)
+
     def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
 
@@ -333,7 +592,7 @@ class Methods(ABC):
             actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
-            document=document,
+            document=as_object(document),
             note=note,
             author=author,
             expected_version=expected_version,
@@ -361,7 +620,7 @@ class Methods(ABC):
             actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
-            document=document,
+            document=as_object(document),
             note=note,
             author=author,
             expected_version=expected_version,
@@ -376,7 +635,7 @@ class Methods(ABC):
             document: The policy document
             patch: The document changes the policy instead of replacing it
         """
-        request = CheckPolicy(document=document, patch=patch)
+        request = CheckPolicy(document=as_object(document), patch=patch)
         return self.perform(CHECK_POLICY, request)
 
     def policy_versions(self, *, limit: int = 100, cursor: str | None = None) -> PolicyVersionPage:
@@ -480,7 +739,7 @@ class Methods(ABC):
             workflow=workflow,
             repo=repo,
             priority=priority,
-            inputs=inputs,
+            inputs=as_object(inputs),
             note=note,
             agent=agent,
         )
@@ -528,7 +787,7 @@ class Methods(ABC):
         Args:
             document: A queue file: schemaVersion and entries
         """
-        request = ImportEntries(document=document)
+        request = ImportEntries(document=as_object(document))
         return self.perform(QUEUE_IMPORT, request)
 
     def queue_policy(
@@ -547,8 +806,266 @@ class Methods(ABC):
             settings: The rules to change
             actor: Who makes the change, for people; one line of text
         """
-        request = SetQueuePolicy(settings=settings, actor=actor)
+        request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return self.perform(SET_QUEUE_POLICY, request)
+
+    def submit(
+        self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]
+    ) -> TaskAccepted:
+        """Submit a task.
+
+        Args:
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SubmitTask(
+            task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
+        )
+        return self.perform(SUBMIT, request)
+
+    def submit_batch(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        parallelism: int | None = None,
+        agent: str | None = None,
+        callback_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchAccepted:
+        """Submit many tasks together; each has an outcome of its own.
+
+        Args:
+            tasks: The tasks, each as for POST /tasks
+            parallelism: How many of the tasks run at once, 1 to 10
+            agent: Agent that the batch belongs to
+            callback_url: URL that receives a POST when the batch finishes
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SubmitBatch(
+            tasks=as_raw(tasks),
+            parallelism=parallelism,
+            agent=agent,
+            callback_url=callback_url,
+            idempotency_key=idempotency_key,
+        )
+        return self.perform(SUBMIT_BATCH, request)
+
+    def tasks(
+        self,
+        *,
+        agent: str | None = None,
+        states: Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        depends_on: str | None = None,
+        text: str | None = None,
+        brief: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """List tasks, newest first.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            depends_on: Only tasks that depend on this one
+            text: Only tasks with this text in id, handler, session, error or instruction; a
+                page covers 20,000 tasks and may be empty although there is a next one
+            brief: Leave out results and other long fields
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListTasks(
+            agent=agent,
+            states=as_list(states),
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            depends_on=depends_on,
+            text=text,
+            brief=brief,
+            limit=limit,
+            cursor=cursor,
+        )
+        return self.perform(TASKS, request)
+
+    def show(self, task_id: str) -> TaskStatus:
+        """Show a task with its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(SHOW, request)
+
+    def why(self, task_id: str) -> TaskWhy:
+        """Explain why a task does not run yet.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(WHY, request)
+
+    def wait_once(self, task_id: str, *, timeout_ms: int = 30000) -> TaskStatus:
+        """Wait until a task has ended or is parked, or time is up, and show it.
+
+        Args:
+            task_id: Id of the task
+            timeout_ms: How long the server holds the response back, 0 to 60000
+        """
+        request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
+        return self.perform(WAIT_ONCE, request)
+
+    def cancel(self, task_id: str) -> TaskCancelled:
+        """Cancel a task.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(CANCEL, request)
+
+    def delete(self, task_id: str) -> TaskDeleted:
+        """Cancel a task; its record stays.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(DELETE, request)
+
+    def retry(self, task_id: str) -> TaskRetried:
+        """Queue a failed or cancelled task again, with all its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(RETRY, request)
+
+    def reset(self, task_id: str) -> TaskReset:
+        """Queue a parked task again, with all its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(RESET, request)
+
+    def cancel_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Cancel all open tasks that fit; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return self.perform(CANCEL_MANY, request)
+
+    def retry_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Queue all failed or cancelled tasks that fit again; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return self.perform(RETRY_MANY, request)
+
+    def reset_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Queue all parked tasks that fit again; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return self.perform(RESET_MANY, request)
+
+    def prune(self, *, dry_run: bool = False) -> TasksPruned:
+        """Delete ended tasks that are beyond their retention.
+
+        Args:
+            dry_run: Only count the tasks
+        """
+        request = PruneTasks(dry_run=dry_run)
+        return self.perform(PRUNE, request)
 
     def create_token(
         self,
@@ -889,6 +1406,155 @@ class AsyncMethods(ABC):
         request = LaneRequest(name=name)
         return await self.perform(CLEAR_LANE, request)
 
+    async def lease(
+        self,
+        worker: str,
+        *,
+        lanes: Sequence[str] | None = None,
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[Literal["action", "handler", "instruction"]] | None = None,
+        limit: int = 1,
+        wait_ms: int = 0,
+        ttl_ms: int | None = None,
+        start: bool = False,
+    ) -> LeaseGrants:
+        """Lease tasks to run them; the list may be empty.
+
+        Args:
+            worker: Name of the worker
+            lanes: Only tasks of these lanes
+            handlers: Only tasks for these handlers; any handler by default
+            kinds: Only tasks of these kinds; "handler" by default
+            limit: Maximum number of leases, 1 to 1000
+            wait_ms: How long to wait while there is no task, 0 to 60000
+            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            start: Mark the tasks as running at once
+        """
+        request = LeaseTasks(
+            worker=worker,
+            lanes=as_list(lanes),
+            handlers=as_list(handlers),
+            kinds=as_list(kinds),
+            limit=limit,
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+        )
+        return await self.perform(LEASE, request)
+
+    async def withdraw_leases(self, worker: str) -> LeasesWithdrawn:
+        """Answer the waiting lease requests of a worker at once, with nothing.
+
+        Args:
+            worker: Name of the worker
+        """
+        request = WithdrawLeases(worker=worker)
+        return await self.perform(WITHDRAW_LEASES, request)
+
+    async def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
+        """Report that the work of a lease has begun.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+        """
+        request = NamedLease(lease_id=lease_id, token=token)
+        return await self.perform(START_LEASE, request)
+
+    async def renew_lease(
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        ttl_ms: int | None = None,
+        progress: Any = None,
+        output: str | None = None,
+        part: int | None = None,
+    ) -> LeaseRenewed:
+        """Keep a lease for longer, and report progress and output.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            progress: How far the work is, as any JSON
+            output: Text that the work has produced since the last time
+            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+        """
+        request = RenewLease(
+            lease_id=lease_id,
+            token=token,
+            ttl_ms=ttl_ms,
+            progress=progress,
+            output=output,
+            part=part,
+        )
+        return await self.perform(RENEW_LEASE, request)
+
+    async def output_lease(
+        self, lease_id: str, text: str, *, token: int | None = None, part: int | None = None
+    ) -> OutputAccepted:
+        """Send text that the work of a lease has produced.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            text: Text that the work has produced
+            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+        """
+        request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
+        return await self.perform(OUTPUT_LEASE, request)
+
+    async def complete_lease(
+        self, lease_id: str, *, token: int | None = None, result: Any = None
+    ) -> LeaseCompleted:
+        """Report that the work of a lease is done; may be repeated.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            result: What the work returned, as any JSON
+        """
+        request = CompleteLease(lease_id=lease_id, token=token, result=result)
+        return await self.perform(COMPLETE_LEASE, request)
+
+    async def fail_lease(
+        self,
+        lease_id: str,
+        error: str,
+        *,
+        token: int | None = None,
+        retryable: bool = True,
+        retry_after_ms: int | None = None,
+    ) -> LeaseReleased:
+        """Report that the work of a lease has failed: one attempt is spent.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+            error: What went wrong, in a sentence
+            retryable: Whether another attempt may succeed
+            retry_after_ms: Do not try again before this delay has passed, 0 to 86400000
+        """
+        request = FailLease(
+            lease_id=lease_id,
+            token=token,
+            error=error,
+            retryable=retryable,
+            retry_after_ms=retry_after_ms,
+        )
+        return await self.perform(FAIL_LEASE, request)
+
+    async def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
+        """Give a lease back: the task is queued again and no attempt is spent.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, to be checked besides the one in the id
+        """
+        request = NamedLease(lease_id=lease_id, token=token)
+        return await self.perform(RELEASE_LEASE, request)
+
     async def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
 
@@ -918,7 +1584,7 @@ class AsyncMethods(ABC):
             actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
-            document=document,
+            document=as_object(document),
             note=note,
             author=author,
             expected_version=expected_version,
@@ -946,7 +1612,7 @@ class AsyncMethods(ABC):
             actor: Who makes the change, for people; one line of text
         """
         request = ChangePolicy(
-            document=document,
+            document=as_object(document),
             note=note,
             author=author,
             expected_version=expected_version,
@@ -963,7 +1629,7 @@ class AsyncMethods(ABC):
             document: The policy document
             patch: The document changes the policy instead of replacing it
         """
-        request = CheckPolicy(document=document, patch=patch)
+        request = CheckPolicy(document=as_object(document), patch=patch)
         return await self.perform(CHECK_POLICY, request)
 
     async def policy_versions(
@@ -1069,7 +1735,7 @@ class AsyncMethods(ABC):
             workflow=workflow,
             repo=repo,
             priority=priority,
-            inputs=inputs,
+            inputs=as_object(inputs),
             note=note,
             agent=agent,
         )
@@ -1117,7 +1783,7 @@ class AsyncMethods(ABC):
         Args:
             document: A queue file: schemaVersion and entries
         """
-        request = ImportEntries(document=document)
+        request = ImportEntries(document=as_object(document))
         return await self.perform(QUEUE_IMPORT, request)
 
     async def queue_policy(
@@ -1136,8 +1802,266 @@ class AsyncMethods(ABC):
             settings: The rules to change
             actor: Who makes the change, for people; one line of text
         """
-        request = SetQueuePolicy(settings=settings, actor=actor)
+        request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return await self.perform(SET_QUEUE_POLICY, request)
+
+    async def submit(
+        self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]
+    ) -> TaskAccepted:
+        """Submit a task.
+
+        Args:
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SubmitTask(
+            task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
+        )
+        return await self.perform(SUBMIT, request)
+
+    async def submit_batch(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        parallelism: int | None = None,
+        agent: str | None = None,
+        callback_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchAccepted:
+        """Submit many tasks together; each has an outcome of its own.
+
+        Args:
+            tasks: The tasks, each as for POST /tasks
+            parallelism: How many of the tasks run at once, 1 to 10
+            agent: Agent that the batch belongs to
+            callback_url: URL that receives a POST when the batch finishes
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SubmitBatch(
+            tasks=as_raw(tasks),
+            parallelism=parallelism,
+            agent=agent,
+            callback_url=callback_url,
+            idempotency_key=idempotency_key,
+        )
+        return await self.perform(SUBMIT_BATCH, request)
+
+    async def tasks(
+        self,
+        *,
+        agent: str | None = None,
+        states: Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        depends_on: str | None = None,
+        text: str | None = None,
+        brief: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """List tasks, newest first.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            depends_on: Only tasks that depend on this one
+            text: Only tasks with this text in id, handler, session, error or instruction; a
+                page covers 20,000 tasks and may be empty although there is a next one
+            brief: Leave out results and other long fields
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListTasks(
+            agent=agent,
+            states=as_list(states),
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            depends_on=depends_on,
+            text=text,
+            brief=brief,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await self.perform(TASKS, request)
+
+    async def show(self, task_id: str) -> TaskStatus:
+        """Show a task with its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(SHOW, request)
+
+    async def why(self, task_id: str) -> TaskWhy:
+        """Explain why a task does not run yet.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(WHY, request)
+
+    async def wait_once(self, task_id: str, *, timeout_ms: int = 30000) -> TaskStatus:
+        """Wait until a task has ended or is parked, or time is up, and show it.
+
+        Args:
+            task_id: Id of the task
+            timeout_ms: How long the server holds the response back, 0 to 60000
+        """
+        request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
+        return await self.perform(WAIT_ONCE, request)
+
+    async def cancel(self, task_id: str) -> TaskCancelled:
+        """Cancel a task.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(CANCEL, request)
+
+    async def delete(self, task_id: str) -> TaskDeleted:
+        """Cancel a task; its record stays.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(DELETE, request)
+
+    async def retry(self, task_id: str) -> TaskRetried:
+        """Queue a failed or cancelled task again, with all its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(RETRY, request)
+
+    async def reset(self, task_id: str) -> TaskReset:
+        """Queue a parked task again, with all its attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(RESET, request)
+
+    async def cancel_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Cancel all open tasks that fit; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return await self.perform(CANCEL_MANY, request)
+
+    async def retry_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Queue all failed or cancelled tasks that fit again; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return await self.perform(RETRY_MANY, request)
+
+    async def reset_many(
+        self,
+        *,
+        agent: str | None = None,
+        states: str | Sequence[str] | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        dry_run: bool = False,
+    ) -> TasksChanged:
+        """Queue all parked tasks that fit again; give at least one filter.
+
+        Args:
+            agent: Only tasks of this agent
+            states: Only tasks in these states
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            dry_run: Only count the tasks
+        """
+        request = ManyTasks(
+            agent=agent,
+            states=states,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            dry_run=dry_run,
+        )
+        return await self.perform(RESET_MANY, request)
+
+    async def prune(self, *, dry_run: bool = False) -> TasksPruned:
+        """Delete ended tasks that are beyond their retention.
+
+        Args:
+            dry_run: Only count the tasks
+        """
+        request = PruneTasks(dry_run=dry_run)
+        return await self.perform(PRUNE, request)
 
     async def create_token(
         self,

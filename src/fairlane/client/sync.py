@@ -16,12 +16,13 @@ from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
 from fairlane.client.methods import Methods, Q, R
 from fairlane.client.transport import DEFAULT_URL, Streaming, Transport
-from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
+from fairlane.client.verbs import Verbs, WhichEvents, event_query, task_path
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError
 from fairlane.schema import sse, wire
 from fairlane.schema.operation import Operation
+from fairlane.schema.task_status import TaskStatus
 
 TIMEOUT_SECONDS: Final = 30.0
 # How long the server is asked to wait at a time; a parked task is noticed when it is over.
@@ -77,16 +78,7 @@ class Client(Verbs[Shape], Methods):
         """Close the connections."""
         self._transport.close()
 
-    def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Shape:
-        """Submit one task and return its id, state and position in the queue.
-
-        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
-        `priority`, `delay_ms`, `depends_on`, … With `idempotency_key`, a repeated call returns the
-        first task instead of submitting another.
-        """
-        return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
-
-    def wait(self, task_id: str, timeout: float | None = None) -> Shape:
+    def wait(self, task_id: str, timeout: float | None = None) -> TaskStatus:
         """Wait until the task has ended or is parked, and return it.
 
         After `timeout` seconds, return the task as it is.
@@ -96,9 +88,9 @@ class Client(Verbs[Shape], Methods):
             left = WAIT_SLICE_SECONDS
             if end is not None:
                 left = min(left, max(0.0, end - self._clock.monotonic()))
-            task = self._wait_once(task_id, left)
+            task = self.wait_once(task_id, timeout_ms=round(left * 1000))
             over = end is not None and self._clock.monotonic() >= end
-            if over or task["state"] in AT_REST:
+            if over or task.state in AT_REST:
                 return task
 
     def events(
@@ -143,11 +135,6 @@ class Client(Verbs[Shape], Methods):
         return transport.decoded(
             self._transport.ask(sent), self._transport.where, operation.response
         )
-
-    def _wait_once(self, task_id: str, seconds: float) -> Shape:
-        wait_ms = round(seconds * 1000)
-        path = task_path(task_id, "/wait")
-        return self.call("GET", path, query={"timeoutMs": wait_ms}, wait_ms=wait_ms)
 
     def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
         while True:

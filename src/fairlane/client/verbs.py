@@ -2,67 +2,16 @@
 
 `Verbs[A]` turns a verb into a method, a path and a body, and `call` does the rest: the client's
 asks over HTTP and returns a dict, the embedded API's asks in its own process and returns something
-to await. `TaskFields` is the one list of what may be said about a task that is
-submitted.
+to await.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from fairlane.client.calling import (
-    A,
-    Calling,
-    camel,
-    given,
-    moment,
-    path_of,
-    refuse_unknown,
-    spelled,
-)
-
-
-class Which(TypedDict, total=False):
-    """Which tasks a verb for many is about."""
-
-    agent: str | None
-    states: Sequence[str]
-    lane: str | None
-    session: str | None
-    batch: str | None
-    kind: str | None
-
-
-class TaskFields(TypedDict, total=False):
-    """The fields of `POST /tasks` in Python's spelling; None is the same as leaving it out.
-
-    Objects (`params`, `retry_policy`, …) are the JSON of the route, with its keys.
-    """
-
-    handler: str | None
-    action: str | None
-    instruction: str | None
-    agent: str | None
-    params: Mapping[str, Any] | None
-    priority: int | str | None
-    depends_on: Sequence[str] | None
-    session: str | None
-    lane: str | None
-    deadline: str | datetime | None
-    run_at: str | datetime | None
-    delay_ms: int | None
-    timeout_ms: int | None
-    retry_policy: Mapping[str, Any] | None
-    preemptible: bool | None
-    metadata: Mapping[str, Any] | None
-    llm_config: Mapping[str, Any] | None
-    callback_url: str | None
-    key: str | None
-    tab: str | None
-    ref: str | None
-    selector: str | None
+from fairlane.client.calling import A, Calling, camel, given, moment, path_of, refuse_unknown
 
 
 class MessageFields(TypedDict, total=False):
@@ -97,15 +46,6 @@ class WhichEvents(TypedDict, total=False):
     types: Sequence[str]
 
 
-_FIELDS: Final = {name: spelled(name) for name in TaskFields.__annotations__}
-
-
-def task_body(fields: TaskFields) -> dict[str, Any]:
-    """The body of `POST /tasks`. Raises `TypeError` for a name that is no field, as a call does."""
-    refuse_unknown("submit", fields, _FIELDS)
-    return {_FIELDS[name]: value for name, value in fields.items() if value is not None}
-
-
 def event_query(which: WhichEvents) -> dict[str, Any]:
     refuse_unknown("events", which, WhichEvents.__annotations__)
     others = {name: value for name, value in which.items() if name not in ("task", "types")}
@@ -124,166 +64,6 @@ class Verbs(Calling[A]):
         """Submit a task given as the body of `POST /tasks`, or a batch when it has `tasks`."""
         path = "/tasks/batch" if "tasks" in body else "/tasks"
         return self.call("POST", path, body=body, idempotency_key=idempotency_key)
-
-    def tasks(
-        self,
-        *,
-        depends_on: str | None = None,
-        text: str | None = None,
-        brief: bool = False,
-        limit: int | None = None,
-        cursor: str | None = None,
-        **which: Unpack[Which],
-    ) -> A:
-        """One page, newest first; `nextCursor` is there when there are more.
-
-        `depends_on` is the id of a task that they depend on. `text` is looked for in ids, handlers,
-        sessions, errors and instructions, some way back: a page with a `nextCursor` may be short,
-        or empty. `brief` leaves out what is long.
-        """
-        query = given(depends_on=depends_on, text=text, limit=limit, cursor=cursor)
-        if brief:
-            query["brief"] = "true"
-        states = ",".join(which.get("states", ()))
-        return self.call("GET", "/tasks", query=_fitting("tasks", which, states or None) | query)
-
-    def show(self, task_id: str) -> A:
-        """Return one task."""
-        return self.call("GET", task_path(task_id))
-
-    def why(self, task_id: str) -> A:
-        """Why it does not run yet: the gate or the full ceiling, in one sentence and in fields."""
-        return self.call("GET", task_path(task_id, "/why"))
-
-    def cancel(self, task_id: str) -> A:
-        """Cancel a task."""
-        return self.call("POST", task_path(task_id, "/cancel"))
-
-    def delete(self, task_id: str) -> A:
-        """The same as `cancel`, by the other route; the record stays."""
-        return self.call("DELETE", task_path(task_id))
-
-    def retry(self, task_id: str) -> A:
-        """Queue a failed or cancelled task again, with all its attempts."""
-        return self.call("POST", task_path(task_id, "/retry"))
-
-    def reset(self, task_id: str) -> A:
-        """Queue a parked task again, with all its attempts."""
-        return self.call("POST", task_path(task_id, "/reset"))
-
-    def cancel_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
-        """How many fit, and how many of them were changed; only looks with `dry_run`."""
-        return self._many("cancel", which, dry_run=dry_run)
-
-    def retry_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
-        """Queue all failed or cancelled tasks that match again; with `dry_run`, only count them."""
-        return self._many("retry", which, dry_run=dry_run)
-
-    def reset_many(self, *, dry_run: bool = False, **which: Unpack[Which]) -> A:
-        """Queue all parked tasks that match again; with `dry_run`, only count them."""
-        return self._many("reset", which, dry_run=dry_run)
-
-    def prune(self, *, dry_run: bool = False) -> A:
-        """Forget ended tasks that are beyond their retention, now."""
-        return self.call("POST", "/tasks/prune", body={"dryRun": dry_run})
-
-    # ---------------------------------------------------------------- batches
-
-    def submit_batch(
-        self,
-        tasks: Sequence[Mapping[str, Any]],
-        *,
-        parallelism: int | None = None,
-        agent: str | None = None,
-        callback_url: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> A:
-        """`tasks` are bodies as of `POST /tasks`; each has an outcome of its own in the answer."""
-        body = given(parallelism=parallelism, agent=agent, callback_url=callback_url)
-        body["tasks"] = list(tasks)
-        return self.submit_body(body, idempotency_key=idempotency_key)
-
-    # ---------------------------------------------------------------- leases
-
-    def lease(
-        self,
-        worker: str,
-        *,
-        lanes: Sequence[str] = (),
-        handlers: Sequence[str] | None = None,
-        kinds: Sequence[str] = (),
-        limit: int | None = None,
-        wait_ms: int | None = None,
-        ttl_ms: int | None = None,
-        start: bool | None = None,
-    ) -> A:
-        """Take up to `limit` tasks to run, at once or within `wait_ms`; `leases` may be empty.
-
-        No lanes means all of them, no `handlers` any handler, no `kinds` handler tasks only.
-        `start` says that the work begins at once.
-        """
-        body = given(
-            worker=worker,
-            lanes=list(lanes) or None,
-            handlers=None if handlers is None else list(handlers),
-            kinds=list(kinds) or None,
-            limit=limit,
-            wait_ms=wait_ms,
-            ttl_ms=ttl_ms,
-            start=start,
-        )
-        return self.call("POST", "/leases", body=body, wait_ms=wait_ms or 0)
-
-    def withdraw_leases(self, worker: str) -> A:
-        """Have the waiting `lease` calls of a worker answered at once, with nothing."""
-        return self.call("POST", "/leases/withdraw", body={"worker": worker})
-
-    def start_lease(self, lease_id: str, *, token: int | None = None) -> A:
-        """Say that the work has begun. The token is part of the id; it may be given besides."""
-        return self.call("POST", path_of("leases", lease_id, "/start"), body=given(token=token))
-
-    def renew_lease(
-        self,
-        lease_id: str,
-        *,
-        ttl_ms: int | None = None,
-        progress: Any = None,
-        output: str | None = None,
-        part: int | None = None,
-        token: int | None = None,
-    ) -> A:
-        """Keep the lease, and say how far the work is; `cancelRequested` tells to stop it."""
-        body = given(ttl_ms=ttl_ms, progress=progress, output=output, part=part, token=token)
-        return self.call("POST", path_of("leases", lease_id, "/renew"), body=body)
-
-    def output_lease(
-        self, lease_id: str, text: str, *, part: int | None = None, token: int | None = None
-    ) -> A:
-        """Keep text that the work has produced; a `part` that was sent before is ignored."""
-        body = given(output=text, part=part, token=token)
-        return self.call("POST", path_of("leases", lease_id, "/output"), body=body)
-
-    def complete_lease(self, lease_id: str, *, result: Any = None, token: int | None = None) -> A:
-        """The work is done. May be repeated when the answer was lost."""
-        body = given(result=result, token=token)
-        return self.call("POST", path_of("leases", lease_id, "/complete"), body=body)
-
-    def fail_lease(
-        self,
-        lease_id: str,
-        error: str,
-        *,
-        retryable: bool | None = None,
-        retry_after_ms: int | None = None,
-        token: int | None = None,
-    ) -> A:
-        """The work went wrong: one attempt is spent. What becomes of the task is in the answer."""
-        body = given(error=error, retryable=retryable, retry_after_ms=retry_after_ms, token=token)
-        return self.call("POST", path_of("leases", lease_id, "/fail"), body=body)
-
-    def release_lease(self, lease_id: str, *, token: int | None = None) -> A:
-        """Give a lease back: the task is queued again and no attempt is spent."""
-        return self.call("POST", path_of("leases", lease_id, "/release"), body=given(token=token))
 
     # ---------------------------------------------------------------- sessions
 
@@ -464,15 +244,3 @@ class Verbs(Calling[A]):
         """When a schedule would run next, in UTC and in local time."""
         query = given(expr=expr, tz=tz, every_ms=every_ms, at=moment(at), n=n)
         return self.call("GET", "/cron/preview", query=query)
-
-    # ---------------------------------------------------------------- parts
-
-    def _many(self, verb: str, which: Which, *, dry_run: bool) -> A:
-        body = _fitting(f"{verb}_many", which, list(which.get("states", ())) or None)
-        return self.call("POST", f"/tasks/{verb}", body={**body, "dryRun": dry_run})
-
-
-def _fitting(verb: str, which: Which, state: Any) -> dict[str, Any]:
-    refuse_unknown(verb, which, Which.__annotations__)
-    others = {name: value for name, value in which.items() if name != "states"}
-    return given(**others, state=state)

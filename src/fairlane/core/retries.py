@@ -6,12 +6,14 @@ the task's own token, so the same history always gives the same moments.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from fairlane.core import lifecycle
 from fairlane.core.policy import KindPolicy
+from fairlane.core.types import DAY_MS
 
 PARK: Final = "park"
 _OF_A_KIND: Final = ("backoff_ms", "backoff_multiplier", "max_backoff_ms", "jitter")
@@ -23,11 +25,11 @@ class Backoff(
 ):
     """What a task may say about its own retries; None leaves it to its kind."""
 
-    max_retries: int | None = None
-    backoff_ms: int | None = None
-    backoff_multiplier: float | None = None
-    max_backoff_ms: int | None = None
-    jitter: float | None = None
+    max_retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    backoff_ms: Annotated[int, Meta(ge=0, le=DAY_MS)] | None = None
+    backoff_multiplier: Annotated[float, Meta(ge=1, le=100)] | None = None
+    max_backoff_ms: Annotated[int, Meta(ge=0, le=DAY_MS)] | None = None
+    jitter: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 def overlaid(settings: KindPolicy, own: Backoff | None) -> KindPolicy:

@@ -12,6 +12,7 @@ from msgspec import Meta
 DAY_MS: Final = 86_400_000
 YEAR_MS: Final = 365 * DAY_MS
 LIST_LIMIT_MAX: Final = 1000
+URL_CHARACTERS_MAX: Final = 2048
 
 # Python code says `agent`; the JSON has always said `agentId`.
 _LONGER: Final = {
@@ -25,10 +26,18 @@ _LONGER: Final = {
 # `$` alone would let a line break through at the end; both dialects of patterns know a lookahead.
 _END: Final = r"$(?!\n)"
 
-Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}" + _END)]
-Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}" + _END)]
-# An agent that may be left out by leaving it empty.
-AgentOrEmpty = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127})?" + _END)]
+_IDENTIFIER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
+_WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}"
+
+Identifier = Annotated[str, Meta(pattern=rf"^{_IDENTIFIER}{_END}")]
+Word = Annotated[str, Meta(pattern=rf"^{_WORD}{_END}")]
+# Where an empty text has always meant the same as none.
+IdentifierOrEmpty = Annotated[str, Meta(pattern=rf"^({_IDENTIFIER})?{_END}")]
+WordOrEmpty = Annotated[str, Meta(pattern=rf"^({_WORD})?{_END}")]
+TabId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{0,128}}{_END}")]
+# A task id, or in a batch `#` and the key of another item.
+Parent = Annotated[str, Meta(pattern=rf"^#?{_IDENTIFIER}{_END}")]
+Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[
     str,

@@ -9,6 +9,7 @@ path serves good input, the slow path explains bad input; `explain` must find a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,12 @@ from fairlane.core.policy import nearest
 
 T = TypeVar("T")
 
+DEPTH_MAX: Final = 64
 PROBLEMS_MAX: Final = 20
 SHOWN_CHARACTERS_MAX: Final = 40
 
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_NESTED: Final = (dict, list)
 _WORDS: Final[Mapping[type, str]] = {
     inspect.NoneType: "null",
     inspect.BoolType: "true or false",
@@ -49,6 +53,21 @@ class Problem(msgspec.Struct, frozen=True):
     mismatch: bool = False
 
 
+def too_deep(value: Any) -> bool:
+    """Whether some callers may be unable to read a value, because it is nested too deeply."""
+    level = [value] if isinstance(value, _NESTED) else []
+    for _ in range(DEPTH_MAX + 1):  # level by level, as recursion would break first
+        if not level:
+            return False
+        inner: list[Any] = []
+        for one in level:
+            for item in one.values() if isinstance(one, dict) else one:
+                if isinstance(item, _NESTED):
+                    inner.append(item)  # noqa: PERF401 - most is flat, and a generator costs more
+        level = inner
+    return True
+
+
 def convert(value: Any, kind: type[T]) -> T:
     """Check a value that is already decoded. Raise `InvalidRequest` that lists every problem."""
     try:
@@ -70,10 +89,11 @@ def convert_headers(values: Mapping[str, Any], kind: type[T], names: Mapping[str
 def _convert_text(
     values: Mapping[str, Any], kind: type[T], word: str, names: Mapping[str, str] | None = None
 ) -> T:
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError:
-        problems = explain(values, kind, strings=True)
+    key: Any = kind
+    if all(_WHOLE.fullmatch(values[name]) for name in _whole_numbers(key) if name in values):
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(values, kind, strict=False)
+    problems = explain(values, kind, strings=True)
     raise refusal(
         [
             Problem(one.path, one.text.replace(f"field '{one.path}'", word.format(name), 1))
@@ -81,6 +101,20 @@ def _convert_text(
             for name in [(names or {}).get(one.path, one.path)]
         ]
     )
+
+
+@functools.cache
+def _whole_numbers(kind: Any) -> list[str]:
+    """Return the fields that are whole numbers, which msgspec would also read from `1e3`."""
+    info = _type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return [
+        field.encode_name
+        for field in info.fields
+        for plain in [_plain(field.type)]
+        for one in (plain.types if isinstance(plain, inspect.UnionType) else (plain,))
+        if isinstance(_plain(one), inspect.IntType)
+    ]
 
 
 def refusal(problems: Sequence[Problem]) -> InvalidRequest:
@@ -151,7 +185,17 @@ def _of_union(
             return
         found.append(problems)
     same_type = [one for one in found if not (one[0].mismatch and one[0].path == path)]
-    yield from same_type[0] if same_type else [_wrong_type(info, path)]
+    if len(same_type) != 1 or not _is_choice_of_many(info, value):
+        yield from same_type[0] if same_type else [_wrong_type(info, path)]
+    else:
+        yield _wrong_type(info, path)
+
+
+def _is_choice_of_many(info: inspect.UnionType, value: Any) -> bool:
+    """Whether a text is none of the words that a field takes besides values of another type."""
+    others = [_plain(one) for one in info.types]
+    kinds = {type(one) for one in others if not isinstance(one, inspect.NoneType)}
+    return isinstance(value, str) and inspect.LiteralType in kinds and len(kinds) > 1
 
 
 def _of_struct(
@@ -238,8 +282,10 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _number(text: Any, *, whole: bool) -> Any:
+    if whole:
+        return int(text) if isinstance(text, str) and _WHOLE.fullmatch(text) else text
     try:
-        return int(text) if whole else float(text)
+        return float(text)
     except ValueError:
         return text
 
@@ -299,6 +345,8 @@ def _expected(info: inspect.Type) -> str:
             _expected(_plain(one)) for one in info.types if not isinstance(one, inspect.NoneType)
         ]
         return " or ".join(dict.fromkeys(words))
+    if isinstance(info, inspect.LiteralType):
+        return f"one of {', '.join(str(word) for word in info.values)}"
     return _WORDS.get(type(info), "a value")
 
 

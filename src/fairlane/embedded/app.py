@@ -11,7 +11,6 @@ import contextlib
 import copy
 import functools
 import gc
-import hashlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -23,8 +22,8 @@ from fairlane import config
 from fairlane.client import transport
 from fairlane.client.async_verbs import AsyncVerbs, Call, Shape, Shapes
 from fairlane.client.calling import Asked
-from fairlane.client.methods import Q, R
-from fairlane.client.verbs import TaskFields, WhichEvents, task_body
+from fairlane.client.methods import Q, R, TaskFields
+from fairlane.client.verbs import WhichEvents
 from fairlane.clock import Clock, SystemClock
 from fairlane.compat import policies
 from fairlane.config import InstanceSetting
@@ -34,16 +33,15 @@ from fairlane.core.errors import (
     BusyError,
     FairlaneError,
     InvalidPolicy,
-    InvalidRequest,
     InvalidSettings,
     StoreUnavailable,
     task_failed,
 )
-from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, Task, route_of
+from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, route_of
 from fairlane.core.policy import Policy
 from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
-from fairlane.engine.commands import IdempotencyKey, SetPolicy, Submit, UseSecret
+from fairlane.engine.commands import SetPolicy, UseSecret
 from fairlane.engine.node import Node
 from fairlane.engine.telemetry.heartbeat import watch
 from fairlane.engine.verbs.webhooks import new_secret
@@ -54,8 +52,10 @@ from fairlane.outbound.outbox import Outbox
 from fairlane.outbound.sending import Sender
 from fairlane.outbound.targets import parse_target
 from fairlane.outbound.webhooks import Deliverer
-from fairlane.schema import bodies, sse, wire
+from fairlane.schema import sse
 from fairlane.schema.operation import Operation
+from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.tasks import TaskAccepted, TaskCancelled, TaskReset, TaskRetried
 from fairlane.services import catalog
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
@@ -316,7 +316,7 @@ class Fairlane(AsyncVerbs):
             self._listeners.begin(self.events)
         return listener
 
-    async def submit(
+    async def submit(  # type: ignore[override]  # a handle can do more than a response
         self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]
     ) -> TaskHandle:
         """Submit one task and return its handle. Raise a `FairlaneError` if it is refused.
@@ -324,18 +324,7 @@ class Fairlane(AsyncVerbs):
         The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
         `priority`, `delay_ms`, `depends_on`, …
         """
-        raw = wire.encode(task_body(fields))
-        submission = bodies.parse_task(raw, task_id=self.node.new_id())
-        if submission.callback_url:
-            self._check_callback(submission.callback_url)
-        key = None
-        if idempotency_key is not None:
-            digest = hashlib.sha256(raw).hexdigest()
-            key = IdempotencyKey(submission.agent, idempotency_key, digest)
-        answer = (await self.node.submit(Submit([submission], key)))[0]
-        if isinstance(answer, FairlaneError):
-            raise answer
-        return TaskHandle(self, answer)
+        return TaskHandle(self, await super().submit(idempotency_key=idempotency_key, **fields))
 
     async def schedule(
         self,
@@ -355,12 +344,6 @@ class Fairlane(AsyncVerbs):
         if self._http is None:
             raise RuntimeError(NOT_STARTED)
         return await self._scheduling.schedule(session, fn, timeout=timeout, fields=fields)
-
-    def _check_callback(self, url: str) -> None:
-        try:
-            self.guard.check(url)
-        except FairlaneError as error:
-            raise InvalidRequest(f"invalid task: invalid callbackUrl: {error.message}") from None
 
     def events(
         self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
@@ -410,24 +393,24 @@ class Fairlane(AsyncVerbs):
 class TaskHandle:
     """A submitted task: its `id`, its `position` in the queue, and methods to follow it."""
 
-    def __init__(self, app: Fairlane, task: Task) -> None:
-        self.id = task.id
+    def __init__(self, app: Fairlane, task: TaskAccepted) -> None:
+        self.id = task.task_id
         self.position = task.position
         self._app = app
 
-    async def show(self) -> Shape:
+    async def show(self) -> TaskStatus:
         """Return the task as `GET /tasks/{id}` does."""
         return await self._app.show(self.id)
 
-    async def cancel(self) -> Shape:
+    async def cancel(self) -> TaskCancelled:
         """Cancel the task and return it. Raise `Conflict` if it has ended."""
         return await self._app.cancel(self.id)
 
-    async def retry(self) -> Shape:
+    async def retry(self) -> TaskRetried:
         """Queue a failed or cancelled task again, with all its attempts."""
         return await self._app.retry(self.id)
 
-    async def reset(self) -> Shape:
+    async def reset(self) -> TaskReset:
         """Queue a parked task again, with all its attempts."""
         return await self._app.reset(self.id)
 

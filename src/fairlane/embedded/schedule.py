@@ -22,6 +22,7 @@ from fairlane.core import lifecycle, sessions
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
 from fairlane.core.model import HANDLER, Message, Submission, route_of
 from fairlane.core.policy import FALLBACK_LANE
+from fairlane.core.submissions import DEFAULT_AGENT
 from fairlane.engine.commands import SetUsage, Submit
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
@@ -235,7 +236,7 @@ def _message(fields: ScheduleFields) -> Message:
     text = fields.get("message")
     message = Message(
         text=text or "",
-        sender=fields.get("sender") or fields.get("agent") or bodies.DEFAULT_AGENT,
+        sender=fields.get("sender") or fields.get("agent") or DEFAULT_AGENT,
         sent_at=_moment(fields.get("sent_at")),
         # Do not merge what has no text, or would lose its params.
         no_merge=text is None or fields.get("params") is not None,

@@ -29,10 +29,8 @@ from fairlane.http.messages import (
 from fairlane.http.routes.audit import note_denied, recorded
 from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
-from fairlane.http.routes.leases import Leases
 from fairlane.http.routes.metrics import MetricsRoute
 from fairlane.http.routes.sessions import Sessions
-from fairlane.http.routes.tasks import Tasks
 from fairlane.http.routes.templates import Templates
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
@@ -71,21 +69,19 @@ class HttpApp:
         self.gate = Gate(node, exposed=exposed)
         self._streams = Held("streams", "max_streams", max_streams)
         self._waits = Held("waiting requests", "max_waits", max_waits)
-        tasks = Tasks(node, check_url)
         self.routes: Routes = {
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
-            **tasks.routes(),
-            **operations.routes(node),
             **Events(node, look_seconds).routes(),
-            **Sessions(node, tasks).routes(),
-            **Leases(node).routes(),
-            **Templates(node, tasks).routes(),
+            **Sessions(node).routes(),
+            **Templates(node).routes(),
             **Cron(node, check_url).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
             **MetricsRoute(node).routes(),
         }
+        for path, methods in operations.routes(node).items():
+            self.routes.setdefault(path, {}).update(methods)
         self.routes = recorded(self.routes, node.audit)
         self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Route]]]] = {}
         for path, methods in self.routes.items():

@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core import cron, lifecycle, sessions, templates
+from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX
+from fairlane.core.types import URL_CHARACTERS_MAX
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
-from fairlane.http.routes import leases
-from fairlane.schema import bodies, fields, jobs, json_limits, messages, openapi, wire
+from fairlane.schema import fields, jobs, json_limits, messages, openapi, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -66,20 +67,11 @@ class UseBody(msgspec.Struct):
 
 
 _OBJECT: Final[Schema] = {"type": "object"}
-_FILTERS: Final = ("agentId", "lane", "sessionKey", "batchId", "dependsOn", "kind", "state")
 
 _FILE: Final = Operation(content=("text/html", "text/css", "text/javascript"), also=(304,))
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /": Operation(content=(JSON, "text/html")),
-    "POST /tasks": Operation(202, bodies.TaskBody, headers=_ONCE),
-    "GET /tasks": Operation(query=(*_FILTERS, "text", "brief", *_PAGE)),
-    "POST /tasks/batch": Operation(202, bodies.BatchBody, headers=_ONCE),
-    "POST /tasks/cancel": Operation(body=bodies.ManyBody),
-    "POST /tasks/retry": Operation(body=bodies.ManyBody),
-    "POST /tasks/reset": Operation(body=bodies.ManyBody),
-    "POST /tasks/prune": Operation(body=bodies.PruneBody, needed=False),
-    "GET /tasks/{id}/wait": Operation(query=("timeoutMs",)),
     "GET /tasks/{id}/output": Operation(query=("follow",), content=(JSON, EVENTS)),
     "GET /sessions": Operation(query=_PAGE),
     "PATCH /sessions/{key}": Operation(body=sessions.Settings),
@@ -87,14 +79,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         202, messages.MessageBody, headers=_ONCE, also=(200,)
     ),
     "PUT /sessions/{key}/usage": Operation(body=messages.UsageBody),
-    "POST /leases": Operation(body=leases.LeaseBody),
-    "POST /leases/withdraw": Operation(body=leases.WithdrawBody),
-    "POST /leases/{id}/start": Operation(body=leases.TokenBody, needed=False),
-    "POST /leases/{id}/renew": Operation(body=leases.RenewBody, needed=False),
-    "POST /leases/{id}/output": Operation(body=leases.OutputBody),
-    "POST /leases/{id}/complete": Operation(body=leases.CompleteBody, needed=False),
-    "POST /leases/{id}/fail": Operation(body=leases.FailBody),
-    "POST /leases/{id}/release": Operation(body=leases.TokenBody, needed=False),
     "POST /templates": Operation(201, TemplateBody),
     "GET /templates": Operation(query=("name", *_PAGE)),
     "PUT /templates/{id}": Operation(body=dict),
@@ -144,7 +128,7 @@ def _one_of(words: Any) -> Schema:
 
 
 _MOMENT: Final = _text(format="date-time")
-_URL: Final = _text(maxLength=bodies.URL_CHARACTERS_MAX)
+_URL: Final = _text(maxLength=URL_CHARACTERS_MAX)
 
 # Bounds of fields, by name: a name means the same in every body.
 FIELDS: Final[Mapping[str, Schema]] = {
@@ -152,11 +136,8 @@ FIELDS: Final[Mapping[str, Schema]] = {
     **dict.fromkeys(("lane", "handler", "action"), _text(fields.WORD)),
     **dict.fromkeys(("deadline", "runAt", "sentAt", "startAt", "endAt", "anchor", "at"), _MOMENT),
     **dict.fromkeys(("callbackUrl", "webhookUrl", "alertUrl"), _URL),
-    **dict.fromkeys(("ref", "selector"), _text(maxLength=bodies.TEXT_CHARACTERS_MAX)),
-    **dict.fromkeys(("ttlMs",), _whole(1, fields.DAY_MS)),
     **{name: _whole(*bounds) for name, bounds in jobs.BOUNDS.items()},
-    "tabId": _text(fields.TAB_ID),
-    "instruction": _text(maxLength=bodies.INSTRUCTION_CHARACTERS_MAX),
+    "instruction": _text(maxLength=INSTRUCTION_CHARACTERS_MAX),
     "sender": _text(maxLength=256),
     "mode": _one_of(sessions.MODES),
     "drop": _one_of(sessions.DROPS),
@@ -166,30 +147,21 @@ FIELDS: Final[Mapping[str, Schema]] = {
     "maxConcurrent": _whole(1, 1000),
     "tokens": _whole(0, 2**53),
     "contextWindow": _whole(1, 2**53),
-    "delayMs": _whole(0, 365 * fields.DAY_MS),
     "timeoutMs": _whole(1, fields.DAY_MS),
     "timeout": _whole(1, fields.DAY_MS),
-    "parallelism": _whole(1, bodies.PARALLELISM_MAX),
-    "limit": _whole(1, leases.LIMIT_MAX),
-    "waitMs": _whole(0, leases.WAIT_MS_MAX),
-    "part": _whole(0, 2**31),
-    "retryAfterMs": _whole(0, fields.DAY_MS),
     "maxRetries": _whole(0, 1000),
     "backoffMs": _whole(0, fields.DAY_MS),
     "maxBackoffMs": _whole(0, fields.DAY_MS),
-    "dependsOn": {"type": "array", "maxItems": bodies.DEPENDS_ON_MAX},
 }
 
 # Parameters of queries and headers, by name.
 PARAMETERS: Final[Mapping[str, Schema]] = {
     "limit": _whole(1, wire.LIST_LIMIT_MAX),
     "cursor": _text(maxLength=200),
-    "timeoutMs": _whole(0, 60_000),
     "n": _whole(1, 100),
     "everyMs": _whole(1, 2**53),
     **dict.fromkeys(("enabled", "cancel"), _one_of(("true", "false"))),
     **dict.fromkeys(("at",), _MOMENT),
-    "kind": _one_of(bodies.KINDS),
     "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
     **dict.fromkeys(("follow", "brief"), _one_of(("1", "true", "0", "false"))),
     "expr": _text(examples=["0 9 * * 1-5"]),
@@ -227,9 +199,10 @@ def document(routes: Routes) -> Schema:
     streamed = paths["/events"]["get"]["responses"]["200"]
     streamed["content"][EVENTS] = {"schema": {"type": "string"}}
     for name in _MADE:
-        method, _, path = name.partition(" ")
-        first = next(iter(paths[path][method.lower()]["responses"].values()))
-        first["links"] = _links(name, routes)
+        method, path = name.split()
+        responses = paths[path][method.lower()]["responses"]
+        first = next(status for status in responses if status.startswith("2"))
+        responses[first]["links"] = _links(name, routes)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fairlane", "version": __version__},
@@ -336,9 +309,6 @@ def _bounded(components: Mapping[str, Any]) -> Schema:
     for shape in shapes.values():
         for field, schema in shape.get("properties", {}).items():
             _bind(schema, FIELDS.get(field, {}))
-    task = {"$ref": _REF.format(name=bodies.TaskBody.__name__)}
-    tasks = {"type": "array", "items": task, "minItems": 1, "maxItems": bodies.WORK_BATCH_MAX}
-    shapes["BatchBody"]["properties"]["tasks"] = tasks
     return {name: _with_limits(shape) for name, shape in sorted(shapes.items())}
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from fairlane.core import validation
+from fairlane.core.errors import InvalidRequest
 from fairlane.engine.node import Node
 from fairlane.http.messages import Answer, Handler, Request, Route, Routes
 from fairlane.schema import decoding, fields
 from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.operation import Operation
 from fairlane.services.catalog import answer
+from fairlane.services.registry import UNDO
 
 Values = dict[str, Any]
 Reader = Callable[[Request], Awaitable[Any]]
@@ -38,12 +43,50 @@ def routes(node: Node) -> Routes:
 
 def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
     read = reader(operation)
+    undo = UNDO.get(operation.name)
 
     async def handle(request: Request) -> Answer:
         response = await answer(node, request.caller, operation, await read(request))
         return Answer(operation.status_of(response), response)
 
-    return handle
+    async def hold(request: Request) -> Answer:
+        """Do the same while the client may go away."""
+        wanted = await read(request)
+        async with _cancelled_without(request) as is_gone:
+            response = await answer(node, request.caller, operation, wanted)
+            take_back = None if undo is None else functools.partial(undo, node, response)
+            if take_back is not None and is_gone():
+                take_back()
+                raise _gone()
+        return Answer(operation.status_of(response), response, undo=take_back)
+
+    return handle if operation.waits is None else hold
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_without(request: Request) -> AsyncIterator[Callable[[], bool]]:
+    """Cancel what runs inside when the client closes the connection."""
+    task = asyncio.current_task()
+    assert task is not None
+    closed = asyncio.ensure_future(request.closed())
+
+    def cancel(_: object) -> None:
+        task.cancel()
+
+    closed.add_done_callback(cancel)
+    try:
+        yield closed.done
+    except asyncio.CancelledError:
+        if not closed.done() or task.uncancel():
+            raise  # the server itself cancels the request
+        raise _gone() from None
+    finally:
+        closed.remove_done_callback(cancel)
+        closed.cancel()
+
+
+def _gone() -> InvalidRequest:
+    return InvalidRequest("the connection was closed before there was a response")
 
 
 def reader(operation: Operation[Any, Any]) -> Reader:
@@ -57,30 +100,42 @@ def reader(operation: Operation[Any, Any]) -> Reader:
     header = _header_reader(operation)
     query = _query_reader(operation)
     body = _body_reader(operation)
+    raw_body = operation.raw_body
+    needs_query = _is_required(operation.part("query"))
 
     async def read(request: Request) -> Any:
-        values: Values = {name: request.path[names[name]] for name in in_path}
+        values: Values = {name: request.path[names[name]] for name in in_path} if in_path else {}
         if header is not None:
-            values |= header(request)
-        values |= query(request)
+            header(request, values)
+        if request.query_string or needs_query:
+            values |= query(request)
         if body is not None:
-            values |= body(await request.body(operation.body_bytes_max))
+            raw = await request.body(operation.body_bytes_max)
+            values |= body(raw)
+            if raw_body is not None:
+                values[raw_body] = raw
         return operation.request(**values)
 
     return read
 
 
-def _header_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values] | None:
+def _header_reader(operation: Operation[Any, Any]) -> Callable[[Request, Values], None] | None:
+    """Return the function that adds the fields of headers to the others."""
     part = operation.part("header")
     if not operation.headers:
         return None
     names = {one.encode_name: operation.headers[one.name] for one in msgspec.structs.fields(part)}
     wanted = [(name, header.lower().encode()) for name, header in names.items()]
+    is_required = _is_required(part)
 
-    def read(request: Request) -> Values:
-        found = {name: request.header(header) for name, header in wanted}
-        given = {name: text for name, text in found.items() if text}
-        return _values(validation.convert_headers(given, part, names))
+    def read(request: Request, values: Values) -> None:
+        given: Values = {}
+        for name, header in wanted:
+            text = request.header(header)
+            if text is not None:
+                given[name] = text
+        if given or is_required:
+            values |= _values(validation.convert_headers(given, part, names))
 
     return read
 
@@ -110,16 +165,23 @@ def _query_reader(operation: Operation[Any, Any]) -> Callable[[Request], Values]
 
 
 def _body_reader(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | None:
-    document, items_max = operation.document, operation.items_max
+    document, kind = operation.document, operation.document_type
+    items_max = operation.items_max
+    if document is not None and kind is not None:
+        return lambda raw: {document: decoding.decode(raw, kind, items_max=items_max)}
     if document is not None:
         return lambda raw: {document: fields.parse_object(raw, items_max=items_max)}
     part = operation.part("body")
     if not part.__struct_fields__ and not operation.empty_body:
         return None
-    needed = any(one.required for one in msgspec.structs.fields(part))
+    needed = _is_required(part)
     return lambda raw: _values(
         decoding.decode(raw if needed or raw.strip() else b"{}", part, items_max=items_max)
     )
+
+
+def _is_required(part: type[msgspec.Struct]) -> bool:
+    return any(one.required for one in msgspec.structs.fields(part))
 
 
 def _values(value: msgspec.Struct) -> Values:

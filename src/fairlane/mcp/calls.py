@@ -15,11 +15,12 @@ from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
 from fairlane.client.methods import AsyncMethods, Q, R
 from fairlane.client.sync import AT_REST, WAIT_SLICE_SECONDS
-from fairlane.client.verbs import TaskFields, Verbs, WhichEvents, event_query, task_body, task_path
+from fairlane.client.verbs import Verbs, WhichEvents, event_query, task_path
 from fairlane.clock import SystemClock
 from fairlane.core.access import Caller
 from fairlane.schema.fields import within
 from fairlane.schema.operation import Operation
+from fairlane.schema.task_status import TaskStatus
 
 # What the route allows, too.
 WAIT_MS: Final = 30_000
@@ -46,11 +47,8 @@ class Calls(Verbs[Call], AsyncMethods):
         shape = await self._ask(operation.method, path, **asked)
         return msgspec.convert(shape, operation.response)
 
-    def submit(self, *, idempotency_key: str | None = None, **fields: Unpack[TaskFields]) -> Call:
-        return self.submit_body(task_body(fields), idempotency_key=idempotency_key)
-
-    async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> Shape:
-        """The task when it has ended or was parked, or as it is when the time is up.
+    async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> TaskStatus:
+        """Return the task when it has ended or was parked, or as it is when the time is up.
 
         In short turns, because nobody tells this side what another process does to its store. A
         turn that is over too soon means that who was asked is stopping.
@@ -60,11 +58,9 @@ class Calls(Verbs[Call], AsyncMethods):
         end = begun + wait_ms / 1000
         while True:
             left = max(0.0, min(WAIT_SLICE_SECONDS, end - begun))
-            turn_ms = round(left * 1000)
-            query = {"timeoutMs": turn_ms}
-            task = await self.call("GET", task_path(task_id, "/wait"), query=query, wait_ms=turn_ms)
+            task = await self.wait_once(task_id, timeout_ms=round(left * 1000))
             now = self._clock.monotonic()
-            if task["state"] in AT_REST or now >= end or now - begun < left / 2:
+            if task.state in AT_REST or now >= end or now - begun < left / 2:
                 return task
             begun = now
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import Definition
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
-from fairlane.schema.bodies import TaskBody
 from fairlane.schema.jobs import JobBody
 
 _SESSION: Final = {"key": "sessionKey"}
@@ -37,7 +37,7 @@ _TASKS: Final = (
         "submit",
         "Hand in many tasks together; they may depend on each other by their keys.",
         open_world=True,
-        shapes={"tasks": {"items": schema_of(TaskBody)}},
+        shapes={"tasks": {"items": schema_of(TaskRequest)}},
     ),
     read(
         "tasks",

@@ -18,6 +18,7 @@ from fairlane.engine.reads.views import TaskView
 from fairlane.outbound.webhooks import Delivery, Outcome
 from fairlane.schema import wire
 from fairlane.schema.batches import batch_status
+from fairlane.schema.task_status import task_status
 
 _LOOK_SECONDS: Final = 30.0
 _SOON_SECONDS: Final = 0.05
@@ -97,12 +98,11 @@ def _delivery(
 ) -> Delivery | None:
     """What to send about a task or a batch; None when it has been forgotten."""
     if view is not None:
-        about, body = view.task.id, _shape(view)
-    elif batch is not None:
-        about, body = batch[0].id, batch_status(*batch).to_dict()
-    else:
-        return None
-    return _message(owed, about, body)
+        status = task_status(view.task, view.body, view.result, view.error, view.log)
+        return _message(owed, view.task.id, status)
+    if batch is not None:
+        return _message(owed, batch[0].id, batch_status(*batch))
+    return None
 
 
 def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
@@ -122,7 +122,7 @@ def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
     return _message(owed, run.task_id or run.id, body)
 
 
-def _message(owed: OwedDelivery, about: str, body: Mapping[str, Any]) -> Delivery:
+def _message(owed: OwedDelivery, about: str, body: Any) -> Delivery:
     return Delivery(
         id=owed.id,
         task_id=about,
@@ -133,7 +133,3 @@ def _message(owed: OwedDelivery, about: str, body: Mapping[str, Any]) -> Deliver
         body=wire.encode(body),
         secret=owed.secret,
     )
-
-
-def _shape(view: TaskView) -> dict[str, Any]:
-    return wire.task(view.task, view.body, view.result, view.error, view.log)

@@ -11,8 +11,10 @@ from fairlane.schema import (
     events,
     health,
     lanes,
+    leases,
     policy,
     queue,
+    tasks,
     tokens,
     watch,
     webhooks,
@@ -20,7 +22,8 @@ from fairlane.schema import (
 from fairlane.schema.operation import Operation
 
 MODULES: Final = (
-    *(access, audit, batches, events, health, lanes, policy, queue, tokens, watch, webhooks),
+    *(access, audit, batches, events, health, lanes, leases, policy, queue, tasks, tokens),
+    *(watch, webhooks),
 )
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {

@@ -6,6 +6,7 @@ import functools
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from fairlane.core import validation
 from fairlane.core.errors import InvalidRequest
@@ -26,8 +27,30 @@ def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX)
         raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise json_limits.malformed(raw, error) from None
-    json_limits.check(raw, value if isinstance(value, dict) else None, items_max=items_max)
+    later = _later(key)
+    if later is None:
+        json_limits.check(raw, value if isinstance(value, dict) else None, items_max=items_max)
+    else:
+        json_limits.check_without(raw, later)
     return value
+
+
+@functools.cache
+def _later(kind: Any) -> str | None:
+    """Return the field whose items are decoded later, each for itself: a list of raw JSON."""
+    fields = msgspec.structs.fields(kind) if isinstance(kind, type) else ()
+    return next((one.encode_name for one in fields if _is_raw_list(one.type)), None)
+
+
+def _is_raw_list(kind: Any) -> bool:
+    info = _plain(inspect.type_info(kind))
+    return isinstance(info, inspect.ListType) and isinstance(
+        _plain(info.item_type), inspect.RawType
+    )
+
+
+def _plain(info: inspect.Type) -> inspect.Type:
+    return info.type if isinstance(info, inspect.Metadata) else info
 
 
 @functools.cache

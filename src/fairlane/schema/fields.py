@@ -15,8 +15,8 @@ from fairlane.core import lifecycle, moments
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
+from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.schema import json_limits
-from fairlane.schema.wire import DEPTH_MAX, too_deep
 
 T = TypeVar("T", bound=msgspec.Struct)
 

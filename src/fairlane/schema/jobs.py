@@ -19,8 +19,9 @@ from fairlane.core.model import Submission
 from fairlane.core.policy import nearest
 from fairlane.core.retries import Backoff
 from fairlane.core.secrets import check_given, masked, moved, unmasked
+from fairlane.core.submissions import DEFAULT_AGENT, KINDS, TaskRequest
+from fairlane.core.types import URL_CHARACTERS_MAX
 from fairlane.schema import bodies
-from fairlane.schema.bodies import DEFAULT_AGENT, URL_CHARACTERS_MAX
 from fairlane.schema.fields import (
     DAY_MS,
     IDENTIFIER,
@@ -117,7 +118,7 @@ _decoder = msgspec.json.Decoder(JobBody)
 _schedule_decoder = msgspec.json.Decoder(ScheduleBody)
 _toggle_decoder = msgspec.json.Decoder(ToggleBody)
 _FIELDS: Final = frozenset(JobBody.__struct_encode_fields__)
-_TASK_FIELDS: Final = frozenset(bodies.TaskBody.__struct_encode_fields__)
+_TASK_FIELDS: Final = frozenset(TaskRequest.__struct_encode_fields__)
 _SCHEDULE: Final = {"schedule": frozenset(ScheduleBody.__struct_encode_fields__)}
 
 
@@ -504,7 +505,7 @@ def _schedule_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 
 
 def _task_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    if any(given.get(kind) is not None and kind not in current for kind in bodies.KINDS):
+    if any(given.get(kind) is not None and kind not in current for kind in KINDS):
         return dict(given)
     return _laid_over(current, given)
 

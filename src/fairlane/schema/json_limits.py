@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import InvalidRequest
-from fairlane.schema.wire import DEPTH_MAX
+from fairlane.core.validation import DEPTH_MAX
 
 STRING_CHARACTERS_MAX: Final = 262_144
 KEYS_MAX: Final = 1000

@@ -11,7 +11,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.model import Message, Submission
 from fairlane.core.policy import FALLBACK_LANE
 from fairlane.core.sessions import Settings
-from fairlane.schema.bodies import DEFAULT_AGENT, TaskBody, submission
+from fairlane.core.submissions import DEFAULT_AGENT, submission, task_request
 from fairlane.schema.fields import (
     IDENTIFIER,
     decoded,
@@ -91,12 +91,12 @@ def message_submission(body: MessageBody, *, key: str, task_id: str) -> Submissi
     text = body.message or ""
     extra = {"sender": sender, "media": body.media, "noMerge": body.no_merge or bool(body.media)}
     kept = {name: value for name, value in extra.items() if value}
-    task = TaskBody(
-        agent_id=body.agent_id,
+    task = task_request(
+        agent=body.agent_id,
         handler=body.handler,
         instruction=None if body.handler else text or MEDIA_ONLY,
         params={"message": text, **kept} if body.handler else None,
-        session_key=key,
+        session=key,
         lane=body.lane or FALLBACK_LANE,
         priority=body.priority,
         callback_url=body.callback_url,

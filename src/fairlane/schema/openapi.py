@@ -93,6 +93,8 @@ def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -
                 "required": place == "path" or name in components[part.__name__]["required"],
                 **_documented(schema),
             }
+            if described["schema"].get("type") == "array":  # a list is written with commas
+                described |= {"style": "form", "explode": False}
             if place == "path":  # an empty one would be another path
                 described["schema"].setdefault("minLength", 1)
             yield described

@@ -6,8 +6,9 @@ tables come from it; one function of `services/` implements it.
 
 A field of a request is read from the path if the path names it in braces, from a header if its
 type is annotated with `Header`, from the query if the method has no body or if it is annotated
-with `Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body.
-Python and JSON names follow one rule, `json_name`.
+with `Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body; if
+its type is a struct, the body is checked by it. A field annotated with `RawBody` gets the bytes of
+the body. Python and JSON names follow one rule, `json_name`.
 """
 
 from __future__ import annotations
@@ -93,6 +94,14 @@ class WholeBody:
     shape: Any = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RawBody:
+    """Marks the field that gets the bytes of the JSON body, to tell a repetition from a change.
+
+    No caller sets it. For a caller in this process the bytes are those that a client would send.
+    """
+
+
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
@@ -128,7 +137,7 @@ class Operation(Generic[Q, R]):
     body_bytes_max: int = BODY_BYTES_MAX
     items_max: int = ITEMS_MAX
 
-    @property
+    @functools.cached_property
     def is_audited(self) -> bool:
         if self.audited is not None:
             return self.audited
@@ -141,7 +150,7 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def places(self) -> dict[str, str]:
-        """Where each field is read from: `path`, `header`, `query`, `body` or `document`."""
+        """Where each field is read from: `path`, `header`, `query`, `body`, `document` or `raw`."""
         others = "query" if self.method in _WITHOUT_BODY else "body"
         return {
             one.name: "path" if one.encode_name in self.parameters else _PLACES.get(marker, others)
@@ -164,10 +173,24 @@ class Operation(Generic[Q, R]):
         return next((name for name, place in self.places.items() if place == "document"), None)
 
     @functools.cached_property
+    def document_type(self) -> type[msgspec.Struct] | None:
+        """The struct that checks the whole body; None if the body is checked elsewhere."""
+        if self.document is None:
+            return None
+        kind = get_type_hints(self.request)[self.document]
+        return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+    @functools.cached_property
     def document_shape(self) -> Any:
         """The type that describes the document, or None if the body is no document."""
         marker = None if self.document is None else _marker(self.request, self.document)
-        return marker.shape if isinstance(marker, WholeBody) else None
+        described = marker.shape if isinstance(marker, WholeBody) else None
+        return self.document_type or described
+
+    @functools.cached_property
+    def raw_body(self) -> str | None:
+        """The field that gets the bytes of the body, if there is one."""
+        return next((name for name, place in self.places.items() if place == "raw"), None)
 
     def part(self, place: str) -> type[msgspec.Struct]:
         """A type with the fields of the request that are read from one place."""
@@ -200,12 +223,12 @@ def _default(one: msgspec.structs.FieldInfo) -> Any:
     return one.default
 
 
-_PLACES: Final = {Header: "header", Query: "query", WholeBody: "document"}
+_PLACES: Final = {Header: "header", Query: "query", WholeBody: "document", RawBody: "raw"}
 
 
-def _marker(request: type[Request], name: str) -> Header | Query | WholeBody | None:
+def _marker(request: type[Request], name: str) -> Header | Query | WholeBody | RawBody | None:
     hint = get_type_hints(request, include_extras=True)[name]
     for marker in get_args(hint)[1:] if get_origin(hint) is not None else ():
-        if isinstance(marker, Header | Query | WholeBody):
+        if isinstance(marker, Header | Query | WholeBody | RawBody):
             return marker
     return None

@@ -18,8 +18,8 @@ from fairlane.core import entries, lifecycle, model
 from fairlane.core.access import Scope
 from fairlane.core.entries import LANE, PRIORITY, RUN, EntryStatus, QueueEntry
 from fairlane.core.model import Submission, Task
-from fairlane.core.types import Actor, AgentOrEmpty, Identifier, Moment, PageLimit
-from fairlane.schema.bodies import TEXT_CHARACTERS_MAX, TaskBody, submission
+from fairlane.core.submissions import TEXT_CHARACTERS_MAX, submission, task_request
+from fairlane.core.types import Actor, Identifier, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.schema.operation import (
     GET,
     PATCH,
@@ -74,9 +74,9 @@ class AddEntry(Request):
     ] = None
     inputs: Annotated[Mapping[str, Any] | None, Meta(description="Inputs of the run")] = None
     note: Annotated[EntryText | None, Meta(description="Note for people")] = None
-    agent: Annotated[AgentOrEmpty | None, Meta(description="Agent that the entry belongs to")] = (
-        None
-    )
+    agent: Annotated[
+        IdentifierOrEmpty | None, Meta(description="Agent that the entry belongs to")
+    ] = None
 
 
 class ListEntries(Request):
@@ -234,8 +234,8 @@ def _submission(
     agent: str | None = None,
     run_at: str | None = None,
 ) -> Submission:
-    body = TaskBody(
-        agent_id=agent,
+    body = task_request(
+        agent=agent,
         handler=RUN,
         params={name: value for name, value in params.items() if value is not None},
         priority=PRIORITY if priority is None else priority,

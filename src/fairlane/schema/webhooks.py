@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from fairlane.core import webhooks
 from fairlane.core.access import Scope
-from fairlane.core.types import AgentOrEmpty, Cursor, Moment, PageLimit
+from fairlane.core.types import Cursor, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.core.webhooks import OVERLAP_SECONDS_MAX, Delivery, DeliveryState, Endpoint, Try
 from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
 from fairlane.schema.wire import moment, moment_or_none
@@ -46,7 +46,7 @@ class DeliveryRequest(Request):
 class CreateWebhook(Request):
     url: Annotated[str, Meta(description="URL that receives the webhooks, without a query")]
     agent: Annotated[
-        AgentOrEmpty | None,
+        IdentifierOrEmpty | None,
         Meta(description="Agent whose webhooks the secret signs; default: all without their own"),
     ] = None
 

@@ -6,6 +6,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from fairlane.client.binding import bound
+from fairlane.core import validation
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, Forbidden
 from fairlane.engine.node import Node
@@ -18,8 +20,10 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     events,
     health,
     lanes,
+    leases,
     policy,
     queue,
+    tasks,
     tokens,
     trail,
     watch,
@@ -42,14 +46,42 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         problem = refused(caller, operation)
         if problem is not None:
             raise problem
-        raw = msgspec.json.encode(request)
-        checked = decoding.decode(raw, operation.request, items_max=operation.items_max)
-        response = await answer(node, caller, operation, checked)
+        response = await answer(node, caller, operation, checked(operation, request))
     except FairlaneError as error:
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
         raise
     return msgspec.json.decode(msgspec.json.encode(response), type=operation.response)
+
+
+def checked(operation: Operation[Q, R], request: Q) -> Q:
+    """Return the request that a server would read. Raise `InvalidRequest` as it would."""
+    if operation.document_type is None:
+        raw = msgspec.json.encode(request)
+        found = decoding.decode(raw, operation.request, items_max=operation.items_max)
+    else:
+        found = operation.request(**_parts(operation, request))
+    if operation.raw_body is not None:
+        body = bound(operation, request)[1]["body"]
+        setattr(found, operation.raw_body, msgspec.json.encode(body))
+    return found
+
+
+def _parts(operation: Operation[Any, Any], request: Any) -> dict[str, Any]:
+    """Check the body by its own type, so that a problem has the path that it has over HTTP."""
+    name, kind = operation.document, operation.document_type
+    assert name is not None
+    assert kind is not None
+    values: dict[str, Any] = {
+        name: decoding.decode(msgspec.json.encode(getattr(request, name)), kind)
+    }
+    for part in map(operation.part, ("path", "query", "header")):
+        given = {
+            one.encode_name: getattr(request, one.name) for one in msgspec.structs.fields(part)
+        }
+        found = validation.convert(msgspec.to_builtins(given), part)
+        values |= msgspec.structs.asdict(found)
+    return values
 
 
 async def answer(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:

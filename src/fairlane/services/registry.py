@@ -13,11 +13,21 @@ Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 Service = Callable[[Node, Caller, Q], Awaitable[R]]
 
+Undo = Callable[[Node, R], None]
+
 REGISTERED: dict[str, Service[Any, Any]] = {}
+UNDO: dict[str, Undo[Any]] = {}
 
 
-def implements(operation: Operation[Q, R]) -> Callable[[Service[Q, R]], Service[Q, R]]:
-    """Register the function that answers an operation."""
+def implements(
+    operation: Operation[Q, R], *, undo: Undo[R] | None = None
+) -> Callable[[Service[Q, R]], Service[Q, R]]:
+    """Register the function that answers an operation.
+
+    `undo` takes back what was done for a response that cannot be delivered.
+    """
+    if undo is not None:
+        UNDO[operation.name] = undo
 
     def register(function: Service[Q, R]) -> Service[Q, R]:
         assert operation.name not in REGISTERED, f"{operation.name} is implemented twice"

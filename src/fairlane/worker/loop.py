@@ -20,8 +20,9 @@ import msgspec
 
 from fairlane import tracing
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.verbs.nodes import HEARD_SECONDS
-from fairlane.schema.wire import DEPTH_MAX, OUTPUT_CHARACTERS_MAX, too_deep
+from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
 from fairlane.tracing import Tracer
 from fairlane.worker.executors import failures
 from fairlane.worker.executors.base import Executor, Work

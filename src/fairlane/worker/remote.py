@@ -25,6 +25,8 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
 from fairlane.schema import fields, wire
+from fairlane.schema.leases import LeaseGrant, LeaseGrants
+from fairlane.schema.task_status import request_of
 from fairlane.worker.executors.base import Work
 from fairlane.worker.source import Assignment
 
@@ -35,7 +37,6 @@ WITHDRAW_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.2
 _ENVELOPE_BYTES: Final = 1024  # room for the other fields of a report
 
-Shape = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -56,7 +57,7 @@ class RemoteSource:
         self._lease_ms = lease_ms
         self._client = AsyncClient(url, token=token)
         self._renewals = Client(url, token=token, timeout=max(1.0, lease_ms / 3000))
-        self._polls: set[asyncio.Task[Shape]] = set()
+        self._polls: set[asyncio.Task[LeaseGrants]] = set()
         self._withdrawing: asyncio.Task[None] | None = None
 
     async def lease(
@@ -81,19 +82,18 @@ class RemoteSource:
             poll.cancel()  # disconnect; the server takes back what it may be granting
         if poll.cancelled():
             return []
-        answer = await _told(poll)
-        return await self._assignments(answer["leases"])
+        return await self._assignments((await _told(poll)).leases)
 
-    async def _assignments(self, leases: Sequence[Shape]) -> list[Assignment]:
+    async def _assignments(self, leases: Sequence[LeaseGrant]) -> list[Assignment]:
         """Return what this worker understands; a lease that it does not goes back, alone."""
         found = []
-        for shape in leases:
+        for lease in leases:
             try:
-                found.append(_assignment(shape))
+                found.append(_assignment(lease))
             except Exception as error:  # noqa: BLE001 - whatever it is, the others run
-                log.warning("lease %s cannot be read: %s", shape.get("leaseId"), error)
+                log.warning("lease %s cannot be read: %s", lease.lease_id, error)
                 with contextlib.suppress(FairlaneError):
-                    await self._client.release_lease(str(shape.get("leaseId")))
+                    await self._client.release_lease(lease.lease_id)
         return found
 
     def withdraw(self) -> None:
@@ -148,9 +148,9 @@ class RemoteSource:
             answer = self._renewals.renew_lease(_id(assignment), ttl_ms=self._lease_ms)
         except LeaseLost:
             return True
-        return bool(answer["cancelRequested"])
+        return answer.cancel_requested
 
-    async def _withdraw(self, polls: set[asyncio.Task[Shape]]) -> None:
+    async def _withdraw(self, polls: set[asyncio.Task[LeaseGrants]]) -> None:
         """Ask for an answer to what waits, so that nothing granted gets lost on the way; when
         there is none, hang up. A poll that was on its way is told the next time.
         """
@@ -184,25 +184,24 @@ async def _told(call: Awaitable[T]) -> T:
         raise StoreUnavailable(error.message) from error
 
 
-def _assignment(shape: Shape) -> Assignment:
-    task: Shape = shape["task"]
-    key = parse_lease_id(shape["leaseId"])
-    assert key is not None, shape["leaseId"]
-    deadline = task.get("deadline")
+def _assignment(lease: LeaseGrant) -> Assignment:
+    task = lease.task
+    key = parse_lease_id(lease.lease_id)
+    assert key is not None, lease.lease_id
     work = Work(
-        task_id=task["taskId"],
-        agent=task["agentId"],
-        kind=task["kind"],
-        lane=task["lane"],
-        attempt=shape["attempt"],
-        deadline_at=None if deadline is None else fields.parse_deadline(deadline),
-        request=wire.request_of(task),
-        max_attempts=task["maxAttempts"],
-        timeout_ms=shape.get("timeoutMs"),
-        inputs=shape.get("inputs", []),
+        task_id=task.task_id,
+        agent=task.agent,
+        kind=task.kind,
+        lane=task.lane,
+        attempt=lease.attempt,
+        deadline_at=None if task.deadline is None else fields.parse_deadline(task.deadline),
+        request=request_of(task),
+        max_attempts=task.max_attempts,
+        timeout_ms=lease.timeout_ms,
+        inputs=[one.to_dict() for one in lease.inputs or ()],
     )
-    route = route_of(task["kind"], task.get("handler"))
-    return Assignment(*key, work, route, task["state"] == "running")
+    route = route_of(task.kind, task.handler)
+    return Assignment(*key, work, route, task.state == "running")
 
 
 def _id(assignment: Assignment) -> str:

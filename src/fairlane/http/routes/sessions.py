@@ -12,14 +12,15 @@ from fairlane.engine.node import Node
 from fairlane.engine.reads.views import SessionView
 from fairlane.engine.verbs import ownership
 from fairlane.http.messages import Answer, Request, Route, Routes, page_limit
-from fairlane.http.routes.tasks import Tasks, idempotency_key, submitter
+from fairlane.http.routes.keys import idempotency_key
 from fairlane.schema import messages, wire
+from fairlane.schema.tasks import task_accepted
+from fairlane.services.tasks import check_callback, submitter
 
 
 class Sessions:
-    def __init__(self, node: Node, tasks: Tasks) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._tasks = tasks
 
     def routes(self) -> Routes:
         return {
@@ -45,12 +46,14 @@ class Sessions:
             stop = StopSession(key, only_oldest=made == "stop", agent=caller.agent)
             return await self._stop(stop)
         caller.agent_for(made.agent)
-        self._tasks.check_callback(made)
+        check_callback(self._node, made.callback_url)
         once = idempotency_key(request, made.agent, raw)
-        answer = (await self._node.submit(Submit([made], once, caller=submitter(request))))[0]
+        answer = (await self._node.submit(Submit([made], once, caller=submitter(request.caller))))[
+            0
+        ]
         if isinstance(answer, FairlaneError):
             raise answer
-        shape = wire.accepted(answer)
+        shape = task_accepted(answer).to_dict()
         if once is None and answer.id != made.id:
             shape["merged"] = True
         return Answer(202, shape)

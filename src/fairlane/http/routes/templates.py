@@ -26,14 +26,15 @@ from fairlane.engine.commands import (
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.templates import damaged, not_found
 from fairlane.http.messages import Answer, Request, Route, Routes, page_cursor, page_limit
-from fairlane.http.routes.tasks import Tasks, idempotency_key, submitter
+from fairlane.http.routes.keys import idempotency_key
 from fairlane.schema import bodies, fields, wire
+from fairlane.schema.tasks import task_accepted
+from fairlane.services.tasks import check_callback, submitter
 
 
 class Templates:
-    def __init__(self, node: Node, tasks: Tasks) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._tasks = tasks
 
     def routes(self) -> Routes:
         return {
@@ -89,16 +90,18 @@ class Templates:
         agent = request.caller.agent
         submission = bodies.parse_task(wire.encode(body), task_id=self._node.new_id(), agent=agent)
         request.caller.agent_for(submission.agent)
-        self._tasks.check_callback(submission)
+        check_callback(self._node, submission.callback_url)
         if not use.submit:
             await self._node.writer.ask(UseTemplate(template.id))
             return Answer(200, _masked(body))
         key = idempotency_key(request, submission.agent, template.id.encode() + raw)
-        asked = UseTemplate(template.id, Submit([submission], key, caller=submitter(request)))
+        asked = UseTemplate(
+            template.id, Submit([submission], key, caller=submitter(request.caller))
+        )
         answer = (await self._node.submit(asked))[0]
         if isinstance(answer, FairlaneError):
             raise answer
-        return Answer(202, {**wire.accepted(answer), "templateId": template.id})
+        return Answer(202, {**task_accepted(answer).to_dict(), "templateId": template.id})
 
     async def _found(self, request: Request) -> Template:
         views = self._node.views

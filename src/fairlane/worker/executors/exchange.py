@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, PayloadTooLarge, TargetRefused
-from fairlane.schema.wire import too_deep
+from fairlane.core.validation import too_deep
 from fairlane.worker.executors import failures
 
 if TYPE_CHECKING:

@@ -1,0 +1,97 @@
+"""Reference tables of the documentation, written from the routes and tools.
+
+A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. What a row says comes from the
+declared operation. A route or tool without one keeps the text that its row has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlane.core.access import Scope
+from fairlane.embedded.app import Fairlane
+from fairlane.http.app import HttpApp
+from fairlane.http.messages import Route
+from fairlane.mcp.table import TOOLS
+from fairlane.schema.catalog import OPERATIONS
+
+ROOT = Path(__file__).parents[1]
+
+# At the end of the list of routes: what is there for people and browsers.
+_LAST = ("", "openapi.json", "ui")
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def routes() -> dict[str, Route]:
+    """Every route by `METHOD /path`, those of one noun together."""
+    app = Fairlane("sqlite://:memory:")
+    found = HttpApp(app.node, app.guard.check).routes
+    app.node.views.close()
+    nouns = list(dict.fromkeys(_noun(path) for path in found))
+    ordered = sorted(found, key=lambda path: (_noun(path) in _LAST, nouns.index(_noun(path))))
+    return {f"{method} {path}": found[path][method] for path in ordered for method in found[path]}
+
+
+def _noun(path: str) -> str:
+    return path.split("/")[1]
+
+
+def _needed(route: Route) -> str:
+    return "none" if route.open else route.scope or "any"
+
+
+def route_rows(texts: dict[str, str]) -> Iterator[list[str]]:
+    yield ["route", "scope", "what it does"]
+    for name, route in routes().items():
+        declared = route.operation
+        text = texts.get(name, "") if declared is None else declared.summary
+        yield [f"`{name}`", _needed(route), text]
+
+
+def scope_rows(_: dict[str, str]) -> Iterator[list[str]]:
+    yield [
+        "scope",
+        "routes (for an agent's token: limited to its agent)",
+        "refused to an agent's token",
+    ]
+    listed = routes()
+    for scope in (*Scope, "any", "none"):
+        names = {agents: _names(listed, scope, agents=agents) for agents in (True, False)}
+        yield [scope, names[True], names[False]]
+
+
+def _names(listed: dict[str, Route], scope: str, *, agents: bool) -> str:
+    fitting = [
+        f"`{name}`"
+        for name, route in listed.items()
+        if _needed(route) == scope and route.agents == agents
+    ]
+    return ", ".join(fitting) or "-"
+
+
+def tool_rows(texts: dict[str, str]) -> Iterator[list[str]]:
+    yield ["tool", "scope", "same output as", "what it does"]
+    for name, tool in TOOLS.items():
+        operation = OPERATIONS.get(tool.verb.__name__)
+        text = texts.get(name) or tool.about.rstrip(".")
+        same = f"`fairlane {tool.command}`" if tool.command else tool.alone
+        yield [f"`{name}`", tool.scope, same, text if operation is None else operation.summary]
+
+
+TABLES = {"routes": route_rows, "scopes": scope_rows, "tools": tool_rows}
+PAGES = [ROOT / "docs" / name for name in ("http.md", "security.md", "mcp.md")]
+
+
+def page(text: str) -> str:
+    """A page with its tables written anew."""
+
+    def table(block: re.Match[str]) -> str:
+        texts = dict(re.findall(r"^\| `([^`]+)` \|.* \| (.+) \|$", block[0], re.MULTILINE))
+        head, *rows = TABLES[block[2]](texts)
+        lines = [head, ["---"] * len(head), *rows]
+        drawn = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        return block[1] + drawn.replace("| --- ", "|---").replace("--- |", "---|") + block[3]
+
+    return _BLOCK.sub(table, text)

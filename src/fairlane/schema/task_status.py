@@ -1,0 +1,223 @@
+"""How a task is shown: the request that it was made from, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from fairlane.core import lifecycle, model, moments
+from fairlane.core.events import Attempt
+from fairlane.core.model import Task
+from fairlane.core.secrets import masked
+from fairlane.core.types import Moment, json_name
+from fairlane.schema.operation import Response
+from fairlane.schema.wire import moment, stored
+
+BRIEF_CHARACTERS_MAX: Final = 200
+BRIEF_BYTES_MAX: Final = 1000
+
+
+class AttemptStatus(Response):
+    attempt: int
+    started_at: Moment
+    ended_at: Moment | None = None
+    outcome: str | None = None
+    error: str | None = None
+    worker: str | None = None
+
+
+class TaskStatus(Response, kw_only=True):
+    """A task: the request that it was made from, and where it stands."""
+
+    task_id: str
+    agent: str
+    kind: str
+    lane: str
+    action: str | None = None
+    tab: str | None = None
+    ref: str | None = None
+    selector: str | None = None
+    handler: str | None = None
+    instruction: str | None = None
+    params: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    llm_config: Annotated[
+        dict[str, Any] | None, Meta(description="Without its secrets, except in a lease")
+    ] = None
+    depends_on: list[str] | None = None
+    retry_policy: dict[str, Any] | None = None
+    timeout_ms: int | None = None
+    preemptible: bool | None = None
+    key: str | None = None
+    sender: str | None = None
+    media: list[Any] | None = None
+    no_merge: bool | None = None
+    traceparent: str | None = None
+    priority: int
+    state: str
+    created_at: Moment
+    attempts: int
+    max_attempts: int
+    retry_count: int
+    position: int | None = None
+    session: str | None = None
+    batch: str | None = None
+    gate: str | None = None
+    callback_url: str | None = None
+    error: str | None = None
+    result: Any = None
+    unreadable: Annotated[
+        list[str] | None, Meta(description="What is damaged in the store and left out here")
+    ] = None
+    latency_ms: int | None = None
+    attempt_log: list[AttemptStatus] | None = None
+    execution_time_ms: int | None = None
+    lease_id: str | None = None
+    worker: str | None = None
+    parked_reason: str | None = None
+    deadline: Moment | None = None
+    next_eligible_at: Moment | None = None
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
+    lease_expires_at: Moment | None = None
+
+
+class StoredRequest(msgspec.Struct, rename=json_name):
+    """The stored request of a task, as far as responses show it; user JSON stays as it is."""
+
+    action: str | None = None
+    tab: str | None = None
+    ref: str | None = None
+    selector: str | None = None
+    handler: str | None = None
+    instruction: str | None = None
+    params: dict[str, msgspec.Raw] | None = None
+    metadata: dict[str, msgspec.Raw] | None = None
+    llm_config: dict[str, Any] | None = None
+    depends_on: list[str] | None = None
+    retry_policy: dict[str, Any] | None = None
+    timeout_ms: int | None = None
+    preemptible: bool | None = None
+    key: str | None = None
+    sender: str | None = None
+    media: list[msgspec.Raw] | None = None
+    no_merge: bool | None = None
+    traceparent: str | None = None
+
+
+_REQUEST_FIELDS: Final = StoredRequest.__struct_fields__
+_REQUEST_NAMES: Final = frozenset(StoredRequest.__struct_encode_fields__)
+_stored_request = msgspec.json.Decoder(StoredRequest)
+
+
+def task_status(
+    row: Task,
+    body: str,
+    result: str | None,
+    error: str | None,
+    log: Sequence[Attempt] = (),
+    *,
+    secrets: bool = False,
+) -> TaskStatus:
+    """Describe a whole task. Only the worker that runs it gets its secrets.
+
+    `unreadable` names what is damaged in the store, and so is left out.
+    """
+    request, shown = _readable(body, secrets=secrets), stored(result)
+    damaged = {"request": request is None, "result": result is not None and shown is None}
+    status = TaskStatus(
+        task_id=row.id,
+        agent=row.agent,
+        kind=row.kind,
+        lane=row.lane,
+        priority=row.priority,
+        state=row.state,
+        created_at=moment(row.created_at),
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        retry_count=max(0, row.attempts - 1),
+        position=row.position or None,
+        session=row.session,
+        batch=row.batch,
+        gate=row.gate,
+        callback_url=row.callback_url,
+        error=error,
+        result=shown,
+        unreadable=[name for name, is_damaged in damaged.items() if is_damaged] or None,
+        latency_ms=_latency(row),
+        attempt_log=[_attempt(one) for one in log] or None,
+        deadline=_moment(row.deadline_at),
+        next_eligible_at=_moment(row.eligible_at),
+        started_at=_moment(row.started_at),
+        completed_at=_moment(row.completed_at),
+        **({} if request is None else {name: getattr(request, name) for name in _REQUEST_FIELDS}),
+    )
+    _add_particulars(status, row, log)
+    return status
+
+
+def _add_particulars(status: TaskStatus, row: Task, log: Sequence[Attempt]) -> None:
+    """Add what only tasks of some kind or state have."""
+    if row.kind == model.INSTRUCTION:
+        # No wait between attempts counts.
+        is_over = log and status.latency_ms is not None
+        status.execution_time_ms = log[-1].ran_ms if is_over else status.latency_ms
+    if row.leased and not row.terminal:
+        status.lease_id = model.lease_id(row.seq, row.token)
+        status.worker = row.worker
+        status.lease_expires_at = _moment(row.lease_expires_at)
+    if row.state == lifecycle.PARKED:
+        status.parked_reason = status.error
+
+
+def brief_status(row: Task, body: str, error: str | None, log: Sequence[Attempt]) -> TaskStatus:
+    """Describe a task for a list that only names it: no field is long, and none is secret."""
+    status = task_status(row, body, None, error and error[:BRIEF_CHARACTERS_MAX], log)
+    status.llm_config = status.attempt_log = None
+    if status.instruction is not None:
+        status.instruction = status.instruction[:BRIEF_CHARACTERS_MAX]
+    for name in _REQUEST_FIELDS:
+        value = getattr(status, name)
+        if value and len(msgspec.json.encode(value)) > BRIEF_BYTES_MAX:
+            setattr(status, name, None)
+    return status
+
+
+def request_of(task: TaskStatus) -> dict[str, Any]:
+    """Return the request in a task that has been read: what its executor gets."""
+    return {name: value for name, value in task.items() if name in _REQUEST_NAMES}
+
+
+def _readable(body: str, *, secrets: bool) -> StoredRequest | None:
+    """Return the stored request, or None when it is damaged."""
+    try:
+        request = _stored_request.decode(body)
+    except msgspec.DecodeError:
+        return None
+    if request.llm_config is not None and not secrets:
+        request.llm_config = masked(request.llm_config)
+    return request
+
+
+def _attempt(one: Attempt) -> AttemptStatus:
+    return AttemptStatus(
+        one.attempt,
+        moment(one.started_at),
+        _moment(one.ended_at),
+        one.outcome,
+        one.error,
+        one.worker,
+    )
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else moment(at)
+
+
+def _latency(row: Task) -> int | None:
+    if row.started_at is None or row.completed_at is None:
+        return None
+    return moments.span(row.started_at, row.completed_at)

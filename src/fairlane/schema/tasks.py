@@ -1,0 +1,416 @@
+"""Tasks: submit one or many, list, show, wait, cancel, retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from fairlane.core import lifecycle
+from fairlane.core.access import Scope
+from fairlane.core.errors import FairlaneError
+from fairlane.core.model import Task
+from fairlane.core.submissions import BATCH_MAX, TaskRequest
+from fairlane.core.types import Cursor, IdentifierOrEmpty, Moment, PageLimit, Url
+from fairlane.schema.operation import DELETE as DELETE_METHOD
+from fairlane.schema.operation import (
+    GET,
+    POST,
+    Header,
+    Operation,
+    RawBody,
+    Request,
+    Response,
+    WholeBody,
+)
+from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.wire import moment, one_line
+
+if TYPE_CHECKING:
+    from fairlane.core.explain import Why
+
+WAIT_MS_MAX: Final = 60_000
+PARALLELISM_MAX: Final = 10
+TEXT_CHARACTERS_MAX: Final = 200
+_OLD: Final = {"deprecated": True}
+
+TaskId = Annotated[str, Meta(description="Id of the task")]
+Kind = Literal["action", "handler", "instruction"]
+RawTask = Annotated[
+    msgspec.Raw,
+    Meta(extra_json_schema={"$ref": f"#/components/schemas/{TaskRequest.__name__}"}),
+]
+Once = Annotated[
+    str,
+    Meta(
+        pattern=r"^[\x21-\x7e]{1,255}$(?!\n)",
+        description="Repeating the request with this key changes nothing",
+    ),
+]
+
+# -------------------------------------------------------------------- requests
+
+
+class SubmitTask(Request):
+    task: Annotated[TaskRequest, WholeBody()]
+    idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
+    raw: Annotated[bytes, RawBody()] = b""
+
+
+class SubmitBatch(Request):
+    """The items stay raw: each is checked on its own and has an outcome of its own."""
+
+    tasks: Annotated[
+        list[RawTask],
+        Meta(
+            description="The tasks, each as for POST /tasks",
+            extra_json_schema={"minItems": 1, "maxItems": BATCH_MAX},
+        ),
+    ]
+    parallelism: Annotated[
+        Annotated[int, Meta(ge=1, le=PARALLELISM_MAX)] | None,
+        Meta(description="How many of the tasks run at once"),
+    ] = None
+    agent: Annotated[
+        IdentifierOrEmpty | None, Meta(description="Agent that the batch belongs to")
+    ] = None
+    callback_url: Annotated[
+        Url | None, Meta(description="URL that receives a POST when the batch finishes")
+    ] = None
+    webhook_url: Annotated[
+        Url | None, Meta(description="Old name of callbackUrl", extra_json_schema=_OLD)
+    ] = None
+    idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
+    raw: Annotated[bytes, RawBody()] = b""
+
+
+class ListTasks(Request):
+    agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
+    states: Annotated[list[str] | None, Meta(description="Only tasks in these states")] = field(
+        default=None, name="state"
+    )
+    lane: Annotated[str | None, Meta(description="Only tasks of this lane")] = None
+    session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
+    batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
+    kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
+    depends_on: Annotated[str | None, Meta(description="Only tasks that depend on this one")] = None
+    text: Annotated[
+        Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] | None,
+        Meta(
+            description="Only tasks with this text in id, handler, session, error or instruction; "
+            "a page covers 20,000 tasks and may be empty although there is a next one"
+        ),
+    ] = None
+    brief: Annotated[bool, Meta(description="Leave out results and other long fields")] = False
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class NamedTask(Request):
+    """Names one task."""
+
+    task_id: TaskId = field(name="id")
+
+
+class WaitForTask(Request):
+    task_id: TaskId = field(name="id")
+    timeout_ms: Annotated[
+        int, Meta(ge=0, le=WAIT_MS_MAX, description="How long the server holds the response back")
+    ] = 30_000
+
+
+class ManyTasks(Request):
+    """Which tasks a change is about; at least one field says which."""
+
+    agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
+    states: Annotated[
+        str | Sequence[str] | None, Meta(description="Only tasks in these states")
+    ] = field(default=None, name="state")
+    lane: Annotated[str | None, Meta(description="Only tasks of this lane")] = None
+    session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
+    batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
+    kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
+    dry_run: Annotated[bool, Meta(description="Only count the tasks")] = False
+
+
+class PruneTasks(Request):
+    dry_run: Annotated[bool, Meta(description="Only count the tasks")] = False
+
+
+# -------------------------------------------------------------------- responses
+
+
+class TaskAccepted(Response):
+    task_id: str
+    state: str
+    position: int
+    created_at: Moment
+
+
+class BatchItem(Response):
+    """The outcome of one item: a task, or why there is none."""
+
+    state: str
+    task_id: str | None = None
+    position: int | None = None
+    error: str | None = None
+    code: str | None = None
+
+
+class BatchAccepted(Response):
+    batch: str
+    tasks: list[BatchItem]
+    submitted: int
+    accepted: int
+    rejected: int
+
+
+class TaskPage(Response):
+    tasks: list[TaskStatus]
+    count: int
+    next_cursor: str | None = None
+
+
+class CeilingStatus(Response):
+    scope: str
+    limit: int
+    in_use: int
+    setting: str
+
+
+class TaskWhy(Response):
+    """Why a task does not run yet. What does not apply, or is not known, is null."""
+
+    task_id: str
+    state: str
+    ready: bool
+    gate: str | None
+    reason: str
+    waiting_for: list[str]
+    ceiling: CeilingStatus | None
+    ceilings: list[CeilingStatus]
+    position: int | None
+    estimate_ms: int | None
+
+
+class TaskCancelled(Response):
+    status: str
+    task_id: str
+
+
+class TaskDeleted(Response):
+    task_id: str
+    cancelled: bool
+    state: str
+
+
+class TaskRetried(Response):
+    task_id: str
+    state: str
+    retry_count: int
+
+
+class TaskReset(Response):
+    schema_version: int
+    reset: str
+    task_id: str
+    state: str
+    retry_count: int
+
+
+class TasksChanged(Response):
+    matched: int
+    changed: int
+    dry_run: bool
+    task_ids: Annotated[list[str], Meta(description="The first hundred")]
+
+
+class TasksPruned(Response):
+    tasks: int
+    dry_run: bool
+
+
+# -------------------------------------------------------------------- what they are made from
+
+
+def task_accepted(task: Task) -> TaskAccepted:
+    return TaskAccepted(task.id, task.state, task.position, moment(task.created_at))
+
+
+def batch_accepted(batch_id: str, outcomes: Iterable[Task | FairlaneError]) -> BatchAccepted:
+    items = [_batch_item(one) for one in outcomes]
+    rejected = sum(item.state == lifecycle.REJECTED for item in items)
+    return BatchAccepted(batch_id, items, len(items), len(items) - rejected, rejected)
+
+
+def _batch_item(outcome: Task | FairlaneError) -> BatchItem:
+    if isinstance(outcome, Task):
+        return BatchItem(outcome.state, outcome.id, outcome.position)
+    existing = (outcome.details or {}).get("taskId")
+    return BatchItem(
+        lifecycle.REJECTED, existing, error=one_line(outcome.message), code=outcome.code
+    )
+
+
+def task_why(task: Task, found: Why) -> TaskWhy:
+    ceilings = [
+        CeilingStatus(one.scope, one.limit, one.in_use, one.setting) for one in found.ceilings
+    ]
+    return TaskWhy(
+        task_id=task.id,
+        state=task.state,
+        ready=found.ready,
+        gate=found.gate,
+        reason=found.reason,
+        waiting_for=list(found.waiting_for),
+        ceiling=ceilings[0] if ceilings else None,
+        ceilings=ceilings,
+        position=found.position,
+        estimate_ms=found.estimate_ms,
+    )
+
+
+def task_retried(task: Task) -> TaskRetried:
+    return TaskRetried(task.id, task.state, max(0, task.attempts - 1))
+
+
+def task_reset(task: Task) -> TaskReset:
+    return TaskReset(1, task.id, task.id, task.state, max(0, task.attempts - 1))
+
+
+# -------------------------------------------------------------------- operations
+
+
+SUBMIT: Final = Operation(
+    "submit",
+    POST,
+    "/tasks",
+    SubmitTask,
+    TaskAccepted,
+    Scope.SUBMIT,
+    "Submit a task",
+    status=202,
+)
+SUBMIT_BATCH: Final = Operation(
+    "submit_batch",
+    POST,
+    "/tasks/batch",
+    SubmitBatch,
+    BatchAccepted,
+    Scope.SUBMIT,
+    "Submit many tasks together; each has an outcome of its own",
+    status=202,
+)
+TASKS: Final = Operation(
+    "tasks",
+    GET,
+    "/tasks",
+    ListTasks,
+    TaskPage,
+    Scope.READ,
+    "List tasks, newest first",
+)
+SHOW: Final = Operation(
+    "show",
+    GET,
+    "/tasks/{id}",
+    NamedTask,
+    TaskStatus,
+    Scope.READ,
+    "Show a task with its attempts",
+)
+WHY: Final = Operation(
+    "why",
+    GET,
+    "/tasks/{id}/why",
+    NamedTask,
+    TaskWhy,
+    Scope.READ,
+    "Explain why a task does not run yet",
+)
+WAIT_ONCE: Final = Operation(
+    "wait_once",
+    GET,
+    "/tasks/{id}/wait",
+    WaitForTask,
+    TaskStatus,
+    Scope.READ,
+    "Wait until a task has ended or is parked, or time is up, and show it",
+    waits="timeout_ms",
+)
+CANCEL: Final = Operation(
+    "cancel",
+    POST,
+    "/tasks/{id}/cancel",
+    NamedTask,
+    TaskCancelled,
+    Scope.CANCEL,
+    "Cancel a task",
+)
+DELETE: Final = Operation(
+    "delete",
+    DELETE_METHOD,
+    "/tasks/{id}",
+    NamedTask,
+    TaskDeleted,
+    Scope.CANCEL,
+    "Cancel a task; its record stays",
+)
+RETRY: Final = Operation(
+    "retry",
+    POST,
+    "/tasks/{id}/retry",
+    NamedTask,
+    TaskRetried,
+    Scope.OPERATE,
+    "Queue a failed or cancelled task again, with all its attempts",
+)
+RESET: Final = Operation(
+    "reset",
+    POST,
+    "/tasks/{id}/reset",
+    NamedTask,
+    TaskReset,
+    Scope.OPERATE,
+    "Queue a parked task again, with all its attempts",
+)
+CANCEL_MANY: Final = Operation(
+    "cancel_many",
+    POST,
+    "/tasks/cancel",
+    ManyTasks,
+    TasksChanged,
+    Scope.CANCEL,
+    "Cancel all open tasks that fit; give at least one filter",
+    audited=True,
+)
+RETRY_MANY: Final = Operation(
+    "retry_many",
+    POST,
+    "/tasks/retry",
+    ManyTasks,
+    TasksChanged,
+    Scope.OPERATE,
+    "Queue all failed or cancelled tasks that fit again; give at least one filter",
+)
+RESET_MANY: Final = Operation(
+    "reset_many",
+    POST,
+    "/tasks/reset",
+    ManyTasks,
+    TasksChanged,
+    Scope.OPERATE,
+    "Queue all parked tasks that fit again; give at least one filter",
+)
+PRUNE: Final = Operation(
+    "prune",
+    POST,
+    "/tasks/prune",
+    PruneTasks,
+    TasksPruned,
+    Scope.OPERATE,
+    "Delete ended tasks that are beyond their retention",
+    agents=False,
+)

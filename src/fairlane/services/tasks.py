@@ -1,0 +1,345 @@
+"""Tasks: submit one or many, list, show, wait, cancel, retry."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fairlane.core import lifecycle
+from fairlane.core.access import Caller
+from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
+from fairlane.core.model import Submission, Task
+from fairlane.core.submissions import (
+    BATCH_MAX,
+    DEFAULT_AGENT,
+    Item,
+    TaskRequest,
+    batch_submissions,
+    callback_of,
+    invalid_task,
+    submission,
+)
+from fairlane.engine.commands import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
+from fairlane.engine.node import Node
+from fairlane.engine.reads.views import Filter, TaskView
+from fairlane.schema import decoding, fields
+from fairlane.schema import tasks as schema
+from fairlane.schema.task_status import TaskStatus, brief_status, task_status
+from fairlane.schema.tasks import (
+    BatchAccepted,
+    ManyTasks,
+    NamedTask,
+    TaskAccepted,
+    TaskCancelled,
+    TaskDeleted,
+    TaskPage,
+    TaskReset,
+    TaskRetried,
+    TasksChanged,
+    TasksPruned,
+    TaskWhy,
+    batch_accepted,
+    task_accepted,
+    task_reset,
+    task_retried,
+    task_why,
+)
+from fairlane.services.pages import number
+from fairlane.services.registry import implements
+
+SHOWN_MAX: Final = 100
+SEARCHED_MAX: Final = 20_000  # tasks that one call searches for a text, which has no index
+_OPEN: Final = tuple(state for state in lifecycle.STATES if state not in lifecycle.TERMINAL)
+_FILTERS: Final = {
+    "agent": "agentId",
+    "states": "state",
+    "lane": "lane",
+    "session": "sessionKey",
+    "batch": "batchId",
+    "kind": "kind",
+}
+
+# -------------------------------------------------------------------- submit
+
+
+@implements(schema.SUBMIT)
+async def submit(node: Node, caller: Caller, request: schema.SubmitTask) -> TaskAccepted:
+    made = submission_of(node, caller, request.task)
+    key = idempotency_key(request.idempotency_key, made.agent, request.raw)
+    outcome = (await node.submit(Submit([made], key, caller=submitter(caller))))[0]
+    if isinstance(outcome, FairlaneError):
+        raise outcome
+    return task_accepted(outcome)
+
+
+@implements(schema.SUBMIT_BATCH)
+async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) -> BatchAccepted:
+    agent = request.agent or caller.agent
+    callback_url = callback_of(request.callback_url, request.webhook_url)
+    new = NewBatch(node.new_id("bat"), agent or DEFAULT_AGENT, request.parallelism, callback_url)
+    made = batch_submissions(
+        [_item(raw) for raw in request.tasks],
+        ids=[node.new_id() for _ in range(min(len(request.tasks), BATCH_MAX))],
+        batch=new.id,
+        agent=agent,
+        callback_url=callback_url,
+    )
+    caller.agent_for(new.agent)
+    node.tokens.owe(caller, len(made) - 1)
+    refused = callback_problem(node, callback_url)
+    made = [_sendable(node, one, refused) for one in made]
+    good = [one for one in made if isinstance(one, Submission)]
+    outcomes: list[Any] = []
+    if good:
+        key = idempotency_key(request.idempotency_key, good[0].agent, request.raw)
+        outcomes = await node.submit(Submit(good, key, new, submitter(caller)))
+    if len(outcomes) != len(good):  # repeated, but other items of it are in order now
+        raise IdempotencyConflict("this Idempotency-Key stands for another set of tasks")
+    return batch_accepted(*_side_by_side(new.id, made, outcomes))
+
+
+def submission_of(node: Node, caller: Caller, task: TaskRequest) -> Submission:
+    """Return the submission of a new task that the caller may submit. Raise `InvalidRequest`."""
+    try:
+        made = submission(task, task_id=node.new_id(), agent=caller.agent)
+    except InvalidRequest as error:
+        raise invalid_task(error) from None
+    caller.agent_for(made.agent)
+    check_callback(node, made.callback_url)
+    return made
+
+
+def check_callback(node: Node, url: str | None) -> None:
+    """Raise `InvalidRequest` if no webhook may be sent to a URL."""
+    problem = callback_problem(node, url)
+    if problem is not None:
+        raise problem
+
+
+def callback_problem(node: Node, url: str | None) -> InvalidRequest | None:
+    """Return why no webhook may be sent to a URL, or None."""
+    if url is None:
+        return None
+    try:
+        node.check_url(url)
+    except FairlaneError as error:
+        return InvalidRequest(f"invalid task: invalid callbackUrl: {error.message}")
+    return None
+
+
+def submitter(caller: Caller) -> Caller | None:
+    """Return the caller whose limits the engine checks; None for one without limits."""
+    return None if caller.agent is None and caller.max_open is None else caller
+
+
+def idempotency_key(key: str | None, agent: str, raw: bytes) -> IdempotencyKey | None:
+    """Return a key with the digest of the request that it stands for."""
+    if key is None:
+        return None
+    return IdempotencyKey(agent, key, hashlib.sha256(raw).hexdigest())
+
+
+def _item(raw: msgspec.Raw) -> Item:
+    try:
+        return decoding.decode(bytes(raw), TaskRequest)
+    except InvalidRequest as error:
+        return error
+
+
+def _sendable(
+    node: Node, one: Submission | InvalidRequest, refused: InvalidRequest | None
+) -> Submission | InvalidRequest:
+    """Return the item, or why its webhook cannot be sent; `refused` is why its batch's cannot."""
+    if isinstance(one, InvalidRequest):
+        return one
+    return refused or callback_problem(node, one.callback_url) or one
+
+
+def _side_by_side(
+    batch: str, made: Sequence[Submission | InvalidRequest], outcomes: Sequence[Any]
+) -> tuple[str, list[Task | FairlaneError]]:
+    """Return the outcome of every item; a repeated batch has the ids and the name of the first."""
+    left = iter(outcomes)
+    found: list[Task | FairlaneError] = []
+    for one in made:
+        outcome = one if isinstance(one, InvalidRequest) else next(left)
+        if isinstance(outcome, Task):
+            batch = outcome.batch or batch
+        found.append(outcome)
+    return batch, found
+
+
+# -------------------------------------------------------------------- read
+
+
+@implements(schema.TASKS)
+async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> TaskPage:
+    before, text = number(request.cursor), _pattern(request.text or "")
+    wanted = Filter(
+        agent=_agent(caller, request.agent),
+        states=fields.parse_states(",".join(request.states or ())),
+        lane=request.lane,
+        session=request.session,
+        batch=request.batch,
+        kind=request.kind,
+        before=before,
+        parent=request.depends_on,
+        floor=None if text is None else await _search_floor(node, before),
+        text=text,
+    )
+    views = node.views
+    read = views.brief_tasks if request.brief else views.tasks
+    page = await views.read(read, wanted, request.limit)
+    describe = _brief if request.brief else _status
+    cursor = None
+    if page.more:
+        cursor = str(page[-1].task.seq)
+    elif wanted.floor:
+        cursor = str(wanted.floor + 1)
+    return TaskPage([describe(view) for view in page], len(page), cursor)
+
+
+@implements(schema.SHOW)
+async def show(node: Node, caller: Caller, request: NamedTask) -> TaskStatus:
+    return _status(await node.show(request.task_id, caller.agent))
+
+
+@implements(schema.WHY)
+async def why(node: Node, caller: Caller, request: NamedTask) -> TaskWhy:
+    found = await node.why(request.task_id, caller.agent)
+    return task_why(found.task, found.why)
+
+
+@implements(schema.WAIT_ONCE)
+async def wait_once(node: Node, caller: Caller, request: schema.WaitForTask) -> TaskStatus:
+    view = await node.wait(request.task_id, request.timeout_ms / 1000, caller.agent)
+    await node.tokens.require(caller)  # it may have been revoked during the wait
+    return _status(view)
+
+
+def _status(view: TaskView) -> TaskStatus:
+    return task_status(view.task, view.body, view.result, view.error, view.log)
+
+
+def _brief(view: TaskView) -> TaskStatus:
+    return brief_status(view.task, view.body, view.error, view.log)
+
+
+def _agent(caller: Caller, agent: str | None) -> str | None:
+    """Return the agent whose tasks a caller may see: its own, or the one that it asks for."""
+    return agent if caller.agent is None else caller.agent_for(agent)
+
+
+async def _search_floor(node: Node, before: int | None) -> int:
+    """Return how far down one call may search for a text, from the cursor or the newest task."""
+    views = node.views
+    newest = await views.read(views.task_ids, Filter(), 1) if before is None else []
+    top = before or (newest[0][0] + 1 if newest else 1)
+    return max(0, top - 1 - SEARCHED_MAX)
+
+
+def _pattern(text: str) -> str | None:
+    """Return a pattern of LIKE for all that holds the text; None for no text."""
+    if not text.strip():
+        return None
+    return "%" + re.sub(r"([!%_])", r"!\1", text.strip()) + "%"
+
+
+# -------------------------------------------------------------------- change
+
+
+@implements(schema.CANCEL)
+async def cancel(node: Node, caller: Caller, request: NamedTask) -> TaskCancelled:
+    task = await node.cancel(request.task_id, caller.agent)
+    return TaskCancelled("cancelled", task.id)
+
+
+@implements(schema.DELETE)
+async def delete(node: Node, caller: Caller, request: NamedTask) -> TaskDeleted:
+    task = await node.cancel(request.task_id, caller.agent)
+    return TaskDeleted(task.id, cancelled=True, state=task.state)
+
+
+@implements(schema.RETRY)
+async def retry(node: Node, caller: Caller, request: NamedTask) -> TaskRetried:
+    return task_retried(await node.retry(request.task_id, caller.agent))
+
+
+@implements(schema.RESET)
+async def reset(node: Node, caller: Caller, request: NamedTask) -> TaskReset:
+    return task_reset(await node.reset(request.task_id, caller.agent))
+
+
+@implements(schema.CANCEL_MANY)
+async def cancel_many(node: Node, caller: Caller, request: ManyTasks) -> TasksChanged:
+    return await _change_each(node, caller, request, Cancel, _OPEN, newest_first=True)
+
+
+@implements(schema.RETRY_MANY)
+async def retry_many(node: Node, caller: Caller, request: ManyTasks) -> TasksChanged:
+    states = (lifecycle.FAILED, lifecycle.CANCELLED)
+    return await _change_each(node, caller, request, Retry, states)
+
+
+@implements(schema.RESET_MANY)
+async def reset_many(node: Node, caller: Caller, request: ManyTasks) -> TasksChanged:
+    return await _change_each(node, caller, request, Reset, (lifecycle.PARKED,))
+
+
+@implements(schema.PRUNE)
+async def prune(node: Node, _: Caller, request: schema.PruneTasks) -> TasksPruned:
+    return TasksPruned(await node.prune(dry_run=request.dry_run), request.dry_run)
+
+
+async def _change_each(
+    node: Node,
+    caller: Caller,
+    request: ManyTasks,
+    verb: Callable[[str], Any],
+    states: Sequence[str],
+    *,
+    newest_first: bool = False,
+) -> TasksChanged:
+    """Change all tasks that fit a filter and are in one of `states`.
+
+    Parents go before their children, unless `newest_first`: children are cancelled before the
+    parents that would take them along.
+    """
+    named = _states(request)
+    wanted = Filter(
+        agent=_agent(caller, request.agent),
+        states=[state for state in states if named is None or state in named],
+        lane=request.lane,
+        session=request.session,
+        batch=request.batch,
+        kind=request.kind,
+    )
+    found = await node.find(wanted) if wanted.states else []
+    order = found[::-1] if newest_first else found
+    changed = 0 if request.dry_run else await node.for_each(verb, order)
+    return TasksChanged(len(found), changed, request.dry_run, found[:SHOWN_MAX])
+
+
+def _states(request: ManyTasks) -> list[str] | None:
+    """Return the states of a filter. Raise `InvalidRequest` for one that says nothing.
+
+    Nobody cancels everything by accident.
+    """
+    given = {
+        name: value
+        for field, name in _FILTERS.items()
+        if (value := getattr(request, field)) is not None
+    }
+    if not given:
+        names = ", ".join(_FILTERS.values())
+        raise InvalidRequest(f"say which tasks: give at least one of {names}")
+    words = request.states if isinstance(request.states, str) else ",".join(request.states or ())
+    states = fields.parse_states(words)
+    for name, value in given.items():
+        if not value or (name == "state" and states is None):
+            raise InvalidRequest(f"field '{name}' is empty: say which, or leave it out for all")
+    return states
