@@ -94,7 +94,7 @@ def imports(operations: list[Operation[Any, Any]]) -> str:
     found: dict[str, set[str]] = {}
     for operation in operations:
         document = (operation.document_type,) if operation.document_type is not None else ()
-        kinds = (operation.request, operation.response, *document)
+        kinds = (operation.request, *operation.responses, *document)
         for kind in (one for one in kinds if one.__module__ != "builtins"):
             found.setdefault(kind.__module__, set()).add(kind.__name__)
         found.setdefault(declared_in(operation), set()).add(operation.name.upper())
@@ -188,11 +188,7 @@ def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
     text = docstring(operation)
     if "\n" in text:
         text += "\n"
-    info = inspect.type_info(operation.response)
-    if isinstance(info, inspect.StructType):
-        returned = info.cls.__name__
-    else:
-        returned = str(operation.response).replace("typing.", "")
+    returned = " | ".join(_returned(kind) for kind in operation.responses)
     lines = [
         f"{prefix}def {operation.name}(self, {', '.join(arguments)}) -> {returned}:",
         textwrap.indent(f'"""{text}"""', "    "),
@@ -200,6 +196,13 @@ def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
         f"    return {wait}self.perform({operation.name.upper()}, request)",
     ]
     return "\n" + textwrap.indent("\n".join(lines), "    ") + "\n"
+
+
+def _returned(kind: Any) -> str:
+    info = inspect.type_info(kind)
+    if isinstance(info, inspect.StructType):
+        return info.cls.__name__
+    return str(kind).replace("typing.", "")
 
 
 def _converted(field: inspect.Field) -> str:
@@ -218,6 +221,8 @@ def _converted(field: inspect.Field) -> str:
 
 def _argument(field: inspect.Field) -> str:
     default = "" if field.required else f" = {field.default!r}"
+    if field.default_factory is list:
+        default = " = ()"
     return f"{field.name}: {annotation(field.type)}{default}"
 
 

@@ -16,12 +16,16 @@ from msgspec import Meta, field
 from fairlane.client.binding import bound
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import Forbidden, InvalidRequest
+from fairlane.core.types import Identifier
 from fairlane.http import messages, operations
+from fairlane.schema import openapi
 from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.operation import (
     GET,
+    PATCH,
     POST,
     Header,
+    Nulls,
     Operation,
     Query,
     Request,
@@ -95,6 +99,53 @@ def test_what_a_client_sends_is_what_the_server_reads(
 
 def test_a_whole_body_is_one_field() -> None:
     assert received(REPLACE, Whole({"a": {"b": 1}})) == Whole({"a": {"b": 1}})
+
+
+class Tuned(Request):
+    sample_id: Identifier = field(name="id")
+    delay_ms: int | None = None
+    mode: str | None = None
+    unset: Annotated[list[str], Nulls()] = field(default_factory=list)
+
+
+class Refused(Response):
+    reason: str
+
+
+TUNE: Operation[Tuned, Kept | Refused] = Operation(
+    "tune_sample",
+    PATCH,
+    "/samples/{id}",
+    Tuned,
+    Kept,
+    Scope.OPERATE,
+    "Tune a sample",
+    statuses={Refused: 202},
+)
+
+
+def test_a_change_says_which_fields_are_null_and_which_are_absent() -> None:
+    assert received(TUNE, Tuned("a", delay_ms=1)) == Tuned("a", delay_ms=1)
+    assert received(TUNE, Tuned("a", unset=["delayMs"])) == Tuned("a", unset=["delay_ms"])
+    assert bound(TUNE, Tuned("a", unset=["delay_ms"]))[1]["body"] == {"delayMs": None}
+    with pytest.raises(InvalidRequest, match="unknown field 'mod'; did you mean mode"):
+        bound(TUNE, Tuned("a", unset=["mod"]))
+
+
+def test_the_path_is_checked_too() -> None:
+    with pytest.raises(InvalidRequest, match="field 'id' has characters that are not allowed"):
+        received(TUNE, Tuned("a*"))
+
+
+def test_each_type_of_response_has_its_status_and_is_read_back_as_itself() -> None:
+    assert TUNE.responses == {Kept: 200, Refused: 202}
+    assert TUNE.status_of(Refused("no")) == 202
+    assert TUNE.convert_response({"reason": "no"}) == Refused("no")
+    assert TUNE.convert_response({"name": "a"}) == Kept("a")
+    with pytest.raises(msgspec.ValidationError):
+        TUNE.convert_response({})
+    described = openapi.describe([TUNE], {})["paths"]["/samples/{id}"]["patch"]
+    assert list(described["responses"]) == ["200", "202"]
 
 
 def test_fields_are_read_from_where_they_are_declared() -> None:

@@ -95,7 +95,7 @@ class AsyncClient(AsyncVerbs):
         """Carry out a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
-        return transport.decoded(await self._ask(sent), self._server.where, operation.response)
+        return transport.decoded(await self._ask(sent), self._server.where, operation)
 
     # ---------------------------------------------------------------- parts
 

@@ -19,6 +19,9 @@ def bound(operation: Operation[Any, Any], request: msgspec.Struct) -> tuple[str,
     for one in msgspec.structs.fields(operation.request):
         value = getattr(request, one.name)
         place = operation.places[one.name]
+        if place == "nulls":
+            parts["body"] |= dict.fromkeys(operation.body_names(value).values())
+            continue
         if place != "path" and value == one.default:
             continue
         if place == "header":

@@ -132,9 +132,7 @@ class Client(Verbs[Shape], Methods):
         """Carry out a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
-        return transport.decoded(
-            self._transport.ask(sent), self._transport.where, operation.response
-        )
+        return transport.decoded(self._transport.ask(sent), self._transport.where, operation)
 
     def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
         while True:

@@ -13,6 +13,7 @@ from fairlane.config import DEFAULT_PORT
 from fairlane.core import errors
 from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
 from fairlane.schema import wire
+from fairlane.schema.operation import Operation
 from fairlane.version import __version__
 
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -129,11 +130,13 @@ def understood(answer: Answer, where: str) -> dict[str, Any]:
     return shape
 
 
-def decoded(answer: Answer, where: str, kind: type[R]) -> R:
-    """Return a response as its type, or raise the error that it is."""
+def decoded(answer: Answer, where: str, operation: Operation[Any, R]) -> R:
+    """Return the response of an operation as its type, or raise the error that it is."""
     if answer.status < 400:
         try:
-            return msgspec.json.decode(answer.body, type=kind)
+            if operation.statuses:
+                return operation.convert_response(msgspec.json.decode(answer.body))
+            return msgspec.json.decode(answer.body, type=operation.response)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # not one of our servers, or one that speaks another version: said below
     understood(answer, where)

@@ -37,7 +37,8 @@ def routes(node: Node) -> Routes:
             waits=operation.waits is not None,
             operation=operation,
         )
-        found.setdefault(operation.path, {})[operation.method] = route
+        for method in (operation.method, *operation.also):
+            found.setdefault(operation.path, {})[method] = route
     return found
 
 
@@ -95,8 +96,7 @@ def reader(operation: Operation[Any, Any]) -> Reader:
     Each part is read by a type that has only its own fields, so no caller can set a field of the
     path or of a header in the body.
     """
-    names = {one.name: one.encode_name for one in msgspec.structs.fields(operation.request)}
-    in_path = [name for name, place in operation.places.items() if place == "path"]
+    path = operation.part("path")
     header = _header_reader(operation)
     query = _query_reader(operation)
     body = _body_reader(operation)
@@ -104,7 +104,10 @@ def reader(operation: Operation[Any, Any]) -> Reader:
     needs_query = _is_required(operation.part("query"))
 
     async def read(request: Request) -> Any:
-        values: Values = {name: request.path[names[name]] for name in in_path} if in_path else {}
+        values: Values = {}
+        if operation.parameters:
+            named = {name: request.path[name] for name in operation.parameters}
+            values = _values(validation.convert(named, path))
         if header is not None:
             header(request, values)
         if request.query_string or needs_query:
@@ -175,9 +178,20 @@ def _body_reader(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | 
     if not part.__struct_fields__ and not operation.empty_body:
         return None
     needed = _is_required(part)
-    return lambda raw: _values(
-        decoding.decode(raw if needed or raw.strip() else b"{}", part, items_max=items_max)
-    )
+    nulls = operation.nulls
+
+    def read(raw: bytes) -> Values:
+        text = raw if needed or raw.strip() else b"{}"
+        values = _values(decoding.decode(text, part, items_max=items_max))
+        return values if nulls is None else {**values, nulls: _null_fields(text, part)}
+
+    return read
+
+
+def _null_fields(raw: bytes, part: type[msgspec.Struct]) -> list[str]:
+    given = msgspec.json.decode(raw)
+    fields = msgspec.structs.fields(part)
+    return [one.name for one in fields if given.get(one.encode_name, ...) is None]
 
 
 def _is_required(part: type[msgspec.Struct]) -> bool:

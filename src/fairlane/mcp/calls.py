@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, Unpack
 
-import msgspec
-
 from fairlane.client.async_verbs import Call, Shape
 from fairlane.client.binding import bound
 from fairlane.client.calling import Asked
@@ -45,7 +43,7 @@ class Calls(Verbs[Call], AsyncMethods):
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         path, asked = bound(operation, request)
         shape = await self._ask(operation.method, path, **asked)
-        return msgspec.convert(shape, operation.response)
+        return operation.convert_response(shape)
 
     async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> TaskStatus:
         """Return the task when it has ended or was parked, or as it is when the time is up.

@@ -25,7 +25,10 @@ def describe(operations: Iterable[Operation[Any, Any]], statuses: Mapping[str, i
     paths: Schema = {}
     for operation in listed:
         described = _operation(operation, known, components, statuses)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+        ways = paths.setdefault(operation.path, {})
+        ways[operation.method.lower()] = described
+        for method in map(str.lower, operation.also):
+            ways[method] = {**described, "operationId": f"{operation.name}_{method}"}
     hidden = {
         kind.__name__ for one in listed for kind in map(one.part, ("path", "query", "header"))
     }
@@ -39,7 +42,7 @@ def describe(operations: Iterable[Operation[Any, Any]], statuses: Mapping[str, i
 
 def _types(operation: Operation[Any, Any]) -> list[Any]:
     return [
-        operation.response,
+        *operation.responses,
         *(operation.part(place) for place in ("path", "query", "header", "body")),
         *([operation.document_shape] if operation.document else ()),
     ]
@@ -58,9 +61,12 @@ def _operation(
         "parameters": [*_parameters(operation, components)],
         "security": _security(operation),
         "responses": {
-            str(operation.status): {
-                "description": operation.summary,
-                "content": {JSON: {"schema": known[operation.response]}},
+            **{
+                str(status): {
+                    "description": operation.summary,
+                    "content": {JSON: {"schema": known[kind]}},
+                }
+                for kind, status in operation.responses.items()
             },
             **{str(status): _refusal(status) for status in _errors(operation, statuses)},
         },

@@ -8,20 +8,23 @@ A field of a request is read from the path if the path names it in braces, from 
 type is annotated with `Header`, from the query if the method has no body or if it is annotated
 with `Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body; if
 its type is a struct, the body is checked by it. A field annotated with `RawBody` gets the bytes of
-the body. Python and JSON names follow one rule, `json_name`.
+the body. One annotated with `Nulls` names the fields of the body that are null, for changes in
+which null clears a setting. Python and JSON names follow one rule, `json_name`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from fairlane.core.access import Scope
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 from fairlane.schema.json_limits import ITEMS_MAX
 from fairlane.schema.wire import BODY_BYTES_MAX
@@ -102,6 +105,11 @@ class RawBody:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Nulls:
+    """Marks the list of the body's fields that are null. What is absent is not in it."""
+
+
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
@@ -116,7 +124,8 @@ class Operation(Generic[Q, R]):
     `statuses` are those of other response types than the first. `audited` overrides the rule that
     whatever changes something and needs an operator's scope is written to the audit log.
     `empty_body` refuses a body that says anything; otherwise it is ignored if no field is read
-    from it. `positional` names optional fields that client methods also accept without their name.
+    from it. `also` are methods that do the same. `positional` names optional fields that client
+    methods also accept without their name.
     """
 
     name: str
@@ -133,6 +142,7 @@ class Operation(Generic[Q, R]):
     statuses: Mapping[type, int] = field(default_factory=dict)
     audited: bool | None = None
     empty_body: bool = False
+    also: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
     body_bytes_max: int = BODY_BYTES_MAX
     items_max: int = ITEMS_MAX
@@ -150,7 +160,7 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def places(self) -> dict[str, str]:
-        """Where each field is read from: `path`, `header`, `query`, `body`, `document` or `raw`."""
+        """Where each field is read from: a part of the request, `document`, `raw` or `nulls`."""
         others = "query" if self.method in _WITHOUT_BODY else "body"
         return {
             one.name: "path" if one.encode_name in self.parameters else _PLACES.get(marker, others)
@@ -170,7 +180,7 @@ class Operation(Generic[Q, R]):
     @functools.cached_property
     def document(self) -> str | None:
         """The field that is the whole body, if there is one."""
-        return next((name for name, place in self.places.items() if place == "document"), None)
+        return self._only("document")
 
     @functools.cached_property
     def document_type(self) -> type[msgspec.Struct] | None:
@@ -190,7 +200,27 @@ class Operation(Generic[Q, R]):
     @functools.cached_property
     def raw_body(self) -> str | None:
         """The field that gets the bytes of the body, if there is one."""
-        return next((name for name, place in self.places.items() if place == "raw"), None)
+        return self._only("raw")
+
+    @functools.cached_property
+    def nulls(self) -> str | None:
+        """The field that lists the body's fields that are null, if there is one."""
+        return self._only("nulls")
+
+    def body_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the JSON names of fields of the body by their Python names; either may be given.
+
+        Raise `InvalidRequest` for a name that is no field.
+        """
+        fields = {one.name: one.encode_name for one in msgspec.structs.fields(self.part("body"))}
+        spellings = {json: name for name, json in fields.items()} | {name: name for name in fields}
+        for name in names:
+            if name not in spellings:
+                raise InvalidRequest(f"unknown field '{name[:40]}'{nearest(name, fields)}")
+        return {spellings[name]: fields[spellings[name]] for name in names}
+
+    def _only(self, wanted: str) -> str | None:
+        return next((name for name, place in self.places.items() if place == wanted), None)
 
     def part(self, place: str) -> type[msgspec.Struct]:
         """A type with the fields of the request that are read from one place."""
@@ -198,6 +228,19 @@ class Operation(Generic[Q, R]):
 
     def status_of(self, response: Any) -> int:
         return self.statuses.get(type(response), self.status)
+
+    @functools.cached_property
+    def responses(self) -> dict[Any, int]:
+        """The status of each type of response."""
+        return {self.response: self.status, **self.statuses}
+
+    def convert_response(self, shape: Any) -> R:
+        """Return a decoded response as the declared type whose required fields it has.
+
+        Raise `msgspec.ValidationError` if there is none.
+        """
+        kind = self.response if not self.statuses else _fitting(self.responses, shape)
+        return msgspec.convert(shape, kind)
 
 
 @functools.cache
@@ -223,12 +266,28 @@ def _default(one: msgspec.structs.FieldInfo) -> Any:
     return one.default
 
 
-_PLACES: Final = {Header: "header", Query: "query", WholeBody: "document", RawBody: "raw"}
+def _fitting(kinds: Iterable[Any], shape: Any) -> Any:
+    given = shape if isinstance(shape, dict) else {}
+    for kind in kinds:
+        needed = (one.encode_name for one in msgspec.structs.fields(kind) if one.required)
+        if all(name in given for name in needed):
+            return kind
+    raise msgspec.ValidationError("the response has none of the declared types")
 
 
-def _marker(request: type[Request], name: str) -> Header | Query | WholeBody | RawBody | None:
+Marker = Header | Query | WholeBody | RawBody | Nulls
+_PLACES: Final[Mapping[Any, str]] = {
+    Header: "header",
+    Query: "query",
+    WholeBody: "document",
+    RawBody: "raw",
+    Nulls: "nulls",
+}
+
+
+def _marker(request: type[Request], name: str) -> Marker | None:
     hint = get_type_hints(request, include_extras=True)[name]
     for marker in get_args(hint)[1:] if get_origin(hint) is not None else ():
-        if isinstance(marker, Header | Query | WholeBody | RawBody):
+        if isinstance(marker, Marker):
             return marker
     return None

@@ -51,7 +51,7 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
         raise
-    return msgspec.json.decode(msgspec.json.encode(response), type=operation.response)
+    return msgspec.json.decode(msgspec.json.encode(response), type=type(response))
 
 
 def checked(operation: Operation[Q, R], request: Q) -> Q:
@@ -64,6 +64,9 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
     if operation.raw_body is not None:
         body = bound(operation, request)[1]["body"]
         setattr(found, operation.raw_body, msgspec.json.encode(body))
+    if operation.nulls is not None:
+        names = operation.body_names(getattr(found, operation.nulls))
+        setattr(found, operation.nulls, list(names))
     return found
 
 
