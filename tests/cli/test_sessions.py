@@ -125,7 +125,7 @@ def test_a_message_from_before_a_stop_is_refused(run: Run, side: list[str], key:
             "--debounce: must be a number of milliseconds or a duration like 30s",
         ),
         ("message k hi --cap few", "--cap: must be a whole number, not 'few'"),
-        ("message k hi --mode quick", "field 'mode' must be one of queue, followup"),
+        ("message k hi --mode quick", "field 'mode' must be one of collect, followup"),
         ("sessions set k", "nothing to set; see fairlane sessions set --help"),
         (
             "sessions set k --unset caps",

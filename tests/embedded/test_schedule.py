@@ -204,7 +204,7 @@ async def _all(calls: list[Any]) -> list[Any]:
     [
         ({}, "nothing to run: give 'fn', 'handler' or 'message'"),
         ({"fn": print, "handler": "echo"}, "give either 'fn' or 'handler', not both"),
-        ({"fn": print, "mode": "quick"}, "field 'mode' must be one of queue"),
+        ({"fn": print, "mode": "quick"}, "field 'mode' must be one of collect"),
         ({"fn": print, "max_concurrent": 0}, "field 'maxConcurrent' must be"),
         ({"fn": print, "lane": "no lane"}, "field 'lane'"),
         ({"message": " "}, "field 'instruction' must not be empty"),

@@ -369,8 +369,8 @@ async def test_other_texts_are_messages(work: Work, text: str) -> None:
         ({"media": []}, None),
         ({"message": None, "media": []}, "'message' must not be empty"),
         ({"media": "cat.jpg"}, "'media'"),
-        ({"mode": "steer"}, "'mode' must be one of queue, followup, interrupt, collect"),
-        ({"drop": "oldest"}, "'drop' must be one of old, new"),
+        ({"mode": "steer"}, "'mode' must be one of collect, followup, interrupt, queue"),
+        ({"drop": "oldest"}, "'drop' must be one of new, old"),
         ({"cap": -1}, "'cap' must be from 0 to 10000"),
         ({"cap": "many"}, "'cap'"),
         ({"debounceMs": 60_001}, "'debounceMs' must be from 0 to 60000"),
@@ -417,7 +417,7 @@ async def test_media_may_not_be_nested_for_ever(work: Work) -> None:
 async def test_a_key_that_no_task_could_name_is_refused(work: Work, key: str, text: str) -> None:
     answer = await work.api.post(f"/sessions/{key}/messages", {"message": text})
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "'sessionKey'" in answer.error
+    assert "path parameter 'key'" in answer.error
 
 
 @on_sqlite

@@ -335,7 +335,7 @@ async def test_reset_counts_a_generation_and_tells_those_that_waited(work: Work)
 async def test_only_keys_that_a_task_could_name_can_be_stopped(work: Work, verb: str) -> None:
     answer = await work.api.post(f"/sessions/a%20b/{verb}")
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "'sessionKey'" in answer.error
+    assert "path parameter 'key'" in answer.error
 
 
 async def test_a_run_that_waits_for_a_slot_can_be_cancelled_and_stopped(work: Work) -> None:

@@ -9,8 +9,9 @@ import msgspec
 
 from fairlane.core.sessions import DROPS, MODES, Settings
 from fairlane.engine.commands import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
-from fairlane.schema.messages import MessageBody, message_submission
+from fairlane.schema.sessions import SendMessage
 from fairlane.schema.wire import moment
+from fairlane.services.sessions import message_submission
 
 if TYPE_CHECKING:
     from random import Random
@@ -78,7 +79,7 @@ class Talkers:
 
     def _chatter(self, key: str) -> list[Submit]:
         """One sender who says one thing in many messages."""
-        alike = {"agent_id": self._agents[0], "sender": "ann", "handler": "mail", "priority": None}
+        alike = {"agent": self._agents[0], "sender": "ann", "handler": "mail", "priority": None}
         open_ = {"mode": "queue", "no_merge": False, "debounce_ms": 900, "callback_url": None}
         return [Submit([self._message(key, **alike, **open_)]) for _ in range(3)]
 
@@ -91,9 +92,10 @@ class Talkers:
     def _message(self, key: str, **told: Any) -> Submission:
         """A message that says anything; `told` is what it says in any case."""
         rng = self._rng
-        said = MessageBody(
-            message=self._names.new("say"),
-            agent_id=self._agents[0] if rng.random() < 0.9 else rng.choice(self._agents),
+        said = SendMessage(
+            key=key,
+            text=self._names.new("say"),
+            agent=self._agents[0] if rng.random() < 0.9 else rng.choice(self._agents),
             sender=rng.choice(SENDERS),
             handler="mail" if rng.random() < 0.9 else "sum",
             no_merge=rng.random() < 0.1,
@@ -110,7 +112,7 @@ class Talkers:
             said.debounce_ms = rng.choice(DEBOUNCES)
         for name, value in told.items():
             setattr(said, name, value)
-        made = message_submission(said, key=key, task_id=self._names.new("tsk"))
+        made = message_submission(said, task_id=self._names.new("tsk"))
         if rng.random() < 0.04:
             assert made.message is not None
             used = {"tokens": rng.choice(TOKENS), "context_window": WINDOW}

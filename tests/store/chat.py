@@ -15,7 +15,8 @@ from fairlane.engine.commands import (
     StopSession,
     Submit,
 )
-from fairlane.schema.messages import MessageBody, message_submission
+from fairlane.schema.sessions import SendMessage
+from fairlane.services.sessions import message_submission
 
 if TYPE_CHECKING:
     from tests.store.scheduler import Scheduler
@@ -34,8 +35,9 @@ class Chat:
     def message(self, name: str, text: str | None = None, **said: Any) -> Submission:
         """What `name` says, by default its own name; a message of the handler `work`."""
         said.setdefault("sender", "ann")
-        body = MessageBody(message=name if text is None else text, handler="work", **said)
-        return message_submission(body, key=self.key, task_id=name)
+        text = name if text is None else text
+        request = SendMessage(key=self.key, text=text, handler="work", **said)
+        return message_submission(request, task_id=name)
 
     def try_say(
         self, name: str, text: str | None = None, *, key: IdempotencyKey | None = None, **said: Any

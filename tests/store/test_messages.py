@@ -88,7 +88,7 @@ def test_other_sessions_stay_apart(scheduler: Scheduler, chat: Chat) -> None:
     "difference",
     [
         {"lane": "queue"},
-        {"agent_id": "other", "sender": "ann"},
+        {"agent": "other", "sender": "ann"},
         {"priority": -10},
         {"callback_url": "http://example.org/"},
     ],

@@ -239,7 +239,7 @@ def test_what_must_not_be_merged_is_not_passed_by_what_comes_after_it(
 
 def test_a_plain_task_of_the_session_is_not_added_to(scheduler: Scheduler, chat: Chat) -> None:
     scheduler.submit("first", "second", session="chat")
-    assert chat.say("a", mode="collect", agent_id="a").id == "a"
+    assert chat.say("a", mode="collect", agent="a").id == "a"
     assert scheduler.view("second").body["params"] == {"of": "second"}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.core.explain import GATES, SCOPES, Why
 from fairlane.core.model import Message
+from fairlane.core.sessions import MessageSettings
 from fairlane.engine.commands import Beat
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import why as explaining
@@ -69,7 +70,11 @@ def test_a_retry_tells_what_went_wrong_and_when_it_starts(scheduler: Scheduler) 
 
 
 def test_a_message_may_still_grow(scheduler: Scheduler) -> None:
-    scheduler.submit("said", session="chat", message=Message("hello", "ann", debounce_ms=800))
+    scheduler.submit(
+        "said",
+        session="chat",
+        message=Message("hello", "ann", settings=MessageSettings(debounce_ms=800)),
+    )
     found = why(scheduler, "said")
     assert (found.gate, found.waiting_for) == ("debounce", ["2023-11-14T22:13:20.800Z"])
     assert "more of it may come until 2023-11-14T22:13:20.800Z" in found.reason

@@ -29,7 +29,7 @@ from fairlane.schema.events import (
     TaskEventList,
     TaskEvents,
 )
-from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus
+from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus, Unhealthy
 from fairlane.schema.lanes import (
     CLEAR_LANE,
     LANES,
@@ -112,6 +112,27 @@ from fairlane.schema.queue import (
     SetQueuePolicy,
     ShowPlan,
     ShowQueuePolicy,
+)
+from fairlane.schema.sessions import (
+    MESSAGE,
+    RESET_SESSION,
+    SESSION,
+    SESSIONS,
+    SET_SESSION,
+    SET_USAGE,
+    STOP_ALL,
+    STOP_SESSION,
+    ChangeSession,
+    ListSessions,
+    MessageAccepted,
+    ReportUsage,
+    SendMessage,
+    SessionCleared,
+    SessionDetail,
+    SessionPage,
+    SessionRequest,
+    SessionStopped,
+    ShowSession,
 )
 from fairlane.schema.task_status import TaskStatus
 from fairlane.schema.tasks import (
@@ -366,14 +387,14 @@ class Methods(ABC):
 
     def live(
         self,
-    ) -> HealthStatus:
+    ) -> HealthStatus | Unhealthy:
         """Check whether the process works, or has to be restarted."""
         request = CheckHealth()
         return self.perform(LIVE, request)
 
     def ready(
         self,
-    ) -> HealthStatus:
+    ) -> HealthStatus | Unhealthy:
         """Check whether the server can read and write its store and takes requests."""
         request = CheckHealth()
         return self.perform(READY, request)
@@ -808,6 +829,173 @@ class Methods(ABC):
         """
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return self.perform(SET_QUEUE_POLICY, request)
+
+    def sessions(self, *, limit: int = 100, cursor: str | None = None) -> SessionPage:
+        """List sessions, ordered by key.
+
+        Args:
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
+        """
+        request = ListSessions(limit=limit, cursor=cursor)
+        return self.perform(SESSIONS, request)
+
+    def session(self, key: str) -> SessionDetail:
+        """Show a session: what runs, what waits, its settings.
+
+        Args:
+            key: Key of the session
+        """
+        request = ShowSession(key=key)
+        return self.perform(SESSION, request)
+
+    def set_session(
+        self,
+        key: str,
+        *,
+        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        cap: int | None = None,
+        drop: Literal["new", "old"] | None = None,
+        debounce_ms: int | None = None,
+        max_concurrent: int | None = None,
+        debounce_max_ms: int | None = None,
+        unset: Sequence[str] = (),
+    ) -> SessionDetail:
+        """Change settings of a session.
+
+        Args:
+            mode: How the message joins what runs and waits in the session
+            cap: Maximum number of messages that wait, 0 to 10000
+            drop: Beyond the cap, drop the oldest or refuse the newest
+            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
+                to 60000
+            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_max_ms: Maximum total wait for further messages, 0 to 600000
+            key: Key of the session
+            unset: Settings to leave to the policy again
+        """
+        request = ChangeSession(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            max_concurrent=max_concurrent,
+            debounce_max_ms=debounce_max_ms,
+            key=key,
+            unset=as_list(unset),
+        )
+        return self.perform(SET_SESSION, request)
+
+    def message(
+        self,
+        key: str,
+        text: str | None = None,
+        *,
+        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        cap: int | None = None,
+        drop: Literal["new", "old"] | None = None,
+        debounce_ms: int | None = None,
+        max_concurrent: int | None = None,
+        agent: str | None = None,
+        sender: str | None = None,
+        sent_at: str | datetime | None = None,
+        handler: str | None = None,
+        media: Sequence[Any] | None = None,
+        no_merge: bool | None = None,
+        lane: str | None = None,
+        priority: int | Literal["critical", "high", "low", "normal"] | None = None,
+        callback_url: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        llm_config: Mapping[str, Any] | None = None,
+        timeout_ms: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> MessageAccepted | SessionStopped:
+        """Send a message to a session.
+
+        Args:
+            mode: How the message joins what runs and waits in the session
+            cap: Maximum number of messages that wait, 0 to 10000
+            drop: Beyond the cap, drop the oldest or refuse the newest
+            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
+                to 60000
+            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            key: Key of the session
+            text: Text of the message; /stop and /stopall stop the session
+            agent: Agent that the message belongs to
+            sender: Who wrote the message; only messages of one sender are merged
+            sent_at: When it was written; older than the last stop: refused
+            handler: Handler that gets the message; default: an instruction
+            media: Attachments, as any JSON
+            no_merge: Never merge it with other messages
+            lane: Lane that the task waits in
+            priority: Tasks with a lower number run first, -1000000 to 1000000
+            callback_url: URL that receives a POST when the task finishes
+            metadata: Object stored with the task
+            llm_config: Settings for the agent that runs an instruction
+            timeout_ms: Maximum duration of one attempt, 1 to 86400000
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SendMessage(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            max_concurrent=max_concurrent,
+            key=key,
+            text=text,
+            agent=agent,
+            sender=sender,
+            sent_at=as_text(sent_at),
+            handler=handler,
+            media=as_list(media),
+            no_merge=no_merge,
+            lane=lane,
+            priority=priority,
+            callback_url=callback_url,
+            metadata=as_object(metadata),
+            llm_config=as_object(llm_config),
+            timeout_ms=timeout_ms,
+            idempotency_key=idempotency_key,
+        )
+        return self.perform(MESSAGE, request)
+
+    def stop_session(self, key: str) -> SessionStopped:
+        """Cancel the oldest running task of a session.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return self.perform(STOP_SESSION, request)
+
+    def stop_all(self, key: str) -> SessionStopped:
+        """Cancel all running and waiting tasks of a session.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return self.perform(STOP_ALL, request)
+
+    def reset_session(self, key: str) -> SessionCleared:
+        """Cancel all tasks of a session and start a new generation.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return self.perform(RESET_SESSION, request)
+
+    def set_usage(self, key: str, tokens: int, context_window: int) -> SessionDetail:
+        """Report how full the context window of a session is.
+
+        Args:
+            key: Key of the session
+            tokens: Tokens of the context window in use, 0 to 9007199254740992
+            context_window: Size of the context window, 1 to 9007199254740992
+        """
+        request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
+        return self.perform(SET_USAGE, request)
 
     def submit(
         self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]
@@ -1358,14 +1546,14 @@ class AsyncMethods(ABC):
 
     async def live(
         self,
-    ) -> HealthStatus:
+    ) -> HealthStatus | Unhealthy:
         """Check whether the process works, or has to be restarted."""
         request = CheckHealth()
         return await self.perform(LIVE, request)
 
     async def ready(
         self,
-    ) -> HealthStatus:
+    ) -> HealthStatus | Unhealthy:
         """Check whether the server can read and write its store and takes requests."""
         request = CheckHealth()
         return await self.perform(READY, request)
@@ -1804,6 +1992,173 @@ class AsyncMethods(ABC):
         """
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return await self.perform(SET_QUEUE_POLICY, request)
+
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> SessionPage:
+        """List sessions, ordered by key.
+
+        Args:
+            limit: Maximum number of items, 1 to 1000
+            cursor: Continue behind a page: its nextCursor
+        """
+        request = ListSessions(limit=limit, cursor=cursor)
+        return await self.perform(SESSIONS, request)
+
+    async def session(self, key: str) -> SessionDetail:
+        """Show a session: what runs, what waits, its settings.
+
+        Args:
+            key: Key of the session
+        """
+        request = ShowSession(key=key)
+        return await self.perform(SESSION, request)
+
+    async def set_session(
+        self,
+        key: str,
+        *,
+        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        cap: int | None = None,
+        drop: Literal["new", "old"] | None = None,
+        debounce_ms: int | None = None,
+        max_concurrent: int | None = None,
+        debounce_max_ms: int | None = None,
+        unset: Sequence[str] = (),
+    ) -> SessionDetail:
+        """Change settings of a session.
+
+        Args:
+            mode: How the message joins what runs and waits in the session
+            cap: Maximum number of messages that wait, 0 to 10000
+            drop: Beyond the cap, drop the oldest or refuse the newest
+            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
+                to 60000
+            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_max_ms: Maximum total wait for further messages, 0 to 600000
+            key: Key of the session
+            unset: Settings to leave to the policy again
+        """
+        request = ChangeSession(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            max_concurrent=max_concurrent,
+            debounce_max_ms=debounce_max_ms,
+            key=key,
+            unset=as_list(unset),
+        )
+        return await self.perform(SET_SESSION, request)
+
+    async def message(
+        self,
+        key: str,
+        text: str | None = None,
+        *,
+        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        cap: int | None = None,
+        drop: Literal["new", "old"] | None = None,
+        debounce_ms: int | None = None,
+        max_concurrent: int | None = None,
+        agent: str | None = None,
+        sender: str | None = None,
+        sent_at: str | datetime | None = None,
+        handler: str | None = None,
+        media: Sequence[Any] | None = None,
+        no_merge: bool | None = None,
+        lane: str | None = None,
+        priority: int | Literal["critical", "high", "low", "normal"] | None = None,
+        callback_url: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        llm_config: Mapping[str, Any] | None = None,
+        timeout_ms: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> MessageAccepted | SessionStopped:
+        """Send a message to a session.
+
+        Args:
+            mode: How the message joins what runs and waits in the session
+            cap: Maximum number of messages that wait, 0 to 10000
+            drop: Beyond the cap, drop the oldest or refuse the newest
+            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
+                to 60000
+            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            key: Key of the session
+            text: Text of the message; /stop and /stopall stop the session
+            agent: Agent that the message belongs to
+            sender: Who wrote the message; only messages of one sender are merged
+            sent_at: When it was written; older than the last stop: refused
+            handler: Handler that gets the message; default: an instruction
+            media: Attachments, as any JSON
+            no_merge: Never merge it with other messages
+            lane: Lane that the task waits in
+            priority: Tasks with a lower number run first, -1000000 to 1000000
+            callback_url: URL that receives a POST when the task finishes
+            metadata: Object stored with the task
+            llm_config: Settings for the agent that runs an instruction
+            timeout_ms: Maximum duration of one attempt, 1 to 86400000
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = SendMessage(
+            mode=mode,
+            cap=cap,
+            drop=drop,
+            debounce_ms=debounce_ms,
+            max_concurrent=max_concurrent,
+            key=key,
+            text=text,
+            agent=agent,
+            sender=sender,
+            sent_at=as_text(sent_at),
+            handler=handler,
+            media=as_list(media),
+            no_merge=no_merge,
+            lane=lane,
+            priority=priority,
+            callback_url=callback_url,
+            metadata=as_object(metadata),
+            llm_config=as_object(llm_config),
+            timeout_ms=timeout_ms,
+            idempotency_key=idempotency_key,
+        )
+        return await self.perform(MESSAGE, request)
+
+    async def stop_session(self, key: str) -> SessionStopped:
+        """Cancel the oldest running task of a session.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return await self.perform(STOP_SESSION, request)
+
+    async def stop_all(self, key: str) -> SessionStopped:
+        """Cancel all running and waiting tasks of a session.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return await self.perform(STOP_ALL, request)
+
+    async def reset_session(self, key: str) -> SessionCleared:
+        """Cancel all tasks of a session and start a new generation.
+
+        Args:
+            key: Key of the session
+        """
+        request = SessionRequest(key=key)
+        return await self.perform(RESET_SESSION, request)
+
+    async def set_usage(self, key: str, tokens: int, context_window: int) -> SessionDetail:
+        """Report how full the context window of a session is.
+
+        Args:
+            key: Key of the session
+            tokens: Tokens of the context window in use, 0 to 9007199254740992
+            context_window: Size of the context window, 1 to 9007199254740992
+        """
+        request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
+        return await self.perform(SET_USAGE, request)
 
     async def submit(
         self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]

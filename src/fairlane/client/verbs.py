@@ -11,29 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from fairlane.client.calling import A, Calling, camel, given, moment, path_of, refuse_unknown
-
-
-class MessageFields(TypedDict, total=False):
-    """The fields of `POST /sessions/{key}/messages` in Python's spelling, without the text."""
-
-    agent: str | None
-    sender: str | None
-    sent_at: str | datetime | None
-    handler: str | None
-    media: Sequence[Any] | None
-    no_merge: bool | None
-    lane: str | None
-    mode: str | None
-    cap: int | None
-    drop: str | None
-    debounce_ms: int | None
-    max_concurrent: int | None
-    priority: int | str | None
-    callback_url: str | None
-    metadata: Mapping[str, Any] | None
-    llm_config: Mapping[str, Any] | None
-    timeout_ms: int | None
+from fairlane.client.calling import A, Calling, given, moment, path_of, refuse_unknown
 
 
 class WhichEvents(TypedDict, total=False):
@@ -65,76 +43,6 @@ class Verbs(Calling[A]):
         path = "/tasks/batch" if "tasks" in body else "/tasks"
         return self.call("POST", path, body=body, idempotency_key=idempotency_key)
 
-    # ---------------------------------------------------------------- sessions
-
-    def message(
-        self,
-        key: str,
-        text: str | None = None,
-        *,
-        idempotency_key: str | None = None,
-        **fields: Unpack[MessageFields],
-    ) -> A:
-        """Say something in a session. What became of it, as for a task that is submitted.
-
-        The texts `/stop` and `/stopall` are answered like those verbs.
-        """
-        refuse_unknown("message", fields, MessageFields.__annotations__)
-        body = given(message=text, **fields)
-        path = path_of("sessions", key, "/messages")
-        return self.call("POST", path, body=body, idempotency_key=idempotency_key)
-
-    def sessions(self, *, limit: int | None = None, cursor: str | None = None) -> A:
-        """One page, by key; `nextCursor` is there when there are more."""
-        return self.call("GET", "/sessions", query=given(limit=limit, cursor=cursor))
-
-    def session(self, key: str) -> A:
-        """What runs, what waits in which place, its settings, and how many may run and why."""
-        return self.call("GET", path_of("sessions", key))
-
-    def set_session(
-        self,
-        key: str,
-        *,
-        mode: str | None = None,
-        cap: int | None = None,
-        drop: str | None = None,
-        debounce_ms: int | None = None,
-        debounce_max_ms: int | None = None,
-        max_concurrent: int | None = None,
-        unset: Sequence[str] = (),
-    ) -> A:
-        """Change what is given, for good; the session as it is then.
-
-        For what `unset` names, by the names of these arguments, the policy counts again.
-        """
-        body = given(
-            mode=mode,
-            cap=cap,
-            drop=drop,
-            debounce_ms=debounce_ms,
-            debounce_max_ms=debounce_max_ms,
-            max_concurrent=max_concurrent,
-        )
-        body.update({camel(name): None for name in unset})
-        return self.call("PATCH", path_of("sessions", key), body=body)
-
-    def set_usage(self, key: str, tokens: int, context_window: int) -> A:
-        """Tell how full its context window is; the session as it is then."""
-        body = given(tokens=tokens, context_window=context_window)
-        return self.call("PUT", path_of("sessions", key, "/usage"), body=body)
-
-    def stop_session(self, key: str) -> A:
-        """Cancel the oldest run of a session; the rest goes on. The ids are in the answer."""
-        return self.call("POST", path_of("sessions", key, "/stop"))
-
-    def stop_all(self, key: str) -> A:
-        """Cancel all runs of a session, and drop what waits. The ids of both are in the answer."""
-        return self.call("POST", path_of("sessions", key, "/stopall"))
-
-    def reset_session(self, key: str) -> A:
-        """The same as `stop_all`, and a new generation begins."""
-        return self.call("POST", path_of("sessions", key, "/reset"))
 
     # ---------------------------------------------------------------- templates
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from fairlane.core import lifecycle
+from fairlane.core.sessions import MessageSettings
 
 ACTION: Final = "action"
 HANDLER: Final = "handler"
@@ -38,18 +39,14 @@ ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a d
 class Message(msgspec.Struct, frozen=True, gc=False):
     """What makes a submission a message of its session.
 
-    `no_merge` keeps it apart from others. The rest is what it says about its session.
+    `no_merge` keeps it apart from others. `tokens` and `context_window` tell the session's usage.
     """
 
     text: str
     sender: str
     sent_at: int | None = None
     no_merge: bool = False
-    mode: str | None = None
-    cap: int | None = None
-    drop: str | None = None
-    debounce_ms: int | None = None
-    max_concurrent: int | None = None
+    settings: MessageSettings = msgspec.field(default_factory=MessageSettings)
     tokens: int | None = None
     context_window: int | None = None
 

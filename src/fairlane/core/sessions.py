@@ -7,18 +7,21 @@ one when the conversation has filled its context window up to the policy's share
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from fairlane.core import moments
 from fairlane.core.policy import SessionPolicy
+from fairlane.core.types import json_name
 
 QUEUE: Final = "queue"
 FOLLOWUP: Final = "followup"
 INTERRUPT: Final = "interrupt"
 COLLECT: Final = "collect"
-MODES: Final = (QUEUE, FOLLOWUP, INTERRUPT, COLLECT)
+Mode = Literal["queue", "followup", "interrupt", "collect"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 OF_CRON: Final = "cron:"  # how the sessions of cron jobs begin
 
@@ -27,7 +30,8 @@ TAB_PREFIX: Final = "tab:"
 
 DROP_OLD: Final = "old"
 DROP_NEW: Final = "new"
-DROPS: Final = (DROP_OLD, DROP_NEW)
+Drop = Literal["old", "new"]
+DROPS: Final[tuple[str, ...]] = get_args(Drop)
 
 # Why a message of a session ended without having run; the first word is its code.
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
@@ -36,17 +40,38 @@ STOPPED: Final = "stopped: its session was told to stop"
 RESET: Final = "session_reset: its session was reset"
 
 
-class Settings(
-    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+class MessageSettings(
+    msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a session or a message says for itself; None leaves it to the next in line."""
+    """How a message is handled. None leaves a setting to the session, and that to the policy."""
 
-    mode: str | None = None
-    cap: int | None = None
-    drop: str | None = None
-    debounce_ms: int | None = None
-    debounce_max_ms: int | None = None
-    max_concurrent: int | None = None
+    mode: Annotated[
+        Mode | None, Meta(description="How the message joins what runs and waits in the session")
+    ] = None
+    cap: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        Meta(description="Maximum number of messages that wait"),
+    ] = None
+    drop: Annotated[
+        Drop | None, Meta(description="Beyond the cap, drop the oldest or refuse the newest")
+    ] = None
+    debounce_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=60_000)] | None,
+        Meta(description="How long to wait for further messages of the sender; 0: do not wait"),
+    ] = None
+    max_concurrent: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="How many tasks of the session run at once, from now on"),
+    ] = None
+
+
+class Settings(MessageSettings):
+    """The settings of a session. None leaves one to the policy."""
+
+    debounce_max_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=600_000)] | None,
+        Meta(description="Maximum total wait for further messages"),
+    ] = None
 
 
 class Session(msgspec.Struct):
@@ -104,10 +129,12 @@ class Session(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(Settings)
 
 
-def resolved(policy: SessionPolicy, session: Session, own: Settings | None = None) -> SessionPolicy:
-    """The policy with what the session says over it, and what a message says over that."""
+def resolved(
+    policy: SessionPolicy, session: Session, own: MessageSettings | None = None
+) -> SessionPolicy:
+    """Return the policy with the session's settings over it, and the message's over those."""
     said: dict[str, Any] = {"max_concurrent": _at_once(policy, session)}
-    for settings in (session.own, own or Settings()):
+    for settings in (session.own, own or MessageSettings()):
         given = msgspec.structs.asdict(settings)
         said.update({name: value for name, value in given.items() if value is not None})
     return msgspec.structs.replace(policy, **said)

@@ -76,9 +76,38 @@ def convert(value: Any, kind: type[T]) -> T:
         raise refusal(explain(value, kind)) from None
 
 
+def check(value: Any, kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
+    """Check a decoded value, and the rules that join its fields.
+
+    Raise `InvalidRequest` that lists every problem. The rules get a value without the fields that
+    have problems of their own, unless it needs them.
+    """
+    problems: list[Problem] = []
+    checked: T | None = None
+    try:
+        checked = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        problems = explain(value, kind)
+        wrong = {re.split(r"[.\[]", problem.path)[0] for problem in problems}
+        if isinstance(value, dict):
+            rest = {name: one for name, one in value.items() if name not in wrong}
+            with contextlib.suppress(msgspec.ValidationError):
+                checked = msgspec.convert(rest, kind)
+    if checked is not None:
+        problems += rules(checked)
+    if problems or checked is None:
+        raise refusal(problems)
+    return checked
+
+
 def convert_query(values: Mapping[str, Any], kind: type[T]) -> T:
     """Check the parameters of a query: numbers and flags are text there."""
     return _convert_text(values, kind, "query parameter '{}'")
+
+
+def convert_path(values: Mapping[str, Any], kind: type[T]) -> T:
+    """Check the parameters of a path."""
+    return _convert_text(values, kind, "path parameter '{}'")
 
 
 def convert_headers(values: Mapping[str, Any], kind: type[T], names: Mapping[str, str]) -> T:

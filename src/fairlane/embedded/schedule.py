@@ -18,16 +18,17 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from fairlane.client.calling import given, moment, refuse_unknown
-from fairlane.core import lifecycle, sessions
+from fairlane.core import lifecycle, validation
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
-from fairlane.core.model import HANDLER, Message, Submission, route_of
+from fairlane.core.model import HANDLER, Submission, route_of
 from fairlane.core.policy import FALLBACK_LANE
-from fairlane.core.submissions import DEFAULT_AGENT
+from fairlane.core.submissions import DEFAULT_AGENT, TaskRequest, submission, task_request
 from fairlane.engine.commands import SetUsage, Submit
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
-from fairlane.schema import bodies, messages, wire
-from fairlane.schema.fields import parse_deadline, short, within
+from fairlane.schema import decoding, wire
+from fairlane.schema.sessions import ReportUsage, SendMessage
+from fairlane.services.sessions import as_message, message_of
 from fairlane.worker.executors.builtin import Handler
 from fairlane.worker.executors.calls import Call, CallExecutor
 
@@ -111,18 +112,22 @@ class Scheduling:
     def _submission(
         self, session: str, fields: ScheduleFields, *, is_function: bool, usage: Usage | None
     ) -> Submission:
-        body, message = _checked(session, fields, is_function=is_function)
-        made = bodies.parse_task(wire.encode(body), task_id=self._node.new_id())
-        request = {**msgspec.json.decode(made.body), "sender": message.sender}
-        if message.no_merge:
-            request["noMerge"] = True
+        request = _request(session, fields, is_function=is_function)
+        task = _task(request, fields.get("params"), is_function=is_function)
+        made = submission(task, task_id=self._node.new_id())
+        # A message without text, or with params, which would be lost, is never merged.
+        no_merge = request.text is None or fields.get("params") is not None
+        message = message_of(request, None, no_merge=no_merge)
+        stored: dict[str, Any] = {"sender": message.sender}
+        if no_merge:
+            stored["noMerge"] = True
         if is_function:
-            request["handler"] = self._name
+            stored["handler"] = self._name
             made = msgspec.structs.replace(made, route=self.route)
         if usage is not None:
             tokens, context_window = usage
             message = msgspec.structs.replace(message, tokens=tokens, context_window=context_window)
-        return msgspec.structs.replace(made, body=wire.encode(request).decode(), message=message)
+        return as_message(made, message, stored)
 
     async def _estimated(self, session: str) -> Usage | None:
         if self._estimate is None:
@@ -133,8 +138,8 @@ class Scheduling:
             if found is None:
                 return None
             tokens, context_window = map(int, found)
-            within("tokens", tokens, 0, 2**53)
-            within("contextWindow", context_window, 1, 2**53)
+            said = {"key": session, "tokens": tokens, "contextWindow": context_window}
+            validation.convert(said, ReportUsage)
         except Exception as error:  # noqa: BLE001 - the estimate is the caller's own
             log.warning("no estimate of session %r: %s: %s", session, type(error).__name__, error)
             return None
@@ -205,65 +210,41 @@ class Scheduling:
                 await self._node.writer.ask(SetUsage(session, *usage))
 
 
-def _checked(
-    session: str, fields: ScheduleFields, *, is_function: bool
-) -> tuple[dict[str, Any], Message]:
-    """Return the body of the task and the message it is."""
+def _request(session: str, fields: ScheduleFields, *, is_function: bool) -> SendMessage:
+    """Check what was given, by the rules of a message. Nothing waits for further messages."""
     refuse_unknown("schedule", fields, ScheduleFields.__annotations__)
-    handler, text = fields.get("handler"), fields.get("message")
-    if is_function and handler is not None:
+    if is_function and fields.get("handler") is not None:
         raise InvalidRequest("give either 'fn' or 'handler', not both")
-    if not is_function and handler is None and text is None:
+    if not is_function and fields.get("handler") is None and fields.get("message") is None:
         raise InvalidRequest("nothing to run: give 'fn', 'handler' or 'message'")
-    message = _message(fields)
-    is_instruction = not is_function and handler is None
+    task_request(session=session)  # or the refusal would name a field of the message
+    named = {name: value for name, value in fields.items() if name not in ("params", "sent_at")}
+    said = given(**named, sent_at=moment(fields.get("sent_at")))
+    raw = wire.encode({"key": session, "debounceMs": 0, **said})
+    return decoding.decode(raw, SendMessage)
+
+
+def _task(
+    request: SendMessage, params: Mapping[str, Any] | None, *, is_function: bool
+) -> TaskRequest:
+    handler = "function" if is_function else request.handler
+    if handler is not None:  # it gets the message among its params, like any handler
+        sender = request.sender or request.agent or DEFAULT_AGENT
+        said = {} if request.text is None else {"message": request.text, "sender": sender}
+        params = {**said, **(params or {})}
     body = given(
-        session=session,
-        handler="function" if is_function else handler,
-        instruction=text if is_instruction else None,
-        params=fields.get("params") if is_instruction else _params(fields, message.sender),
-        agent=fields.get("agent"),
-        lane=fields.get("lane") or FALLBACK_LANE,
-        priority=fields.get("priority"),
-        metadata=fields.get("metadata"),
-        llm_config=fields.get("llm_config"),
+        session=request.key,
+        handler=handler,
+        instruction=request.text if handler is None else None,
+        params=params,
+        agent=request.agent,
+        lane=request.lane or FALLBACK_LANE,
+        priority=request.priority,
+        metadata=request.metadata,
+        llm_config=request.llm_config,
         retry_policy=FUNCTION_RETRIES if is_function else None,
     )
-    return body, message
-
-
-def _message(fields: ScheduleFields) -> Message:
-    text = fields.get("message")
-    message = Message(
-        text=text or "",
-        sender=fields.get("sender") or fields.get("agent") or DEFAULT_AGENT,
-        sent_at=_moment(fields.get("sent_at")),
-        # Do not merge what has no text, or would lose its params.
-        no_merge=text is None or fields.get("params") is not None,
-        mode=fields.get("mode"),
-        cap=fields.get("cap"),
-        drop=fields.get("drop"),
-        debounce_ms=fields.get("debounce_ms") or 0,
-        max_concurrent=fields.get("max_concurrent"),
-    )
-    short("sender", message.sender, 256)
-    within("maxConcurrent", message.max_concurrent, 1, 1000)
-    messages.check_settings(
-        sessions.Settings(message.mode, message.cap, message.drop, message.debounce_ms)
-    )
-    return message
-
-
-def _params(fields: ScheduleFields, sender: str) -> dict[str, Any]:
-    """Return the params of a handler: the message and its sender, then the caller's own."""
-    text = fields.get("message")
-    said = {} if text is None else {"message": text, "sender": sender}
-    return {**said, **(fields.get("params") or {})}
-
-
-def _moment(value: str | datetime | None) -> int | None:
-    text = moment(value)
-    return None if text is None else parse_deadline(text, "sentAt")
+    return decoding.decode(wire.encode(body), TaskRequest)
 
 
 def _result(view: TaskView, call: Call) -> Any:

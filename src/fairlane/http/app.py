@@ -30,7 +30,6 @@ from fairlane.http.routes.audit import note_denied, recorded
 from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
-from fairlane.http.routes.sessions import Sessions
 from fairlane.http.routes.templates import Templates
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
@@ -73,7 +72,6 @@ class HttpApp:
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
             **Events(node, look_seconds).routes(),
-            **Sessions(node).routes(),
             **Templates(node).routes(),
             **Cron(node, check_url).routes(),
             **self._dashboard.routes(),

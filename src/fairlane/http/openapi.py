@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import cron, lifecycle, sessions, templates
+from fairlane.core import cron, lifecycle, templates
 from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX
 from fairlane.core.types import URL_CHARACTERS_MAX
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
-from fairlane.schema import fields, jobs, json_limits, messages, openapi, wire
+from fairlane.schema import fields, jobs, json_limits, openapi, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -73,12 +73,6 @@ _FILE: Final = Operation(content=("text/html", "text/css", "text/javascript"), a
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /": Operation(content=(JSON, "text/html")),
     "GET /tasks/{id}/output": Operation(query=("follow",), content=(JSON, EVENTS)),
-    "GET /sessions": Operation(query=_PAGE),
-    "PATCH /sessions/{key}": Operation(body=sessions.Settings),
-    "POST /sessions/{key}/messages": Operation(
-        202, messages.MessageBody, headers=_ONCE, also=(200,)
-    ),
-    "PUT /sessions/{key}/usage": Operation(body=messages.UsageBody),
     "POST /templates": Operation(201, TemplateBody),
     "GET /templates": Operation(query=("name", *_PAGE)),
     "PUT /templates/{id}": Operation(body=dict),
@@ -138,15 +132,6 @@ FIELDS: Final[Mapping[str, Schema]] = {
     **dict.fromkeys(("callbackUrl", "webhookUrl", "alertUrl"), _URL),
     **{name: _whole(*bounds) for name, bounds in jobs.BOUNDS.items()},
     "instruction": _text(maxLength=INSTRUCTION_CHARACTERS_MAX),
-    "sender": _text(maxLength=256),
-    "mode": _one_of(sessions.MODES),
-    "drop": _one_of(sessions.DROPS),
-    "cap": _whole(0, 10_000),
-    "debounceMs": _whole(0, 60_000),
-    "debounceMaxMs": _whole(0, 600_000),
-    "maxConcurrent": _whole(1, 1000),
-    "tokens": _whole(0, 2**53),
-    "contextWindow": _whole(1, 2**53),
     "timeoutMs": _whole(1, fields.DAY_MS),
     "timeout": _whole(1, fields.DAY_MS),
     "maxRetries": _whole(0, 1000),

@@ -107,7 +107,7 @@ def reader(operation: Operation[Any, Any]) -> Reader:
         values: Values = {}
         if operation.parameters:
             named = {name: request.path[name] for name in operation.parameters}
-            values = _values(validation.convert(named, path))
+            values = _values(validation.convert_path(named, path))
         if header is not None:
             header(request, values)
         if request.query_string or needs_query:
@@ -177,7 +177,7 @@ def _body_reader(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | 
     part = operation.part("body")
     if not part.__struct_fields__ and not operation.empty_body:
         return None
-    needed = _is_required(part)
+    needed = operation.needs_body
     nulls = operation.nulls
 
     def read(raw: bytes) -> Values:

@@ -14,6 +14,7 @@ from fairlane.schema import (
     leases,
     policy,
     queue,
+    sessions,
     tasks,
     tokens,
     watch,
@@ -22,8 +23,8 @@ from fairlane.schema import (
 from fairlane.schema.operation import Operation
 
 MODULES: Final = (
-    *(access, audit, batches, events, health, lanes, leases, policy, queue, tasks, tokens),
-    *(watch, webhooks),
+    *(access, audit, batches, events, health, lanes, leases, policy, queue, sessions, tasks),
+    *(tokens, watch, webhooks),
 )
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {

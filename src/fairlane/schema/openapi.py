@@ -61,13 +61,7 @@ def _operation(
         "parameters": [*_parameters(operation, components)],
         "security": _security(operation),
         "responses": {
-            **{
-                str(status): {
-                    "description": operation.summary,
-                    "content": {JSON: {"schema": known[kind]}},
-                }
-                for kind, status in operation.responses.items()
-            },
+            **_responses(operation, known),
             **{str(status): _refusal(status) for status in _errors(operation, statuses)},
         },
     }
@@ -75,9 +69,22 @@ def _operation(
     if operation.document is not None:
         described["requestBody"] = _body(known[operation.document_shape], required=True)
     elif body.__struct_fields__ or operation.empty_body:
-        needed = any(field.required for field in msgspec.structs.fields(body))
-        described["requestBody"] = _body(known[body], required=needed)
+        described["requestBody"] = _body(known[body], required=operation.needs_body)
     return described
+
+
+def _responses(operation: Operation[Any, Any], known: Mapping[Any, Schema]) -> Schema:
+    """Describe the response of each status."""
+    found: dict[str, list[Schema]] = {}
+    for kind, status in operation.responses.items():
+        found.setdefault(str(status), []).append(known[kind])
+    return {
+        status: {
+            "description": operation.summary,
+            "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}},
+        }
+        for status, schemas in found.items()
+    }
 
 
 def _body(schema: Schema, *, required: bool) -> Schema:

@@ -203,6 +203,12 @@ class Operation(Generic[Q, R]):
         return self._only("raw")
 
     @functools.cached_property
+    def needs_body(self) -> bool:
+        """Whether a request without a body is refused: a change has to say what changes."""
+        fields = msgspec.structs.fields(self.part("body"))
+        return self.document is not None or self.method == PATCH or any(f.required for f in fields)
+
+    @functools.cached_property
     def nulls(self) -> str | None:
         """The field that lists the body's fields that are null, if there is one."""
         return self._only("nulls")

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core import moments, sessions
+from fairlane.core import moments
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Task
-from fairlane.core.policy import SessionPolicy
-from fairlane.core.sessions import Session
 
 if TYPE_CHECKING:
     from fairlane.core.cron import Run  # time zones are slow to load, and few commands show runs
@@ -105,62 +103,6 @@ def run(one: Run) -> dict[str, Any]:
     return {name: value for name, value in shape.items() if value is not None}
 
 
-def session_line(session: Session, policy: SessionPolicy) -> dict[str, Any]:
-    """A session in a list: its numbers."""
-    shape: dict[str, Any] = {
-        "sessionKey": session.key,
-        "running": session.holders,
-        "waiting": session.waiting,
-        "debouncing": session.debouncing,
-        "later": session.later,
-        "effectiveConcurrency": sessions.limit(policy, session),
-        "throttled": sessions.throttled(policy, session),
-    }
-    if session.tokens is not None:
-        shape["usage"] = {"tokens": session.tokens, "contextWindow": session.context_window}
-    return shape
-
-
-def session(
-    one: Session, policy: SessionPolicy, turns: Sequence[Task], queued: Sequence[Task]
-) -> dict[str, Any]:
-    """A session with who has the turn, who waits in which place, and why so many may run."""
-    settings = sessions.resolved(policy, one)
-    limit = sessions.limit(policy, one)
-    shape: dict[str, Any] = {
-        **session_line(one, policy),
-        "generation": one.generation,
-        "settings": {
-            "mode": settings.mode,
-            "cap": settings.cap,
-            "drop": settings.drop,
-            "debounceMs": settings.debounce_ms,
-            "debounceMaxMs": settings.debounce_max_ms,
-            "maxConcurrent": settings.max_concurrent,
-        },
-        "why": f"up to {limit} at once, as its settings say",
-        "running": [_in_session(task) for task in turns],
-        "waiting": [
-            {**_in_session(task), "position": place} for place, task in enumerate(queued, 1)
-        ],
-    }
-    if sessions.throttled(policy, one):
-        share = (one.tokens or 0) / (one.context_window or 1)
-        shape["why"] = f"one at once: {share:.0%} of the context window is used"
-    if one.interrupted:
-        shape["why"] = "none for now: runs that were interrupted have not ended yet"
-    if one.cutoff_at is not None:
-        shape["cutoff"] = moment(one.cutoff_at)
-    return shape
-
-
-def _in_session(row: Task) -> dict[str, Any]:
-    shape: dict[str, Any] = {"taskId": row.id, "state": row.state, "lane": row.lane}
-    if row.gate is not None:
-        shape["gate"] = row.gate
-    if row.started_at is not None:
-        shape["startedAt"] = moment(row.started_at)
-    return shape
 
 
 def error(problem: FairlaneError) -> dict[str, Any]:

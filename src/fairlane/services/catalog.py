@@ -23,6 +23,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     leases,
     policy,
     queue,
+    sessions,
     tasks,
     tokens,
     trail,

@@ -62,7 +62,7 @@ def admit(
     if _is_stale(message, session):
         return MessageStale("the message was sent before its session was stopped")
     told = _told(tx.policy.sessions, session, message)
-    settings = sessions.resolved(tx.policy.sessions, told, _own(message))
+    settings = sessions.resolved(tx.policy.sessions, told, message.settings)
     if settings.mode == sessions.INTERRUPT:
 
         def interrupt() -> None:
@@ -119,28 +119,20 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
     message, key = submission.message, submission.session
     if message is None or key is None or message.no_merge:
         return None
-    settings = sessions.resolved(tx.policy.sessions, tx.counters.session(key), _own(message))
+    settings = sessions.resolved(tx.policy.sessions, tx.counters.session(key), message.settings)
     if settings.mode == sessions.INTERRUPT or settings.debounce_ms <= 0:
         return None
     return sessions.window_ends(settings, now, now)
 
 
-def _own(message: Message) -> Settings:
-    return Settings(
-        mode=message.mode,
-        cap=message.cap,
-        drop=message.drop,
-        debounce_ms=message.debounce_ms,
-    )
-
-
 def _told(policy: SessionPolicy, session: Session, message: Message) -> Session:
     """The session as it will be with what the message says about it for good."""
-    if message.max_concurrent is None and message.tokens is None:
+    max_concurrent = message.settings.max_concurrent
+    if max_concurrent is None and message.tokens is None:
         return session
     told = copy.copy(session)
-    if message.max_concurrent is not None:
-        told.settings = sessions.changed(told, Settings(max_concurrent=message.max_concurrent))
+    if max_concurrent is not None:
+        told.settings = sessions.changed(told, Settings(max_concurrent=max_concurrent))
     if message.tokens is not None:
         told.tokens, told.context_window = message.tokens, message.context_window
     told.limit = sessions.limit(policy, told)

@@ -27,8 +27,7 @@ from fairlane.http.messages import (
 from fairlane.services import trail
 
 _OPERATORS: Final = (access.Scope.OPERATE, access.Scope.ADMIN)
-_ALSO: Final = frozenset({"/tasks/cancel", "/sessions/{key}/stopall", "/sessions/{key}/reset"})
-_UNSAID: Final = frozenset({"/sessions/{key}/usage"})  # told by every run: numbers, not deeds
+_ALSO: Final = frozenset({"/tasks/cancel"})
 
 
 def note_denied(audit: Audit, request: Request, error: FairlaneError) -> None:
@@ -57,7 +56,7 @@ def recorded(routes: Routes, audit: Audit) -> Routes:
 
 
 def is_recorded(path: str, route: Route) -> bool:
-    return path in _ALSO or (route.scope in _OPERATORS and path not in _UNSAID)
+    return path in _ALSO or route.scope in _OPERATORS
 
 
 def _recorded(route: Route, audit: Audit, action: str) -> Route:

@@ -1,0 +1,316 @@
+"""Sessions: send messages, stop and reset a session, change its settings, report its usage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from fairlane.core import sessions
+from fairlane.core.access import Scope
+from fairlane.core.model import Task
+from fairlane.core.policy import SessionPolicy
+from fairlane.core.sessions import MessageSettings, Session, Settings
+from fairlane.core.submissions import Priority, TimeoutMs
+from fairlane.core.types import (
+    Identifier,
+    IdentifierOrEmpty,
+    Moment,
+    PageLimit,
+    Url,
+    Word,
+    WordOrEmpty,
+)
+from fairlane.schema.operation import (
+    GET,
+    PATCH,
+    POST,
+    PUT,
+    Header,
+    Nulls,
+    Operation,
+    RawBody,
+    Request,
+    Response,
+)
+from fairlane.schema.tasks import Once, TaskAccepted
+from fairlane.schema.wire import moment
+
+SessionKey = Annotated[Identifier, Meta(description="Key of the session")]
+TokenCount = Annotated[int, Meta(ge=0, le=2**53)]
+WindowSize = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class ListSessions(Request):
+    limit: PageLimit = 100
+    cursor: Annotated[str | None, Meta(description="Continue behind a page: its nextCursor")] = None
+
+
+class ShowSession(Request):
+    key: Annotated[str, Meta(description="Key of the session")]
+
+
+class SessionRequest(Request):
+    """Names one session."""
+
+    key: SessionKey
+
+
+class ChangeSession(Settings, Request, kw_only=True):
+    key: SessionKey
+    unset: Annotated[
+        list[str], Nulls(), Meta(description="Settings to leave to the policy again")
+    ] = field(default_factory=list)
+
+
+class SendMessage(MessageSettings, Request, kw_only=True):
+    key: SessionKey
+    text: Annotated[
+        str | None, Meta(description="Text of the message; /stop and /stopall stop the session")
+    ] = field(default=None, name="message")
+    agent: Annotated[
+        IdentifierOrEmpty | None, Meta(description="Agent that the message belongs to")
+    ] = None
+    sender: Annotated[
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(description="Who wrote the message; only messages of one sender are merged"),
+    ] = None
+    sent_at: Annotated[
+        Moment | None, Meta(description="When it was written; older than the last stop: refused")
+    ] = None
+    handler: Annotated[
+        Word | None, Meta(description="Handler that gets the message; default: an instruction")
+    ] = None
+    media: Annotated[list[Any] | None, Meta(description="Attachments, as any JSON")] = None
+    no_merge: Annotated[bool | None, Meta(description="Never merge it with other messages")] = None
+    lane: Annotated[WordOrEmpty | None, Meta(description="Lane that the task waits in")] = None
+    priority: Annotated[
+        Priority | None, Meta(description="Tasks with a lower number run first")
+    ] = None
+    callback_url: Annotated[
+        Url | None, Meta(description="URL that receives a POST when the task finishes")
+    ] = None
+    webhook_url: Annotated[
+        Url | None,
+        Meta(description="Old name of callbackUrl", extra_json_schema={"deprecated": True}),
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Object stored with the task")] = (
+        None
+    )
+    llm_config: Annotated[
+        dict[str, Any] | None, Meta(description="Settings for the agent that runs an instruction")
+    ] = None
+    timeout_ms: Annotated[TimeoutMs | None, Meta(description="Maximum duration of one attempt")] = (
+        None
+    )
+    idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
+    raw: Annotated[bytes, RawBody()] = b""
+
+
+class ReportUsage(Request):
+    key: SessionKey
+    tokens: Annotated[TokenCount, Meta(description="Tokens of the context window in use")]
+    context_window: Annotated[WindowSize, Meta(description="Size of the context window")]
+
+
+class MessageAccepted(TaskAccepted):
+    merged: Annotated[bool, Meta(description="The text was added to a task that waits")] = False
+
+
+class SessionStopped(Response):
+    stopped: Annotated[list[str], Meta(description="Ids of the tasks that were stopped")]
+    drained: Annotated[list[str], Meta(description="Ids of the waiting tasks that will not run")]
+
+
+class SessionCleared(SessionStopped):
+    generation: Annotated[int, Meta(description="How many times the session was reset")]
+
+
+class ContextUsage(Response):
+    tokens: int
+    context_window: int
+
+
+class SessionSummary(Response):
+    session: str
+    running: int
+    waiting: int
+    debouncing: Annotated[int, Meta(description="Messages that wait for further ones")]
+    later: Annotated[int, Meta(description="Tasks that wait for a moment or for other tasks")]
+    effective_concurrency: Annotated[int, Meta(description="How many tasks may run at once now")]
+    throttled: Annotated[bool, Meta(description="One at once: the context window fills up")]
+    usage: ContextUsage | None = None
+
+
+class SessionPage(Response):
+    sessions: list[SessionSummary]
+    count: int
+    next_cursor: str | None = None
+
+
+class SessionTask(Response):
+    task: str
+    state: str
+    lane: str
+    gate: str | None = None
+    started_at: Moment | None = None
+    position: int | None = None
+
+
+class SessionDetail(Response, kw_only=True):
+    session: str
+    running: list[SessionTask]
+    waiting: list[SessionTask]
+    debouncing: int
+    later: int
+    effective_concurrency: int
+    throttled: bool
+    usage: ContextUsage | None = None
+    generation: int
+    settings: Settings
+    why: Annotated[str, Meta(description="Why so many tasks may run at once")]
+    cutoff: Annotated[
+        Moment | None, Meta(description="Messages written before this moment are refused")
+    ] = None
+
+
+def session_summary(session: Session, policy: SessionPolicy) -> SessionSummary:
+    return SessionSummary(
+        session=session.key,
+        running=session.holders,
+        waiting=session.waiting,
+        debouncing=session.debouncing,
+        later=session.later,
+        effective_concurrency=sessions.limit(policy, session),
+        throttled=sessions.throttled(policy, session),
+        usage=_usage(session),
+    )
+
+
+def session_detail(
+    session: Session, policy: SessionPolicy, running: Sequence[Task], waiting: Sequence[Task]
+) -> SessionDetail:
+    """Describe a session with its tasks, and why so many of them may run."""
+    resolved = sessions.resolved(policy, session)
+    return SessionDetail(
+        session=session.key,
+        running=[_task(task) for task in running],
+        waiting=[_task(task, place) for place, task in enumerate(waiting, 1)],
+        debouncing=session.debouncing,
+        later=session.later,
+        effective_concurrency=sessions.limit(policy, session),
+        throttled=sessions.throttled(policy, session),
+        usage=_usage(session),
+        generation=session.generation,
+        settings=msgspec.convert(resolved, Settings, from_attributes=True),
+        why=_why(session, policy),
+        cutoff=None if session.cutoff_at is None else moment(session.cutoff_at),
+    )
+
+
+def _why(session: Session, policy: SessionPolicy) -> str:
+    if session.interrupted:
+        return "none for now: interrupted tasks have not ended yet"
+    if sessions.throttled(policy, session):
+        share = (session.tokens or 0) / (session.context_window or 1)
+        return f"one at once: {share:.0%} of the context window is used"
+    return f"up to {sessions.limit(policy, session)} at once, as its settings say"
+
+
+def _usage(session: Session) -> ContextUsage | None:
+    if session.tokens is None or session.context_window is None:
+        return None
+    return ContextUsage(session.tokens, session.context_window)
+
+
+def _task(task: Task, position: int | None = None) -> SessionTask:
+    return SessionTask(
+        task=task.id,
+        state=task.state,
+        lane=task.lane,
+        gate=task.gate,
+        started_at=None if task.started_at is None else moment(task.started_at),
+        position=position,
+    )
+
+
+SESSIONS: Final = Operation(
+    "sessions",
+    GET,
+    "/sessions",
+    ListSessions,
+    SessionPage,
+    Scope.READ,
+    "List sessions, ordered by key",
+)
+SESSION: Final = Operation(
+    "session",
+    GET,
+    "/sessions/{key}",
+    ShowSession,
+    SessionDetail,
+    Scope.READ,
+    "Show a session: what runs, what waits, its settings",
+)
+SET_SESSION: Final = Operation(
+    "set_session",
+    PATCH,
+    "/sessions/{key}",
+    ChangeSession,
+    SessionDetail,
+    Scope.OPERATE,
+    "Change settings of a session",
+)
+MESSAGE: Final[Operation[SendMessage, MessageAccepted | SessionStopped]] = Operation(
+    "message",
+    POST,
+    "/sessions/{key}/messages",
+    SendMessage,
+    MessageAccepted,
+    Scope.SUBMIT,
+    "Send a message to a session",
+    status=202,
+    statuses={SessionStopped: 200},
+    positional=("text",),
+)
+STOP_SESSION: Final = Operation(
+    "stop_session",
+    POST,
+    "/sessions/{key}/stop",
+    SessionRequest,
+    SessionStopped,
+    Scope.CANCEL,
+    "Cancel the oldest running task of a session",
+)
+STOP_ALL: Final = Operation(
+    "stop_all",
+    POST,
+    "/sessions/{key}/stopall",
+    SessionRequest,
+    SessionStopped,
+    Scope.CANCEL,
+    "Cancel all running and waiting tasks of a session",
+    audited=True,
+)
+RESET_SESSION: Final = Operation(
+    "reset_session",
+    POST,
+    "/sessions/{key}/reset",
+    SessionRequest,
+    SessionCleared,
+    Scope.CANCEL,
+    "Cancel all tasks of a session and start a new generation",
+    audited=True,
+)
+SET_USAGE: Final = Operation(
+    "set_usage",
+    PUT,
+    "/sessions/{key}/usage",
+    ReportUsage,
+    SessionDetail,
+    Scope.OPERATE,
+    "Report how full the context window of a session is",
+    audited=False,
+)
