@@ -174,7 +174,7 @@ def _annotated(info: inspect.Type) -> Iterator[inspect.Type]:
 
 def method(operation: Operation[Any, Any], *, prefix: str, wait: str) -> str:
     fields = arguments_of(operation)
-    first = [field for field in fields if field.required]
+    first = [field for field in fields if field.required and annotation(field.type) != "bool"]
     first += [field for name in operation.positional for field in fields if field.name == name]
     others = [field for field in fields if field not in first]
     arguments = [_argument(field) for field in first]

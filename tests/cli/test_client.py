@@ -294,9 +294,9 @@ def test_a_submission_with_a_key_is_repeated() -> None:
 
 def test_a_server_may_stand_under_a_path() -> None:
     with _listening(_answer({})) as (listener, _):
-        with Client(listener.url + "/fairlane/") as client:
-            with pytest.raises(errors.Unreachable, match="cannot read"):
-                client.show("a/b")
+        cannot_read = pytest.raises(errors.Unreachable, match="cannot read")
+        with Client(listener.url + "/fairlane/") as client, cannot_read:
+            client.show("a/b")
         assert listener.requests[0].startswith(b"GET /fairlane/tasks/a%2Fb HTTP/1.1\r\n")
 
 

@@ -164,7 +164,7 @@ def test_a_bad_job_is_refused_with_what_is_wrong(run: Run, side: list[str]) -> N
     flags = ("--name", "x", "--handler", "echo", "--overlap", "x", "--misfire-cap", "5000")
     ran = run("cron", "add", "61 * * * *", *flags, *side)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("error: invalid job: field 'overlap' must be one of skip")
+    assert ran.err.startswith("error: invalid job: field 'overlap' must be one of allow")
     assert "'misfireCap'" in ran.err
     ran = run("cron", "add", "61 * * * *", "--name", "x", "--handler", "echo", *side)
     assert (ran.code, "field 'schedule.expr'" in ran.err) == (2, True)

@@ -38,7 +38,7 @@ async def test_every_verb_of_cron_is_there(app: Fairlane) -> None:
     assert (await app.cron_job("a"))["id"] == job["id"]
     assert (await app.update_cron_job("a", {"overlap": "allow"}))["overlap"] == "allow"
     off = await app.toggle_cron_job(job["id"], enabled=False)
-    assert (await app.cron_jobs(enabled=False))["jobs"] == [off]
+    assert (await app.cron_jobs(enabled=False)).jobs == [off]
     assert (await app.cron_jobs(enabled=True))["jobs"] == []
     several = await app.create_cron_jobs(
         [{**job_document(), "name": "b"}, {**job_document(), "name": "c", "agentId": "x"}]

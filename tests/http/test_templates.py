@@ -109,7 +109,7 @@ async def test_the_least_a_template_can_be(stage: Stage) -> None:
     [
         ({"name": ""}, "field 'name'"),
         ({"instruction": None}, "missing required field 'instruction'"),
-        ({"priority": "urgent"}, "field 'priority' must be one of"),
+        ({"priority": "urgent"}, "field 'priority' must be a whole number or one of"),
         ({"parameters": "x"}, "field 'parameters' must be a list"),
         ({"instruction": "{{x}}"}, "{{x}}"),
         ({"timeout": "5"}, "field 'timeoutMs'"),
@@ -349,8 +349,8 @@ async def test_a_use_with_wrong_values_is_refused_and_not_counted(
         ({"submit": "yes"}, "field 'submit' must be true or false"),
         ({"overrides": 3}, "field 'overrides' must be an object"),
         ({"overrides": {"handler": "x"}}, "unknown field 'overrides.handler'"),
-        ({"overrides": {"priority": "x"}}, "field 'priority' must be a whole number or one of"),
-        ({"overrides": {"agentId": 5}}, "field 'agentId'"),
+        ({"overrides": {"priority": "x"}}, "field 'overrides.priority' must be a whole number"),
+        ({"overrides": {"agentId": 5}}, "field 'overrides.agentId'"),
         ({"overrides": {"callbackUrl": "ftp://x"}}, "invalid task: invalid callbackUrl"),
     ],
 )

@@ -39,7 +39,7 @@ LEFT_OUT = {
     "withdraw_leases": "no lease waits here",
     "output_lease": "renew takes output too",
     "queue_import": "is for a person who moves in",
-    "create_cron_jobs": "cron_create does it one by one",
+    "cron_job_runs": "cron_runs does it with job",
     "history": "draws curves, for people",
     "nodes": "is for operators",
     "live": "is for probes",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fairlane.core import jobs
 from fairlane.core.model import route_of
 from fairlane.engine.commands import (
     Cancel,
@@ -125,7 +126,7 @@ class Owner:
             document |= self._bounds(now)
         elif rng.random() < 0.3:
             document["deleteAfterRun"] = False
-        return CreateJobs([f"job_{self._number:05}"], [document])
+        return CreateJobs([f"job_{self._number:05}"], [jobs.parse(document, now)])
 
     def _change(self, now: int) -> dict[str, Any]:
         rng = self._rng

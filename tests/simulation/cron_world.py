@@ -276,7 +276,7 @@ class CronWorld:
         for request in batch:
             if isinstance(request, CreateJobs):
                 for id_, document in zip(request.ids, request.documents, strict=True):
-                    model.create(id_, document, now)
+                    model.create(id_, msgspec.to_builtins(document), now)
             elif isinstance(request, UpdateJob):
                 model.update(request.id, request.document, now)
             elif isinstance(request, ToggleJob):

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlane.core import validation
 from fairlane.core.cron import Job, Run
+from fairlane.core.job_documents import JobDocument
 from fairlane.engine.commands import CreateJobs, ToggleJob, UpdateJob
 from fairlane.engine.reads.views import Views
 
@@ -30,7 +32,7 @@ class Crontab:
         scheduler.apply()  # whatever has to be looked at first
 
     def add(self, name: str = "report", /, **fields: Any) -> Job:
-        (job,) = self.scheduler.ask(CreateJobs([f"job_{name}"], [document(name, **fields)]))
+        (job,) = self.scheduler.ask(CreateJobs([f"job_{name}"], [job_document(name, **fields)]))
         assert isinstance(job, Job)
         return job
 
@@ -85,3 +87,8 @@ class Crontab:
 def document(name: str = "report", /, **fields: Any) -> dict[str, Any]:
     """A job every minute whose task is the handler `work`, unless told otherwise."""
     return {"name": name, "schedule": EVERY_MINUTE, "task": {"handler": "work"}, **fields}
+
+
+def job_document(name: str = "report", /, **fields: Any) -> JobDocument:
+    """The same, typed as the engine takes it."""
+    return validation.convert(document(name, **fields), JobDocument)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, InvalidRequest, NotFound, QueueFull
 from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
-from tests.store.crontab import DAY, HOUR, LANES, MINUTE, Crontab, document
+from tests.store.crontab import DAY, HOUR, LANES, MINUTE, Crontab, job_document
 from tests.store.scheduler import WORK
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ def test_a_job_is_kept_as_it_was_made(crontab: Crontab) -> None:
 
 
 def test_jobs_are_made_together_or_not_at_all(crontab: Crontab) -> None:
-    documents = [document("a"), {**document("b"), "schedule": {"kind": "every", "everyMs": 0}}]
+    never = {"kind": "every", "everyMs": 0}
+    documents = [job_document("a"), job_document("b", schedule=never)]
     refused = crontab.scheduler.refused(CreateJobs(["job_a", "job_b"], documents))
     assert isinstance(refused, InvalidRequest)
     assert "everyMs" in refused.message
     assert crontab.views.job("job_a") is None
     crontab.add("taken")
-    names = CreateJobs(["job_1", "job_2"], [document("free"), document("taken")])
+    names = CreateJobs(["job_1", "job_2"], [job_document("free"), job_document("taken")])
     error = crontab.scheduler.refused(names)
     assert isinstance(error, Conflict)
     assert error.details is not None
@@ -55,7 +56,7 @@ def test_jobs_are_made_together_or_not_at_all(crontab: Crontab) -> None:
 
 def test_a_name_is_free_for_another_agent_and_for_its_own_job(crontab: Crontab) -> None:
     crontab.add("mine")
-    other = document("mine", agentId="b")
+    other = job_document("mine", agentId="b")
     crontab.scheduler.ask(CreateJobs(["job_other"], [other]))
     crontab.change("mine", name="mine", jitterMs=1)
     refused = crontab.scheduler.refused(UpdateJob("job_other", {"agentId": "default"}))

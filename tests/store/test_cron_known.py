@@ -14,6 +14,7 @@ import pytest
 
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
+from fairlane.core.jobs import parse
 from fairlane.core.model import Task, route_of
 from fairlane.engine.commands import (
     ClaimDeliveries,
@@ -54,12 +55,16 @@ class Jobs:
         id_ = f"job_{self._number}"
         document = {"name": f"name-{self._number}", "task": {"handler": "mail"}, **fields}
         document["schedule"] = schedule or EVERY_MINUTE
-        self.scheduler.ask(CreateJobs([id_], [document]))
+        self.scheduler.ask(CreateJobs([id_], [parse(document, self.now)]))
         return id_
 
     def refused(self, **document: Any) -> FairlaneError:
         shape = {"name": "refused", "task": {"handler": "mail"}, "schedule": EVERY_MINUTE}
-        return self.scheduler.refused(CreateJobs(["job_refused"], [{**shape, **document}]))
+        try:
+            parsed = parse({**shape, **document}, self.now)
+        except InvalidRequest as error:
+            return error
+        return self.scheduler.refused(CreateJobs(["job_refused"], [parsed]))
 
     def job(self, id_: str) -> Job | None:
         rows = self.scheduler.reader.run_rows("job_by_id", [(id_,)])

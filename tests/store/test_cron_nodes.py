@@ -13,7 +13,7 @@ from fairlane.core.cron import Schedule
 from fairlane.engine.commands import CreateJobs
 from fairlane.engine.verbs import cron
 from fairlane.store.tables.cron import save_jobs
-from tests.store.crontab import HOUR, MINUTE, Crontab, document
+from tests.store.crontab import HOUR, MINUTE, Crontab, job_document
 from tests.store.faults import CONNECT, MOMENTS, BreakOnce, WatchedConnection, WatchedStore
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler
@@ -80,7 +80,7 @@ def test_nodes_that_look_at_once_fire_each_slot_once(postgres_store: Store) -> N
     first = nodes[0]
     crontab = Crontab(first)
     names = [str(number) for number in range(20)]
-    documents = [document(name, overlap="allow") for name in names]
+    documents = [job_document(name, overlap="allow") for name in names]
     first.ask(CreateJobs([f"job_{name}" for name in names], documents))
 
     def look(node: Scheduler) -> None:
@@ -109,7 +109,7 @@ def test_many_jobs_that_are_due_are_fired_in_steps(crontab: Crontab) -> None:
     count = cron.STEP + 20
     names = [str(number) for number in range(count)]
     for part in (names[: count // 2], names[count // 2 :]):
-        documents = [document(name) for name in part]
+        documents = [job_document(name) for name in part]
         crontab.scheduler.ask(CreateJobs([f"job_{name}" for name in part], documents))
     crontab.scheduler.pass_time(MINUTE)
     assert len(crontab.runs(None)) == cron.STEP

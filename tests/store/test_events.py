@@ -20,7 +20,7 @@ from fairlane.engine.commands import (
     Submit,
 )
 from fairlane.engine.reads.views import EventFilter, Views
-from tests.store.crontab import document
+from tests.store.crontab import job_document
 from tests.store.histories import play
 from tests.store.scheduler import NODE, TTL_MS, WORK, Scheduler, lease_request, submission
 
@@ -323,6 +323,6 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.try_submit("too much")
     scheduler.cancel("b")
     scheduler.fail_next()
-    scheduler.ask(CreateJobs(["job_report"], [document("report")]))
+    scheduler.ask(CreateJobs(["job_report"], [job_document("report")]))
     scheduler.ask(RunJob("job_report"))
     assert {event.type for event in scheduler.events()} == set(events.TYPES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.core.errors import Conflict, Disabled, InvalidRequest, NotFound, QueueFull
-from fairlane.core.templates import Template
+from fairlane.core.templates import Template, define
 from fairlane.engine.commands import (
     CreateTemplate,
     DeleteTemplate,
@@ -35,7 +35,7 @@ def views(store: Store) -> Iterator[Views]:
 
 def new(name: str, **fields: Any) -> CreateTemplate:
     document = {"name": name, "instruction": f"Do {name}", **fields}
-    return CreateTemplate(f"tpl_{name}", document)
+    return CreateTemplate(f"tpl_{name}", define(document))
 
 
 def made(scheduler: Scheduler, *names: str, **fields: Any) -> list[str]:
@@ -83,7 +83,8 @@ def test_an_unknown_template_is_nothing(scheduler: Scheduler, views: Views) -> N
 
 
 def test_a_bad_template_is_refused_and_leaves_nothing(scheduler: Scheduler, views: Views) -> None:
-    outcome = scheduler.apply(new("bad", priority="urgent"), new("good"))
+    secret = {"apiKey": "env:HOME"}  # which tasks may not refer to
+    outcome = scheduler.apply(new("bad", llmConfig=secret), new("good"))
     assert isinstance(outcome.answers[0], InvalidRequest)
     assert listed(views) == ["tpl_good"]
 
@@ -110,7 +111,9 @@ def test_a_template_is_found_by_its_name(scheduler: Scheduler, views: Views) -> 
 
 def test_a_name_is_taken_once(scheduler: Scheduler, views: Views) -> None:
     made(scheduler, "a")
-    error = scheduler.refused(CreateTemplate("tpl_other", {"name": " a ", "instruction": "x"}))
+    error = scheduler.refused(
+        CreateTemplate("tpl_other", define({"name": " a ", "instruction": "x"}))
+    )
     assert isinstance(error, Conflict)
     assert error.message == (
         "there is a template named 'a' already; change it or choose another name"
@@ -120,7 +123,7 @@ def test_a_name_is_taken_once(scheduler: Scheduler, views: Views) -> None:
 
 
 def test_a_name_is_taken_once_within_a_batch(scheduler: Scheduler, views: Views) -> None:
-    second = CreateTemplate("tpl_second", {"name": "a", "instruction": "x"})
+    second = CreateTemplate("tpl_second", define({"name": "a", "instruction": "x"}))
     first_answer, second_answer = scheduler.apply(new("a"), second).answers
     assert isinstance(first_answer, Template)
     assert isinstance(second_answer, Conflict)
@@ -140,7 +143,7 @@ def test_a_name_is_free_again_when_its_template_is_gone_or_renamed(scheduler: Sc
     scheduler.ask(DeleteTemplate("tpl_a"))
     scheduler.ask(UpdateTemplate("tpl_b", {"name": "c"}))
     again = [
-        scheduler.ask(CreateTemplate(f"tpl_new_{name}", {"name": name, "instruction": "x"}))
+        scheduler.ask(CreateTemplate(f"tpl_new_{name}", define({"name": name, "instruction": "x"})))
         for name in "ab"
     ]
     assert [template.id for template in again] == ["tpl_new_a", "tpl_new_b"]
@@ -279,5 +282,7 @@ def test_every_node_sees_the_same_templates(
     made(one, "a")
     two.ask(UseTemplate("tpl_a"))
     one.ask(UseTemplate("tpl_a"))
-    assert isinstance(two.refused(CreateTemplate("x", {"name": "a", "instruction": "x"})), Conflict)
+    assert isinstance(
+        two.refused(CreateTemplate("x", define({"name": "a", "instruction": "x"}))), Conflict
+    )
     assert read(views, "tpl_a").usage_count == 2

@@ -13,6 +13,7 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.core.errors import InvalidRequest, InvalidSettings, OperatorError, StoreMismatch
 from fairlane.core.secrets import References, is_sealed
+from fairlane.core.templates import define
 from fairlane.embedded.app import Fairlane
 from fairlane.engine.commands import (
     Complete,
@@ -33,6 +34,7 @@ from fairlane.engine.reads.views import EventFilter, Views
 from fairlane.store.opening import open_store
 from fairlane.store.tables.secrets import SEALED_LIKE
 from fairlane.store.vault import Vault, new_key, read_keys
+from tests.store.crontab import job_document
 from tests.store.scheduler import Scheduler, lease_request, submission
 from tests.store.stores import SQLITE
 
@@ -97,9 +99,11 @@ def test_what_is_leased_in_the_transaction_that_submits_it_is_clear_too(
 def test_templates_and_jobs_are_sealed_and_a_mask_stands_for_what_is_kept(
     scheduler: Scheduler, views: Views
 ) -> None:
-    scheduler.ask(CreateTemplate("tpl_1", {"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+    scheduler.ask(
+        CreateTemplate("tpl_1", define({"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+    )
     task = {"instruction": "x", "llmConfig": CONFIG}
-    scheduler.ask(CreateJobs(["job_1"], [{"name": "j", "schedule": SCHEDULE, "task": task}]))
+    scheduler.ask(CreateJobs(["job_1"], [job_document("j", schedule=SCHEDULE, task=task)]))
     masked = {"apiKey": "***", "model": "other"}
     scheduler.ask(UpdateTemplate("tpl_1", {"llmConfig": masked}))
     scheduler.ask(UpdateJob("job_1", {"task": {"llmConfig": masked}}))
@@ -108,7 +112,7 @@ def test_templates_and_jobs_are_sealed_and_a_mask_stands_for_what_is_kept(
     assert template is not None
     assert job is not None
     assert template.definition.llm_config == {"apiKey": CANARY, "model": "other"}
-    assert job.definition.task["llmConfig"]["apiKey"] == CANARY
+    assert (job.definition.task.llm_config or {})["apiKey"] == CANARY
 
 
 def test_the_webhook_secret_is_sealed_and_a_clear_one_of_before_becomes_so(
@@ -151,16 +155,10 @@ def test_what_tasks_may_not_refer_to_is_refused_wherever_it_is_said(scheduler: S
     (answer,) = scheduler.ask(instruction(**config))
     assert isinstance(answer, InvalidRequest)
     made = [
-        CreateTemplate("tpl_1", {"name": "t", "instruction": "x", "llmConfig": config}),
+        CreateTemplate("tpl_1", define({"name": "t", "instruction": "x", "llmConfig": config})),
         CreateJobs(
             ["job_1"],
-            [
-                {
-                    "name": "j",
-                    "schedule": SCHEDULE,
-                    "task": {"instruction": "x", "llmConfig": config},
-                }
-            ],
+            [job_document("j", schedule=SCHEDULE, task={"instruction": "x", "llmConfig": config})],
         ),
     ]
     for request in made:
@@ -234,9 +232,11 @@ def test_what_stays_is_sealed_with_the_new_key_at_the_next_start(tmp_path: Path)
     before = open_store(url, secret_key=old)
     before.migrate()
     with contextlib.closing(Scheduler(before)) as scheduler:
-        scheduler.ask(CreateTemplate("t", {"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+        scheduler.ask(
+            CreateTemplate("t", define({"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+        )
         task = {"instruction": "x", "llmConfig": CONFIG}
-        scheduler.ask(CreateJobs(["j"], [{"name": "j", "schedule": SCHEDULE, "task": task}]))
+        scheduler.ask(CreateJobs(["j"], [job_document("j", schedule=SCHEDULE, task=task)]))
         scheduler.ask(CreateEndpoint("e", "a", "https://hook.example/", "whsec_first"))
         scheduler.ask(RotateEndpoint("e", "whsec_second", 1000))
         scheduler.ask(UseSecret("whsec_own"))
@@ -249,7 +249,7 @@ def test_what_stays_is_sealed_with_the_new_key_at_the_next_start(tmp_path: Path)
     assert template is not None
     assert job is not None
     assert template.definition.llm_config == CONFIG
-    assert job.definition.task["llmConfig"] == CONFIG
+    assert job.definition.task.llm_config == CONFIG
     with contextlib.closing(Scheduler(after)) as scheduler:
         assert scheduler.ask(UseSecret("whsec_other")) == "whsec_own"
         rows = scheduler.reader.run("sealed_all", text=SEALED_LIKE)
@@ -281,7 +281,9 @@ def test_nothing_of_a_secret_reaches_the_files_of_a_database(tmp_path: Path) -> 
     store.migrate()
     scheduler = Scheduler(store)
     scheduler.ask(instruction())
-    scheduler.ask(CreateTemplate("tpl_1", {"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+    scheduler.ask(
+        CreateTemplate("tpl_1", define({"name": "t", "instruction": "x", "llmConfig": CONFIG}))
+    )
     try:
         for file in tmp_path.iterdir():
             assert CANARY.encode() not in file.read_bytes(), file.name

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from fairlane.core import cron
+from fairlane.core import cron, jobs
 from fairlane.core.errors import InvalidRequest
-from fairlane.schema import jobs
+from fairlane.core.job_documents import ScheduleDocument
+from fairlane.core.submissions import TaskRequest
 
 NOW = 1_763_000_000_000  # a moment in November 2025
 HOUR = 3_600_000
@@ -26,15 +28,21 @@ def refused(**fields: Any) -> str:
     return caught.value.message
 
 
+def document_of(definition: cron.Definition) -> dict[str, Any]:
+    """The JSON of a job's document."""
+    document: dict[str, Any] = msgspec.to_builtins(jobs.document_of(definition))
+    return document
+
+
 def changed(before: cron.Definition, **fields: Any) -> dict[str, Any]:
-    return jobs.document_of(jobs.update(before, fields, NOW + HOUR))
+    return document_of(jobs.update(before, fields, NOW + HOUR))
 
 
 # -------------------------------------------------------------------- what is said and unsaid
 
 
 def test_the_least_a_job_can_be() -> None:
-    assert jobs.document_of(made()) == {
+    assert document_of(made()) == {
         "name": "a",
         "agentId": "default",
         "schedule": RULE,
@@ -80,7 +88,7 @@ def test_all_that_a_job_can_say_survives_the_way_there_and_back() -> None:
         keepDays=7,
     )
     assert (definition.retry_policy.max_retries, definition.alert_after) == (0, 1)
-    assert jobs.create(jobs.document_of(definition), NOW + HOUR) == definition
+    assert jobs.create(document_of(definition), NOW + HOUR) == definition
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_all_that_a_job_can_say_survives_the_way_there_and_back() -> None:
 )
 def test_every_kind_of_schedule_survives_the_way_there_and_back(schedule: dict[str, Any]) -> None:
     definition = made(schedule=schedule)
-    assert jobs.create(jobs.document_of(definition), NOW) == definition
+    assert jobs.create(document_of(definition), NOW) == definition
 
 
 def test_an_interval_counts_from_its_making_unless_it_names_an_anchor() -> None:
@@ -128,7 +136,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"schedule": None}, "field 'schedule'"),
         ({"schedule": "daily"}, "field 'schedule'"),
         ({"schedule": {}}, "missing required field 'schedule.kind'"),
-        ({"schedule": {"kind": "corn"}}, "field 'schedule.kind' must be one of at, every, cron"),
+        ({"schedule": {"kind": "corn"}}, "field 'schedule.kind' must be one of at, cron, every"),
         ({"schedule": {"kind": "cron"}}, "missing required field 'schedule.expr'"),
         ({"schedule": {"kind": "cron", "exp": "x"}}, "'schedule.exp'; did you mean expr?"),
         ({"schedule": {"kind": "cron", "expr": "61 * * * *"}}, "field 'schedule.expr'"),
@@ -154,7 +162,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ),
         ({"task": {}}, "field 'task'"),
         ({"task": {"handler": "a", "action": "b"}}, "give either 'action' or 'handler'"),
-        ({"task": {"handlr": "a"}}, "unknown field 'handlr'; did you mean handler?"),
+        ({"task": {"handlr": "a"}}, "unknown field 'task.handlr'; did you mean handler?"),
         ({"task": {**TASK, "runAt": "2030-01-01T00:00:00Z"}}, "'task.runAt' is not for jobs"),
         ({"task": {**TASK, "sessionKey": "s"}}, "see 'overlap'"),
         (
@@ -164,8 +172,8 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"task": {**TASK, "agentId": 7}}, "field 'agentId'"),
         ({"task": {**TASK, "agentId": "a b"}}, "field 'agentId'"),
         ({"task": {"instruction": "x", "llmConfig": {"apiKey": "***"}}}, "is masked"),
-        ({"overlap": "skp"}, "must be one of skip, queue, allow; did you mean skip?"),
-        ({"misfire": "never"}, "field 'misfire' must be one of skip, once, all"),
+        ({"overlap": "skp"}, "must be one of allow, queue, skip; did you mean skip?"),
+        ({"misfire": "never"}, "field 'misfire' must be one of all, once, skip"),
         ({"misfireCap": 0}, "field 'misfireCap' must be from 1 to 1000"),
         ({"misfireCap": 1001}, "field 'misfireCap'"),
         ({"misfireGraceMs": -1}, "field 'misfireGraceMs'"),
@@ -204,7 +212,7 @@ def test_all_wrong_values_are_named_at_once() -> None:
 def test_in_a_list_each_wrong_job_is_named_by_its_place() -> None:
     good = {"name": "a", "schedule": RULE, "task": TASK}
     with pytest.raises(InvalidRequest) as caught:
-        jobs.create_all([good, {**good, "name": "b", "overlap": "x"}, good, 5], NOW)
+        jobs.parse_all([good, {**good, "name": "b", "overlap": "x"}, good, 5], NOW)
     problems = (caught.value.details or {})["problems"]
     assert [one["index"] for one in problems] == [1, 2, 3]
     assert "'overlap'" in problems[0]["error"]
@@ -217,7 +225,7 @@ def test_in_a_list_each_wrong_job_is_named_by_its_place() -> None:
 def test_a_change_is_laid_over_what_was_and_null_clears() -> None:
     before = made(maxRuns=5, timeoutMs=1000, alertUrl="https://a.example", alertAfter=3)
     after = changed(before, maxRuns=None, overlap="allow", alertUrl=None)
-    assert after == jobs.document_of(made(timeoutMs=1000, overlap="allow"))
+    assert after == document_of(made(timeoutMs=1000, overlap="allow"))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +250,7 @@ def test_what_has_to_be_there_cannot_be_cleared() -> None:
 
 def test_what_was_read_may_be_sent_back() -> None:
     before = made()
-    document = {**jobs.document_of(before), "id": "job_1", "state": {}, "nextRunAtMs": 5}
+    document = {**document_of(before), "id": "job_1", "state": {}, "nextRunAtMs": 5}
     assert jobs.update(before, document, NOW + HOUR) == before
 
 
@@ -277,7 +285,7 @@ def test_a_task_is_laid_over_unless_it_is_of_another_kind() -> None:
 
 def test_retries_and_timeouts_are_kept_on_the_job_wherever_they_are_said() -> None:
     before = made(task={**TASK, "timeout": 5000, "retryPolicy": {"maxRetries": 1}}, misfireCap=2)
-    document = jobs.document_of(before)
+    document = document_of(before)
     assert (document["timeoutMs"], document["retryPolicy"]["maxRetries"]) == (5000, 1)
     assert document["task"] == TASK
     after = changed(before, task={"timeoutMs": 6000}, retryPolicy={"backoffMs": 1})
@@ -287,9 +295,9 @@ def test_retries_and_timeouts_are_kept_on_the_job_wherever_they_are_said() -> No
 
 def test_a_masked_secret_keeps_the_one_that_is_there() -> None:
     before = made(task={"instruction": "x", "llmConfig": {"apiKey": "k", "model": "m"}})
-    assert jobs.document_of(before)["task"]["llmConfig"] == {"apiKey": "***", "model": "m"}
-    after = jobs.update(before, jobs.document_of(before), NOW)
-    assert after.task["llmConfig"]["apiKey"] == "k"
+    assert document_of(before)["task"]["llmConfig"] == {"apiKey": "***", "model": "m"}
+    after = jobs.update(before, document_of(before), NOW)
+    assert (after.task.llm_config or {})["apiKey"] == "k"
 
 
 def test_a_moment_that_is_over_does_not_forbid_other_changes_but_switching_on() -> None:
@@ -311,9 +319,9 @@ def test_the_task_of_a_run_has_what_the_job_says() -> None:
 
 
 def test_a_preview_tells_the_next_moments() -> None:
-    every = {"kind": "every", "everyMs": 1000}
+    every = ScheduleDocument(kind="every", every_ms=1000)
     assert jobs.preview(every, "UTC", 3, NOW) == [NOW + 1000, NOW + 2000, NOW + 3000]
-    assert jobs.preview({"kind": "at", "atMs": NOW + 5}, "UTC", 3, NOW) == [NOW + 5]
+    assert jobs.preview(ScheduleDocument(kind="at", at_ms=NOW + 5), "UTC", 3, NOW) == [NOW + 5]
 
 
 # -------------------------------------------------------------------- how late is too late
@@ -321,7 +329,7 @@ def test_a_preview_tells_the_next_moments() -> None:
 
 def test_the_usual_grace_follows_the_schedule() -> None:
     every_second = {"kind": "every", "everyMs": 1000}
-    assert jobs.document_of(made(schedule=every_second))["misfireGraceMs"] == 1000
+    assert document_of(made(schedule=every_second))["misfireGraceMs"] == 1000
     before = made(schedule=every_second)
     assert changed(before, schedule={"everyMs": HOUR})["misfireGraceMs"] == 60_000
     assert changed(made(), schedule=every_second)["misfireGraceMs"] == 1000
@@ -330,10 +338,10 @@ def test_the_usual_grace_follows_the_schedule() -> None:
 def test_a_grace_that_the_job_names_stays() -> None:
     every_second = {"kind": "every", "everyMs": 1000}
     own = made(schedule=every_second, misfireGraceMs=60_000)
-    assert jobs.document_of(own)["misfireGraceMs"] == 60_000
+    assert document_of(own)["misfireGraceMs"] == 60_000
     assert changed(own, schedule={"everyMs": 2000})["misfireGraceMs"] == 60_000
     assert changed(own, misfireGraceMs=None)["misfireGraceMs"] == 1000
-    assert jobs.create(jobs.document_of(own), NOW) == own
+    assert jobs.create(document_of(own), NOW) == own
 
 
 # -------------------------------------------------------------------- whose job it is
@@ -342,13 +350,13 @@ def test_a_grace_that_the_job_names_stays() -> None:
 @pytest.mark.parametrize("own", [{}, {"agentId": None}, {"agentId": ""}, {"agentId": "ada"}])
 def test_the_task_of_a_job_may_say_whose_it_is(own: dict[str, Any]) -> None:
     definition = made(task={**TASK, "agentId": "ada"}, **own)
-    assert (definition.agent_id, definition.task) == ("ada", TASK)
+    assert (definition.agent_id, definition.task) == ("ada", TaskRequest(handler="echo"))
 
 
 @pytest.mark.parametrize("unsaid", [None, ""])
 def test_a_task_that_names_no_agent_leaves_it_to_the_job(unsaid: str | None) -> None:
     definition = made(agentId="ada", task={**TASK, "agentId": unsaid})
-    assert (definition.agent_id, definition.task) == ("ada", TASK)
+    assert (definition.agent_id, definition.task) == ("ada", TaskRequest(handler="echo"))
 
 
 def test_a_change_of_the_task_does_not_change_whose_job_it_is() -> None:
@@ -358,3 +366,21 @@ def test_a_change_of_the_task_does_not_change_whose_job_it_is() -> None:
     with pytest.raises(InvalidRequest, match=r"'agentId' and 'task\.agentId' disagree"):
         changed(before, task={"agentId": "bob"})
     assert changed(before, agentId="bob", task={"agentId": "bob"})["agentId"] == "bob"
+
+
+def test_good_documents_of_a_list_are_typed() -> None:
+    good = {"name": "a", "schedule": RULE, "task": TASK}
+    parsed = jobs.parse_all([good, {**good, "agentId": "b"}], NOW)
+    assert [(job.name, job.agent_id) for job in parsed] == [("a", None), ("a", "b")]
+
+
+def test_a_secret_that_is_kept_does_not_move_to_another_address() -> None:
+    config = {"apiKey": "a-long-secret", "baseUrl": "https://a.example"}
+    before = made(task={"instruction": "x", "llmConfig": config})
+    moved = {"apiKey": "***", "baseUrl": "https://b.example"}
+    with pytest.raises(InvalidRequest, match=r"'task\.llmConfig\.baseUrl' may not change"):
+        changed(before, task={"llmConfig": moved})
+
+
+def test_both_names_of_a_timeout_have_to_agree() -> None:
+    assert "'timeout'" in refused(task={**TASK, "timeout": 1, "timeoutMs": 2})

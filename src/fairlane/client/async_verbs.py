@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 
 from fairlane.client.methods import AsyncMethods
 from fairlane.client.verbs import Verbs, WhichEvents, event_query, task_path
 from fairlane.schema import sse, wire
+from fairlane.schema.cron import CronJobPage
 
 Shape = dict[str, Any]
 Shapes = AsyncGenerator[Shape, None]
@@ -53,6 +54,12 @@ class AsyncVerbs(Verbs[Call], AsyncMethods):
         if not follow:
             return self.call("GET", path)
         return _decoded(self._stream(path, {}, ""), until="end")
+
+    async def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+        """Create all of these jobs or, when something is wrong with one, none."""
+        created = await self.create_cron_job({"jobs": list(documents)})
+        assert isinstance(created, CronJobPage)
+        return created
 
     async def _pages(self, query: Mapping[str, Any], after: int) -> Shapes:
         while True:

@@ -21,6 +21,33 @@ from fairlane.schema.batches import (
     BatchStatus,
     ListBatches,
 )
+from fairlane.schema.cron import (
+    CREATE_CRON_JOB,
+    CRON_JOB,
+    CRON_JOB_RUNS,
+    CRON_JOBS,
+    CRON_PREVIEW,
+    CRON_RUNS,
+    DELETE_CRON_JOB,
+    RUN_CRON_JOB,
+    TOGGLE_CRON_JOB,
+    UPDATE_CRON_JOB,
+    ChangeCronJob,
+    CreateCronJob,
+    CronJob,
+    CronJobDeleted,
+    CronJobPage,
+    CronJobRequest,
+    CronRunPage,
+    CronRunStarted,
+    DeleteCronJob,
+    ListCronJobRuns,
+    ListCronJobs,
+    ListCronRuns,
+    PreviewSchedule,
+    SchedulePreview,
+    ToggleCronJob,
+)
 from fairlane.schema.events import (
     LIST_EVENTS,
     TASK_EVENTS,
@@ -167,6 +194,24 @@ from fairlane.schema.tasks import (
     TasksPruned,
     TaskWhy,
     WaitForTask,
+)
+from fairlane.schema.templates import (
+    CREATE_TEMPLATE,
+    DELETE_TEMPLATE,
+    TEMPLATE,
+    TEMPLATES,
+    UPDATE_TEMPLATE,
+    USE_TEMPLATE,
+    ChangeTemplate,
+    CreateTemplateRequest,
+    FillTemplate,
+    ListTemplates,
+    TemplateDeleted,
+    TemplateDetail,
+    TemplateFilled,
+    TemplatePage,
+    TemplateRequest,
+    TemplateSubmitted,
 )
 from fairlane.schema.tokens import (
     CREATE_TOKEN,
@@ -339,6 +384,147 @@ class Methods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
+
+    def create_cron_job(self, document: Mapping[str, Any]) -> CronJob | CronJobPage:
+        """Create a cron job, which submits a task on a schedule.
+
+        Args:
+            document: The job, or {"jobs": […]} to create all of them or none
+        """
+        request = CreateCronJob(document=as_object(document))
+        return self.perform(CREATE_CRON_JOB, request)
+
+    def cron_jobs(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        enabled: bool | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronJobPage:
+        """List cron jobs, newest first.
+
+        Args:
+            agent: Only jobs of this agent
+            name: Only jobs with this name
+            enabled: Only jobs that are enabled, or not
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronJobs(agent=agent, name=name, enabled=enabled, limit=limit, cursor=cursor)
+        return self.perform(CRON_JOBS, request)
+
+    def cron_job(self, job: str) -> CronJob:
+        """Show a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+        """
+        request = CronJobRequest(job=job)
+        return self.perform(CRON_JOB, request)
+
+    def update_cron_job(self, job: str, document: Mapping[str, Any]) -> CronJob:
+        """Change fields of a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            document: The fields to change; null clears one
+        """
+        request = ChangeCronJob(job=job, document=as_object(document))
+        return self.perform(UPDATE_CRON_JOB, request)
+
+    def delete_cron_job(self, job: str, *, cancel: bool = False) -> CronJobDeleted:
+        """Delete a cron job; the log of its runs stays.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            cancel: Cancel the tasks that it has started
+        """
+        request = DeleteCronJob(job=job, cancel=cancel)
+        return self.perform(DELETE_CRON_JOB, request)
+
+    def toggle_cron_job(self, job: str, *, enabled: bool) -> CronJob:
+        """Enable or disable a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            enabled: Whether the schedule runs
+        """
+        request = ToggleCronJob(job=job, enabled=enabled)
+        return self.perform(TOGGLE_CRON_JOB, request)
+
+    def run_cron_job(self, job: str) -> CronRunStarted:
+        """Run a cron job now; its schedule does not move.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+        """
+        request = CronJobRequest(job=job)
+        return self.perform(RUN_CRON_JOB, request)
+
+    def cron_job_runs(
+        self,
+        job: str,
+        *,
+        status: Literal["cancelled", "error", "missed", "ok", "queued", "running", "skipped"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronRunPage:
+        """List the runs of a cron job, newest first.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            status: Only runs with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronJobRuns(job=job, status=status, limit=limit, cursor=cursor)
+        return self.perform(CRON_JOB_RUNS, request)
+
+    def cron_runs(
+        self,
+        job: str | None = None,
+        *,
+        job_id: str | None = None,
+        status: Literal["cancelled", "error", "missed", "ok", "queued", "running", "skipped"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronRunPage:
+        """List runs of all cron jobs, newest first.
+
+        Args:
+            job: Only runs of the job with this id or name
+            job_id: Only runs of the job with this id, which may be deleted
+            status: Only runs with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronRuns(job=job, job_id=job_id, status=status, limit=limit, cursor=cursor)
+        return self.perform(CRON_RUNS, request)
+
+    def cron_preview(
+        self,
+        expr: str | None = None,
+        *,
+        tz: str | None = None,
+        every_ms: int | None = None,
+        at: str | datetime | None = None,
+        n: int = 5,
+    ) -> SchedulePreview:
+        """Show when a schedule would run next.
+
+        Args:
+            expr: Five fields of cron
+            tz: IANA time zone; default: UTC
+            every_ms: An interval, instead of expr, 1 to 9007199254740992
+            at: One moment, instead of expr
+            n: How many moments, 1 to 100
+        """
+        request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
+        return self.perform(CRON_PREVIEW, request)
 
     def list_events(
         self,
@@ -1255,6 +1441,83 @@ class Methods(ABC):
         request = PruneTasks(dry_run=dry_run)
         return self.perform(PRUNE, request)
 
+    def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
+        """Create a template: an instruction with parameters.
+
+        Args:
+            document: The template
+        """
+        request = CreateTemplateRequest(document=as_object(document))
+        return self.perform(CREATE_TEMPLATE, request)
+
+    def templates(
+        self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> TemplatePage:
+        """List templates, newest first.
+
+        Args:
+            name: Only the template with this name
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListTemplates(name=name, limit=limit, cursor=cursor)
+        return self.perform(TEMPLATES, request)
+
+    def template(self, template_id: str) -> TemplateDetail:
+        """Show a template.
+
+        Args:
+            template_id: Id of the template
+        """
+        request = TemplateRequest(template_id=template_id)
+        return self.perform(TEMPLATE, request)
+
+    def update_template(self, template_id: str, document: Mapping[str, Any]) -> TemplateDetail:
+        """Change fields of a template.
+
+        Args:
+            template_id: Id of the template
+            document: The fields to change; null clears one
+        """
+        request = ChangeTemplate(template_id=template_id, document=as_object(document))
+        return self.perform(UPDATE_TEMPLATE, request)
+
+    def delete_template(self, template_id: str) -> TemplateDeleted:
+        """Delete a template.
+
+        Args:
+            template_id: Id of the template
+        """
+        request = TemplateRequest(template_id=template_id)
+        return self.perform(DELETE_TEMPLATE, request)
+
+    def use_template(
+        self,
+        template_id: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        submit: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> TemplateSubmitted | TemplateFilled:
+        """Fill in a template: show the task it makes, or submit it.
+
+        Args:
+            template_id: Id of the template
+            params: Values for the template's parameters
+            overrides: Fields of the task, instead of the template's
+            submit: Submit the task; default: only show it
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = FillTemplate(
+            template_id=template_id,
+            params=as_object(params),
+            overrides=as_object(overrides),
+            submit=submit,
+            idempotency_key=idempotency_key,
+        )
+        return self.perform(USE_TEMPLATE, request)
+
     def create_token(
         self,
         name: str,
@@ -1498,6 +1761,147 @@ class AsyncMethods(ABC):
         """
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
+
+    async def create_cron_job(self, document: Mapping[str, Any]) -> CronJob | CronJobPage:
+        """Create a cron job, which submits a task on a schedule.
+
+        Args:
+            document: The job, or {"jobs": […]} to create all of them or none
+        """
+        request = CreateCronJob(document=as_object(document))
+        return await self.perform(CREATE_CRON_JOB, request)
+
+    async def cron_jobs(
+        self,
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        enabled: bool | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronJobPage:
+        """List cron jobs, newest first.
+
+        Args:
+            agent: Only jobs of this agent
+            name: Only jobs with this name
+            enabled: Only jobs that are enabled, or not
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronJobs(agent=agent, name=name, enabled=enabled, limit=limit, cursor=cursor)
+        return await self.perform(CRON_JOBS, request)
+
+    async def cron_job(self, job: str) -> CronJob:
+        """Show a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+        """
+        request = CronJobRequest(job=job)
+        return await self.perform(CRON_JOB, request)
+
+    async def update_cron_job(self, job: str, document: Mapping[str, Any]) -> CronJob:
+        """Change fields of a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            document: The fields to change; null clears one
+        """
+        request = ChangeCronJob(job=job, document=as_object(document))
+        return await self.perform(UPDATE_CRON_JOB, request)
+
+    async def delete_cron_job(self, job: str, *, cancel: bool = False) -> CronJobDeleted:
+        """Delete a cron job; the log of its runs stays.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            cancel: Cancel the tasks that it has started
+        """
+        request = DeleteCronJob(job=job, cancel=cancel)
+        return await self.perform(DELETE_CRON_JOB, request)
+
+    async def toggle_cron_job(self, job: str, *, enabled: bool) -> CronJob:
+        """Enable or disable a cron job.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            enabled: Whether the schedule runs
+        """
+        request = ToggleCronJob(job=job, enabled=enabled)
+        return await self.perform(TOGGLE_CRON_JOB, request)
+
+    async def run_cron_job(self, job: str) -> CronRunStarted:
+        """Run a cron job now; its schedule does not move.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+        """
+        request = CronJobRequest(job=job)
+        return await self.perform(RUN_CRON_JOB, request)
+
+    async def cron_job_runs(
+        self,
+        job: str,
+        *,
+        status: Literal["cancelled", "error", "missed", "ok", "queued", "running", "skipped"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronRunPage:
+        """List the runs of a cron job, newest first.
+
+        Args:
+            job: Id of the job, or its name if only one agent uses that name
+            status: Only runs with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronJobRuns(job=job, status=status, limit=limit, cursor=cursor)
+        return await self.perform(CRON_JOB_RUNS, request)
+
+    async def cron_runs(
+        self,
+        job: str | None = None,
+        *,
+        job_id: str | None = None,
+        status: Literal["cancelled", "error", "missed", "ok", "queued", "running", "skipped"]
+        | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> CronRunPage:
+        """List runs of all cron jobs, newest first.
+
+        Args:
+            job: Only runs of the job with this id or name
+            job_id: Only runs of the job with this id, which may be deleted
+            status: Only runs with this status
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListCronRuns(job=job, job_id=job_id, status=status, limit=limit, cursor=cursor)
+        return await self.perform(CRON_RUNS, request)
+
+    async def cron_preview(
+        self,
+        expr: str | None = None,
+        *,
+        tz: str | None = None,
+        every_ms: int | None = None,
+        at: str | datetime | None = None,
+        n: int = 5,
+    ) -> SchedulePreview:
+        """Show when a schedule would run next.
+
+        Args:
+            expr: Five fields of cron
+            tz: IANA time zone; default: UTC
+            every_ms: An interval, instead of expr, 1 to 9007199254740992
+            at: One moment, instead of expr
+            n: How many moments, 1 to 100
+        """
+        request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
+        return await self.perform(CRON_PREVIEW, request)
 
     async def list_events(
         self,
@@ -2417,6 +2821,85 @@ class AsyncMethods(ABC):
         """
         request = PruneTasks(dry_run=dry_run)
         return await self.perform(PRUNE, request)
+
+    async def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
+        """Create a template: an instruction with parameters.
+
+        Args:
+            document: The template
+        """
+        request = CreateTemplateRequest(document=as_object(document))
+        return await self.perform(CREATE_TEMPLATE, request)
+
+    async def templates(
+        self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> TemplatePage:
+        """List templates, newest first.
+
+        Args:
+            name: Only the template with this name
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the page before
+        """
+        request = ListTemplates(name=name, limit=limit, cursor=cursor)
+        return await self.perform(TEMPLATES, request)
+
+    async def template(self, template_id: str) -> TemplateDetail:
+        """Show a template.
+
+        Args:
+            template_id: Id of the template
+        """
+        request = TemplateRequest(template_id=template_id)
+        return await self.perform(TEMPLATE, request)
+
+    async def update_template(
+        self, template_id: str, document: Mapping[str, Any]
+    ) -> TemplateDetail:
+        """Change fields of a template.
+
+        Args:
+            template_id: Id of the template
+            document: The fields to change; null clears one
+        """
+        request = ChangeTemplate(template_id=template_id, document=as_object(document))
+        return await self.perform(UPDATE_TEMPLATE, request)
+
+    async def delete_template(self, template_id: str) -> TemplateDeleted:
+        """Delete a template.
+
+        Args:
+            template_id: Id of the template
+        """
+        request = TemplateRequest(template_id=template_id)
+        return await self.perform(DELETE_TEMPLATE, request)
+
+    async def use_template(
+        self,
+        template_id: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        submit: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> TemplateSubmitted | TemplateFilled:
+        """Fill in a template: show the task it makes, or submit it.
+
+        Args:
+            template_id: Id of the template
+            params: Values for the template's parameters
+            overrides: Fields of the task, instead of the template's
+            submit: Submit the task; default: only show it
+            idempotency_key: Repeating the request with this key changes nothing
+        """
+        request = FillTemplate(
+            template_id=template_id,
+            params=as_object(params),
+            overrides=as_object(overrides),
+            submit=submit,
+            idempotency_key=idempotency_key,
+        )
+        return await self.perform(USE_TEMPLATE, request)
 
     async def create_token(
         self,

@@ -8,7 +8,7 @@ again behind the last event that was handed out, so that none is skipped and non
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, Literal, Self, Unpack, overload
 
 from fairlane.client import transport
@@ -21,6 +21,7 @@ from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import BusyError
 from fairlane.schema import sse, wire
+from fairlane.schema.cron import CronJobPage
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
 
@@ -122,6 +123,12 @@ class Client(Verbs[Shape], Methods):
         """
         path = task_path(task_id, "/output")
         return _until_end(self._stream(path, {}, "")) if follow else self.call("GET", path)
+
+    def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+        """Create all of these jobs or, when something is wrong with one, none."""
+        created = self.create_cron_job({"jobs": list(documents)})
+        assert isinstance(created, CronJobPage)
+        return created
 
     def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
         """Call any route and return its JSON. Raise the error that the server responds with."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from fairlane.core import moments
+from fairlane.core.job_documents import Misfire, Overlap
 from fairlane.core.retries import Backoff
 from fairlane.core.schedule_times import (
     AT,
@@ -29,6 +30,7 @@ from fairlane.core.schedule_times import (
     slot_at,
 )
 from fairlane.core.sessions import OF_CRON
+from fairlane.core.submissions import TaskRequest
 
 __all__ = [  # what is known of schedules here besides
     "AT",
@@ -46,10 +48,8 @@ __all__ = [  # what is known of schedules here besides
 SKIP: Final = "skip"
 QUEUE: Final = "queue"
 ALLOW: Final = "allow"
-OVERLAPS: Final = (SKIP, QUEUE, ALLOW)
 ONCE: Final = "once"
 ALL: Final = "all"
-MISFIRES: Final = (SKIP, ONCE, ALL)
 
 SCHEDULED: Final = "schedule"
 MISFIRED: Final = "misfire"
@@ -63,7 +63,6 @@ ERROR: Final = "error"
 CANCELLED: Final = "cancelled"
 SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
-STATUSES: Final = (QUEUED, RUNNING, OK, ERROR, CANCELLED, SKIPPED, MISSED)
 
 # In place of a stored definition that cannot be read.
 DAMAGED: Final = "its definition in the store is damaged: delete it and create it again"
@@ -97,19 +96,19 @@ def usual_grace_ms(schedule: Schedule) -> int:
 
 
 class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a person wrote; as JSON it is what the store keeps. `task` is as in `POST /tasks`.
+    """A job with every default, as the store keeps it in JSON.
 
     `misfire_grace_ms` None is the usual grace of the schedule.
     """
 
     name: str
     schedule: Schedule
-    task: dict[str, Any]
+    task: TaskRequest
     agent_id: str = "default"
     enabled: bool = True
     delete_after_run: bool = False
-    overlap: str = SKIP
-    misfire: str = ONCE
+    overlap: Overlap = "skip"
+    misfire: Misfire = "once"
     misfire_grace_ms: int | None = None
     misfire_cap: int = 10
     misfire_spread_ms: int = 0

@@ -8,43 +8,84 @@ a pattern inside one is text. The trap: `llm_config` holds secrets; show it only
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from fairlane.core import secrets
+from fairlane.core import secrets, validation
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.model import PRIORITY_MAX, PRIORITY_NAMES
 from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX, nearest
+from fairlane.core.retries import Backoff
+from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX, Instruction, Priority, TaskRequest
+from fairlane.core.types import json_name
+from fairlane.core.validation import Problem
 
 NAME_CHARACTERS_MAX: Final = 200
 DESCRIPTION_CHARACTERS_MAX: Final = 10_000
-INSTRUCTION_CHARACTERS_MAX: Final = 100_000
 PARAMETERS_MAX: Final = 100
 DEFINITION_BYTES_MAX: Final = 524_288
 
-TYPES: Final = ("string", "number", "boolean")
-# Fields of `POST /tasks` that a use may set for its own task.
-OVERRIDES: Final = (
-    "agentId", "priority", "deadline", "callbackUrl", "webhookUrl", "lane", "sessionKey",
-    "dependsOn", "retryPolicy", "timeoutMs", "timeout", "metadata", "llmConfig", "runAt",
-    "delayMs", "preemptible",
-)  # fmt: skip
-
-_OBJECTS: Final = ("retryPolicy", "llmConfig", "metadata")
-_DEFAULTS: Final[Mapping[str, Any]] = {"description": "", "priority": "normal", "parameters": []}
-_REQUIRED: Final = ("name", "instruction")
-# What the store sets: passed over in a change, so that what was read may be sent back.
+# Fields of a task that a use may not set: they are the template's own.
+_NOT_OVERRIDDEN: Final = (
+    *("action", "tab", "ref", "selector", "handler", "instruction", "params", "key"),
+)
+_OBJECTS: Final = ("retry_policy", "llm_config", "metadata")
+# What the store sets: ignored in a change, so that what was read may be sent back.
 _READ_ONLY: Final = frozenset({"id", "usageCount", "createdAt", "updatedAt"})
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
-_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _NUMERIC: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER_MAX: Final = 1.7e308
 _NUMBER_CHARACTERS_MAX: Final = 100
 
-Problems = list[str]
+ParameterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$(?!\n)")]
+ParameterType = Literal["string", "number", "boolean"]
+Description = Annotated[str, Meta(max_length=DESCRIPTION_CHARACTERS_MAX)]
+TemplateTimeoutMs = Annotated[int, Meta(ge=1, le=INSTRUCTION_TIMEOUT_MS_MAX)]
+
+
+class ParameterDocument(msgspec.Struct, rename=json_name, forbid_unknown_fields=True):
+    name: ParameterName
+    type: Annotated[ParameterType | None, Meta(description="Type of its values; string")] = None
+    required: Annotated[bool | None, Meta(description="Whether each use must give a value")] = None
+    default: Annotated[Any, Meta(description="Value for uses that give none")] = None
+    description: Description | None = None
+
+
+class TemplateDocument(
+    msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A template as a caller describes it. None is the same as leaving a field out."""
+
+    name: Annotated[
+        Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)],
+        Meta(description="Name of the template: one line that no other template has"),
+    ]
+    instruction: Annotated[
+        Instruction, Meta(description="Text of the instruction, with {{placeholders}}")
+    ]
+    description: Description | None = None
+    priority: Annotated[Priority | None, Meta(description="Priority of the tasks; normal")] = None
+    parameters: Annotated[
+        Annotated[list[ParameterDocument], Meta(max_length=PARAMETERS_MAX)] | None,
+        Meta(description="The placeholders"),
+    ] = None
+    timeout_ms: Annotated[
+        TemplateTimeoutMs | None, Meta(description="Maximum duration of one attempt")
+    ] = None
+    timeout: Annotated[
+        TemplateTimeoutMs | None,
+        Meta(description="Old name of timeoutMs", extra_json_schema={"deprecated": True}),
+    ] = None
+    retry_policy: Annotated[Backoff | None, Meta(description="Retries of the tasks")] = None
+    llm_config: Annotated[
+        dict[str, Any] | None, Meta(description="Settings for the agent that runs the tasks")
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Object stored with each task")] = (
+        None
+    )
 
 
 class Parameter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -56,7 +97,7 @@ class Parameter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a person wrote. As JSON it is what the store keeps."""
+    """A template with every default, as the store keeps it in JSON."""
 
     name: str
     description: str
@@ -64,7 +105,7 @@ class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     priority: int | str
     parameters: list[Parameter]
     timeout_ms: int | None = None
-    retry_policy: dict[str, Any] | None = None
+    retry_policy: Backoff | None = None
     llm_config: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
 
@@ -84,25 +125,22 @@ class Template(msgspec.Struct, frozen=True):
     damaged: bool = False
 
 
-# -------------------------------------------------------------------- make and change
+# -------------------------------------------------------------------- create and change
 
 
-def create(document: Any, *, template_id: str, seq: int, now: int) -> Template:
-    """Raises `InvalidRequest` with all problems."""
-    problems: Problems = []
-    merged = _merged({}, _object(document), problems)
-    return Template(seq, template_id, _definition(merged, problems), 0, now, now)
+def define(document: Any) -> Definition:
+    """Return the definition of a new template. Raise `InvalidRequest` with every problem."""
+    return _defined({}, _object(document))
 
 
 def update(template: Template, document: Any, now: int) -> Template:
-    """Lay `document` over the definition; null clears a field. What changes nothing is no change.
+    """Lay `document` over the definition; null clears a field.
 
-    Raises `InvalidRequest` with all problems.
+    A document that changes nothing is no change. Raise `InvalidRequest` with every problem.
     """
     current = msgspec.to_builtins(template.definition)
     given = {name: value for name, value in _object(document).items() if name not in _READ_ONLY}
-    problems: Problems = []
-    definition = _definition(_merged(current, given, problems), problems)
+    definition = _defined(current, given)
     if definition == template.definition:
         return template
     return msgspec.structs.replace(template, definition=definition, updated_at=now)
@@ -114,292 +152,163 @@ def _object(document: Any) -> dict[str, Any]:
     return document
 
 
-def _merged(
-    current: Mapping[str, Any], given: dict[str, Any], problems: Problems
-) -> dict[str, Any]:
-    given = _with_one_timeout(given, problems)
+def _defined(current: Mapping[str, Any], given: dict[str, Any]) -> Definition:
+    given = _with_one_timeout(given)
+    kept = current.get("llmConfig")
     if "llmConfig" in given:
-        kept = current.get("llmConfig")
         given["llmConfig"] = secrets.unmasked(given["llmConfig"], kept)
-        _check_place("llmConfig", given["llmConfig"], kept, problems)
-    return {**_DEFAULTS, **_given({**current, **given})}
+    merged = {name: value for name, value in {**current, **given}.items() if value is not None}
+    try:
+        checked = validation.check(merged, TemplateDocument, lambda one: _problems(one, kept))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"invalid template: {error.message}", details=error.details) from None
+    return _definition(checked)
 
 
-def _check_place(path: str, config: Any, kept: Any, problems: Problems) -> None:
-    if isinstance(config, dict):
-        moved = secrets.moved(kept, config, path)
-        problems += [] if moved is None else [moved]
+def _with_one_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy in which `timeout` has its other name, unless both have different values."""
+    named = dict(given)
+    if "timeout" in named and named.get("timeoutMs", named["timeout"]) == named["timeout"]:
+        named["timeoutMs"] = named.pop("timeout")
+    return named
 
 
-def _with_one_timeout(given: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """A copy in which `timeout` has its other name."""
-    given = dict(given)
-    if "timeout" in given:
-        value = given.pop("timeout")
-        if given.setdefault("timeoutMs", value) != value:
-            problems.append("'timeout' is another word for 'timeoutMs': give one of them")
-    return given
+def _definition(document: TemplateDocument) -> Definition:
+    return Definition(
+        name=document.name.strip(),
+        description=document.description or "",
+        instruction=document.instruction,
+        priority="normal" if document.priority is None else document.priority,
+        parameters=[
+            Parameter(
+                name=one.name,
+                type=one.type or "string",
+                required=one.required or False,
+                default=one.default,
+                description=one.description,
+            )
+            for one in document.parameters or ()
+        ],
+        timeout_ms=document.timeout_ms,
+        retry_policy=document.retry_policy,
+        llm_config=document.llm_config,
+        metadata=document.metadata,
+    )
 
 
-def _definition(document: dict[str, Any], problems: Problems) -> Definition:
-    problems += [f"missing required field '{name}'" for name in _REQUIRED if name not in document]
-    for name, value in document.items():
-        check = _CHECKS.get(name)
-        if check is None:
-            problems.append(f"unknown field '{name[:40]}'{nearest(name, _CHECKS)}")
-        else:
-            check(name, value, problems)
-    if not problems:
-        _check_placeholders(document, problems)
+def _problems(document: TemplateDocument, kept: Any) -> list[Problem]:
+    """List what is wrong with a template whose fields are each in order."""
+    problems = [
+        *_text_problems(document),
+        *_parameter_problems(document.parameters or []),
+        *_secret_problems("llmConfig", document.llm_config, kept),
+    ]
+    if document.timeout is not None:
+        text = "'timeout' is another word for 'timeoutMs': give one of them"
+        problems.append(Problem("timeout", text))
     if not problems and len(msgspec.json.encode(document)) > DEFINITION_BYTES_MAX:
-        problems.append(f"as a whole it must not be larger than {DEFINITION_BYTES_MAX} bytes")
-    if problems:
-        raise InvalidRequest(f"invalid template: {'; '.join(problems)}")
-    return msgspec.convert(_whole_document(document), Definition)
+        text = f"as a whole it must not be larger than {DEFINITION_BYTES_MAX} bytes"
+        problems.append(Problem("", text))
+    return problems
 
 
-def _whole_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document in order, with what it leaves unsaid and without what it leaves empty."""
-    implied = {"type": "string", "required": False}
-    whole = {
-        **document,
-        "name": document["name"].strip(),
-        "parameters": [{**implied, **_given(one)} for one in document["parameters"]],
-    }
-    if "retryPolicy" in document:
-        whole["retryPolicy"] = _given(document["retryPolicy"])
-    return whole
-
-
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _check_placeholders(document: Mapping[str, Any], problems: Problems) -> None:
-    declared = [parameter["name"] for parameter in document["parameters"]]
-    wanted = [name.strip() for name in _PLACEHOLDER.findall(document["instruction"])]
+def _text_problems(document: TemplateDocument) -> list[Problem]:
+    problems = [
+        Problem(name, f"field '{name}' must be text that is not blank")
+        for name in ("name", "instruction")
+        if not getattr(document, name).strip()
+    ]
+    if not document.name.isprintable():  # it stands in lists and messages
+        text = "field 'name' must be one line without control characters"
+        problems.append(Problem("name", text))
+    declared = [one.name for one in document.parameters or ()]
+    wanted = [name.strip() for name in _PLACEHOLDER.findall(document.instruction)]
     for name in dict.fromkeys(wanted):
         if name not in declared:
             hint = nearest(name, declared) or "; add it to 'parameters'"
-            problems.append(
-                f"field 'instruction' has the placeholder {{{{{name[:40]}}}}} "
-                f"that no parameter declares{hint}"
-            )
+            text = f"field 'instruction' has the placeholder {{{{{name[:40]}}}}}"
+            problems.append(Problem("instruction", f"{text} that no parameter declares{hint}"))
+    return problems
 
 
-# -------------------------------------------------------------------- what each field must be
-
-Check = Callable[[str, Any, Problems], None]
-
-
-def _said(problem: Callable[[Any], str | None]) -> Check:
-    def check(name: str, value: Any, problems: Problems) -> None:
-        found = problem(value)
-        if found:
-            problems.append(f"field '{name}' {found}")
-
-    return check
-
-
-def _text(limit: int, *, blank: bool = False) -> Check:
-    def problem(value: Any) -> str | None:
-        if not isinstance(value, str) or not (blank or value.strip()):
-            return "must be text" if blank else "must be text that is not blank"
-        return f"must not be longer than {limit} characters" if len(value) > limit else None
-
-    return _said(problem)
+def _parameter_problems(parameters: Sequence[ParameterDocument]) -> list[Problem]:
+    problems = []
+    names = [one.name for one in parameters]
+    for number, one in enumerate(parameters):
+        path = f"parameters[{number}]"
+        if one.name in names[:number]:
+            text = f"field '{path}.name' names the parameter '{one.name}' a second time"
+            problems.append(Problem(f"{path}.name", text))
+        kind = one.type or "string"
+        fits = _kind(one.default) == kind and _spelled(kind, one.default) is not None
+        if one.default is not None and not fits:
+            text = f"field '{path}.default' must be a {kind}, got: {_kind(one.default)}"
+            problems.append(Problem(f"{path}.default", text))
+    return problems
 
 
-def _integer(low: int, high: int) -> Check:
-    def problem(value: Any) -> str | None:
-        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if good else f"must be a whole number from {low} to {high}"
-
-    return _said(problem)
-
-
-def _real(low: int, high: int) -> Check:
-    def problem(value: Any) -> str | None:
-        good = _kind(value) == "number" and low <= value <= high
-        return None if good else f"must be a number from {low} to {high}"
-
-    return _said(problem)
-
-
-def _priority(value: Any) -> str | None:
-    if isinstance(value, str):
-        good = value in PRIORITY_NAMES
-    else:
-        good = isinstance(value, int) and not isinstance(value, bool)
-        good = good and -PRIORITY_MAX <= value <= PRIORITY_MAX
-    names = ", ".join(PRIORITY_NAMES)
-    hint = nearest(value, PRIORITY_NAMES) if isinstance(value, str) else ""
-    return None if good else f"must be one of {names}, or a whole number{hint}"
-
-
-def _one_line(value: Any) -> str | None:
-    """Names stand in lists and messages."""
-    if isinstance(value, str) and not value.isprintable():
-        return "must be one line without control characters"
-    return None
-
-
-def _name(name: str, value: Any, problems: Problems) -> None:
-    _text(NAME_CHARACTERS_MAX)(name, value, problems)
-    _said(_one_line)(name, value, problems)
-
-
-def _fields(known: Mapping[str, Check]) -> Check:
-    """An object with these fields and no others; null is as good as absent."""
-
-    def check(path: str, value: Any, problems: Problems) -> None:
-        if not isinstance(value, dict):
-            problems.append(f"field '{path}' must be an object")
-            return
-        for name, inner in value.items():
-            if name not in known:
-                problems.append(f"unknown field '{path}.{name[:40]}'{nearest(name, known)}")
-            elif inner is not None:
-                known[name](f"{path}.{name}", inner, problems)
-
-    return check
-
-
-def _free_object(value: Any) -> str | None:
-    return None if isinstance(value, dict) else "must be an object"
-
-
-def _llm_config(path: str, value: Any, problems: Problems) -> None:
-    _said(_free_object)(path, value, problems)
-    secrets.check_given(path, value, problems)
-
-
-def _parameter_name(value: Any) -> str | None:
-    if isinstance(value, str) and _PARAMETER_NAME.fullmatch(value):
-        return None
-    return f"must be a name like ^{_PARAMETER_NAME.pattern}$"
-
-
-def _type(value: Any) -> str | None:
-    return None if value in TYPES else f"must be one of {', '.join(TYPES)}"
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def _parameters(path: str, value: Any, problems: Problems) -> None:
-    if not isinstance(value, list):
-        problems.append(f"field '{path}' must be a list")
-        return
-    if len(value) > PARAMETERS_MAX:
-        problems.append(f"field '{path}' must not have more than {PARAMETERS_MAX} items")
-        return
-    seen: set[str] = set()
-    for number, parameter in enumerate(value):
-        before = len(problems)
-        _PARAMETER(f"{path}[{number}]", parameter, problems)
-        if len(problems) == before:
-            _check_parameter(f"{path}[{number}]", parameter, seen, problems)
-
-
-def _check_parameter(
-    path: str, parameter: Mapping[str, Any], seen: set[str], problems: Problems
-) -> None:
-    """What its fields say together, when each of them is in order."""
-    name = parameter.get("name")
-    if name is None:
-        problems.append(f"missing required field '{path}.name'")
-        return
-    if name in seen:
-        problems.append(f"field '{path}.name' names the parameter '{name}' a second time")
-    seen.add(name)
-    default = parameter.get("default")
-    type_ = parameter.get("type") or "string"
-    fits = _kind(default) == type_ and _spelled(type_, default) is not None
-    if default is not None and not fits:
-        problems.append(f"field '{path}.default' must be a {type_}, got: {_kind(default)}")
-
-
-_PARAMETER: Final = _fields(
-    {
-        "name": _said(_parameter_name),
-        "type": _said(_type),
-        "required": _said(_flag),
-        "default": lambda *_: None,  # judged by the type
-        "description": _text(DESCRIPTION_CHARACTERS_MAX, blank=True),
-    }
-)
-_CHECKS: Final[Mapping[str, Check]] = {
-    "name": _name,
-    "description": _text(DESCRIPTION_CHARACTERS_MAX, blank=True),
-    "instruction": _text(INSTRUCTION_CHARACTERS_MAX),
-    "priority": _said(_priority),
-    "parameters": _parameters,
-    "timeoutMs": _integer(1, INSTRUCTION_TIMEOUT_MS_MAX),
-    "retryPolicy": _fields(
-        {
-            "maxRetries": _integer(0, 1000),
-            "backoffMs": _integer(0, 86_400_000),
-            "backoffMultiplier": _real(1, 100),
-        }
-    ),
-    "llmConfig": _llm_config,
-    "metadata": _said(_free_object),
-}
+def _secret_problems(path: str, config: dict[str, Any] | None, kept: Any) -> list[Problem]:
+    """List secrets that are masked or moved; `kept` is the configuration before a change."""
+    if config is None:
+        return []
+    moved = secrets.moved(kept, config, path)
+    texts = [] if moved is None else [moved]
+    secrets.check_given(path, config, texts)
+    return [Problem(path, text) for text in texts]
 
 
 # -------------------------------------------------------------------- use
 
 
 def instantiate(
-    template: Template, params: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The body of `POST /tasks` that the template stands for, secrets and all.
+    template: Template, params: Mapping[str, Any], overrides: TaskRequest | None = None
+) -> TaskRequest:
+    """Return the task that the template stands for, secrets included.
 
     Objects of `overrides` are laid over the template's key by key, other values replace.
     """
     definition = template.definition
-    instruction = _filled(definition.instruction, _texts(definition.parameters, params))
-    body: dict[str, Any] = {"instruction": instruction, "priority": definition.priority}
-    for name in ("timeoutMs", *_OBJECTS):
-        value = getattr(definition, _ATTRIBUTES[name])
-        if value is not None:
-            body[name] = value
-    _override(body, overrides or {})
+    task = TaskRequest(
+        instruction=_filled(definition.instruction, _texts(definition.parameters, params)),
+        priority=definition.priority,  # type: ignore[arg-type]  # checked when it was defined
+        timeout_ms=definition.timeout_ms,
+        retry_policy=definition.retry_policy,
+        llm_config=definition.llm_config,
+    )
+    metadata = definition.metadata or {}
+    if overrides is not None:
+        _override(task, overrides)
+        metadata = {**metadata, **(overrides.metadata or {})}
     origin = {"templateId": template.id, "templateName": definition.name}
-    body["metadata"] = {**body.get("metadata", {}), **origin}
-    return body
+    task.metadata = {**metadata, **origin}
+    return task
 
 
-_ATTRIBUTES: Final = {
-    "timeoutMs": "timeout_ms",
-    "retryPolicy": "retry_policy",
-    "llmConfig": "llm_config",
-    "metadata": "metadata",
-}
-
-
-def _override(body: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    problems: Problems = []
-    for name, value in _with_one_timeout(_given(overrides), problems).items():
-        path = f"overrides.{name}"
-        if name not in OVERRIDES:
-            problems.append(f"unknown field '{path[:60]}'{nearest(name, OVERRIDES)}")
-        elif name not in _OBJECTS:
-            body[name] = value
-        elif not isinstance(value, dict):
-            problems.append(f"field '{path}' must be an object")
-        else:
-            kept = body.get(name, {})
-            laid = secrets.unmasked(value, kept) if name == "llmConfig" else value
-            body[name] = {**kept, **laid}
-            if name == "llmConfig":
-                _check_place(path, body[name], kept, problems)
-    if "llmConfig" in body:
-        _llm_config("overrides.llmConfig", body["llmConfig"], problems)
+def _override(task: TaskRequest, overrides: TaskRequest) -> None:
+    kept = task.llm_config or {}
+    for name in TaskRequest.__struct_fields__:
+        value = getattr(overrides, name)
+        if value is None or name in _OBJECTS:
+            continue
+        if name in _NOT_OVERRIDDEN:
+            path = f"overrides.{json_name(name)}"
+            raise validation.refusal([Problem(path, f"unknown field '{path}'")])
+        setattr(task, name, value)
+    if overrides.retry_policy is not None:
+        task.retry_policy = _overlaid(task.retry_policy or Backoff(), overrides.retry_policy)
+    if overrides.timeout is not None:
+        task.timeout_ms = overrides.timeout_ms  # that both agree is checked with the task
+    if overrides.llm_config is not None:
+        task.llm_config = {**kept, **secrets.unmasked(overrides.llm_config, kept)}
+    problems = _secret_problems("overrides.llmConfig", task.llm_config, kept)
     if problems:
-        raise InvalidRequest("; ".join(problems))
+        raise validation.refusal(problems)
+
+
+def _overlaid(policy: Backoff, over: Backoff) -> Backoff:
+    given = msgspec.structs.asdict(over)
+    named = {name: value for name, value in given.items() if value is not None}
+    return msgspec.structs.replace(policy, **named)
 
 
 def _texts(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> dict[str, str]:

@@ -76,8 +76,8 @@ def convert(value: Any, kind: type[T]) -> T:
         raise refusal(explain(value, kind)) from None
 
 
-def check(value: Any, kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
-    """Check a decoded value, and the rules that join its fields.
+def check(value: Mapping[str, Any], kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
+    """Check a decoded object, and the rules that join its fields.
 
     Raise `InvalidRequest` that lists every problem. The rules get a value without the fields that
     have problems of their own, unless it needs them.
@@ -89,10 +89,9 @@ def check(value: Any, kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
     except msgspec.ValidationError:
         problems = explain(value, kind)
         wrong = {re.split(r"[.\[]", problem.path)[0] for problem in problems}
-        if isinstance(value, dict):
-            rest = {name: one for name, one in value.items() if name not in wrong}
-            with contextlib.suppress(msgspec.ValidationError):
-                checked = msgspec.convert(rest, kind)
+        rest = {name: one for name, one in value.items() if name not in wrong}
+        with contextlib.suppress(msgspec.ValidationError):
+            checked = msgspec.convert(rest, kind)
     if checked is not None:
         problems += rules(checked)
     if problems or checked is None:
@@ -217,7 +216,8 @@ def _of_union(
     if len(same_type) != 1 or not _is_choice_of_many(info, value):
         yield from same_type[0] if same_type else [_wrong_type(info, path)]
     else:
-        yield _wrong_type(info, path)
+        words = [str(word) for one in info.types for word in getattr(_plain(one), "values", ())]
+        yield Problem(path, f"{_wrong_type(info, path).text}{nearest(value, words)}")
 
 
 def _is_choice_of_many(info: inspect.UnionType, value: Any) -> bool:

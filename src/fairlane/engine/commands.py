@@ -13,10 +13,11 @@ from fairlane.core import audit
 from fairlane.core.access import Caller, Token
 from fairlane.core.cron import Job, Run
 from fairlane.core.entries import QueueEntry
+from fairlane.core.job_documents import JobDocument
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Settings
-from fairlane.core.templates import Template
+from fairlane.core.templates import Definition, Template
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -400,10 +401,10 @@ class DeleteEndpoint(msgspec.Struct, frozen=True):
 
 
 class CreateTemplate(msgspec.Struct, frozen=True):
-    """Answer: the `Template`. `document` is what the caller sent, not checked yet."""
+    """Answer: the `Template`."""
 
     id: str
-    document: dict[str, Any]
+    definition: Definition
 
 
 class UpdateTemplate(msgspec.Struct, frozen=True):
@@ -427,10 +428,10 @@ class DeleteTemplate(msgspec.Struct, frozen=True):
 
 
 class CreateJobs(msgspec.Struct, frozen=True):
-    """Answer: the list of `Job`, all or none. The documents are what the caller sent, unchecked."""
+    """Answer: the list of `Job`, all or none."""
 
     ids: list[str]
-    documents: list[Any]
+    documents: list[JobDocument]
 
 
 class UpdateJob(msgspec.Struct, frozen=True):

@@ -27,10 +27,8 @@ from fairlane.http.messages import (
     went_wrong,
 )
 from fairlane.http.routes.audit import note_denied, recorded
-from fairlane.http.routes.cron import Cron
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
-from fairlane.http.routes.templates import Templates
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
 from fairlane.tracing import Tracer
@@ -72,8 +70,6 @@ class HttpApp:
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
             **Events(node, look_seconds).routes(),
-            **Templates(node).routes(),
-            **Cron(node, check_url).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
             **MetricsRoute(node).routes(),

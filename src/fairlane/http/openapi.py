@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core import cron, lifecycle, templates
+from fairlane.core import lifecycle
 from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX
 from fairlane.core.types import URL_CHARACTERS_MAX
 from fairlane.http import auth
 from fairlane.http.messages import STATUS, Route, Routes
-from fairlane.schema import fields, jobs, json_limits, openapi, wire
+from fairlane.schema import fields, json_limits, openapi, wire
 from fairlane.version import __version__
 
 Schema = dict[str, Any]
@@ -43,29 +43,6 @@ class Operation(msgspec.Struct, frozen=True):
     also: tuple[int, ...] = ()
 
 
-class TemplateBody(msgspec.Struct, rename="camel"):
-    """`POST /templates`; in a change all fields may be left out."""
-
-    name: str
-    instruction: str
-    description: str | None = None
-    priority: int | str | None = None
-    parameters: list[templates.Parameter] | None = None
-    timeout_ms: int | None = None
-    timeout: int | None = None
-    retry_policy: dict[str, Any] | None = None
-    llm_config: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class UseBody(msgspec.Struct):
-    """`POST /templates/{id}/instantiate`."""
-
-    params: dict[str, Any] | None = None
-    overrides: dict[str, Any] | None = None
-    submit: bool | None = None
-
-
 _OBJECT: Final[Schema] = {"type": "object"}
 
 _FILE: Final = Operation(content=("text/html", "text/css", "text/javascript"), also=(304,))
@@ -73,22 +50,6 @@ _FILE: Final = Operation(content=("text/html", "text/css", "text/javascript"), a
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /": Operation(content=(JSON, "text/html")),
     "GET /tasks/{id}/output": Operation(query=("follow",), content=(JSON, EVENTS)),
-    "POST /templates": Operation(201, TemplateBody),
-    "GET /templates": Operation(query=("name", *_PAGE)),
-    "PUT /templates/{id}": Operation(body=dict),
-    "PATCH /templates/{id}": Operation(body=dict),
-    "POST /templates/{id}/instantiate": Operation(
-        202, UseBody, headers=_ONCE, needed=False, also=(200,)
-    ),
-    "POST /cron/jobs": Operation(201, jobs.JobBody),
-    "GET /cron/jobs": Operation(query=("agentId", "name", "enabled", *_PAGE)),
-    "PATCH /cron/jobs/{id}": Operation(body=dict),
-    "DELETE /cron/jobs/{id}": Operation(query=("cancel",)),
-    "POST /cron/jobs/{id}/toggle": Operation(body=jobs.ToggleBody),
-    "POST /cron/jobs/{id}/run": Operation(202),
-    "GET /cron/jobs/{id}/runs": Operation(query=("status", *_PAGE)),
-    "GET /cron/runs": Operation(query=("jobId", "status", *_PAGE)),
-    "GET /cron/preview": Operation(query=("expr", "tz", "everyMs", "at", "n")),
     "GET /events/pulse": Operation(content=(EVENTS,)),
     "POST /login": Operation(body=auth.LoginBody),
     "GET /metrics": Operation(content=("text/plain",)),
@@ -102,8 +63,6 @@ _MADE: Final[Mapping[str, tuple[str, str]]] = {
     "POST /tasks/batch": ("/batchId", "/batches/{id}"),
     "POST /leases": ("/leases/0/leaseId", "/leases/{id}"),
     "POST /queue": ("/id", "/queue/{id}"),
-    "POST /templates": ("/id", "/templates/{id}"),
-    "POST /cron/jobs": ("/id", "/cron/jobs/{id}"),
     "POST /webhooks": ("/id", "/webhooks/{id}"),
 }
 
@@ -130,7 +89,6 @@ FIELDS: Final[Mapping[str, Schema]] = {
     **dict.fromkeys(("lane", "handler", "action"), _text(fields.WORD)),
     **dict.fromkeys(("deadline", "runAt", "sentAt", "startAt", "endAt", "anchor", "at"), _MOMENT),
     **dict.fromkeys(("callbackUrl", "webhookUrl", "alertUrl"), _URL),
-    **{name: _whole(*bounds) for name, bounds in jobs.BOUNDS.items()},
     "instruction": _text(maxLength=INSTRUCTION_CHARACTERS_MAX),
     "timeoutMs": _whole(1, fields.DAY_MS),
     "timeout": _whole(1, fields.DAY_MS),
@@ -143,17 +101,11 @@ FIELDS: Final[Mapping[str, Schema]] = {
 PARAMETERS: Final[Mapping[str, Schema]] = {
     "limit": _whole(1, wire.LIST_LIMIT_MAX),
     "cursor": _text(maxLength=200),
-    "n": _whole(1, 100),
-    "everyMs": _whole(1, 2**53),
-    **dict.fromkeys(("enabled", "cancel"), _one_of(("true", "false"))),
-    **dict.fromkeys(("at",), _MOMENT),
     "state": _text(examples=[",".join(lifecycle.STATES[:2])]),
     **dict.fromkeys(("follow", "brief"), _one_of(("1", "true", "0", "false"))),
-    "expr": _text(examples=["0 9 * * 1-5"]),
-    "tz": _text(examples=["Europe/Berlin"]),
     "Idempotency-Key": _text(re.compile(r"[\x21-\x7e]{1,255}")),
 }
-_STATUSES: Final = {"/cron": cron.STATUSES}
+_STATUSES: Final[Mapping[str, Any]] = {}
 
 
 def document(routes: Routes) -> Schema:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fairlane.core.job_documents import JobDocument
 from fairlane.core.submissions import TaskRequest
-from fairlane.core.templates import Definition
+from fairlane.core.templates import TemplateDocument
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
-from fairlane.schema.jobs import JobBody
 
 _SESSION: Final = {"key": "sessionKey"}
 _LANE: Final = {"name": "lane"}
@@ -430,7 +430,7 @@ _TEMPLATES: Final = (
         "templates create",
         "operate",
         "Keep an instruction with parameters ({{name}} in the text) as a template.",
-        shapes={"document": changes(Definition)},
+        shapes={"document": document(TemplateDocument)},
     ),
     write(
         "templates_update",
@@ -440,7 +440,7 @@ _TEMPLATES: Final = (
         "Change fields of a template; null clears one.",
         destructive=True,
         idempotent=True,
-        shapes={"document": changes(Definition)},
+        shapes={"document": changes(TemplateDocument)},
     ),
     write(
         "templates_delete",
@@ -477,7 +477,7 @@ _CRON: Final = (
         "operate",
         "Submit a task at moments: schedule says when, task is as for submit.",
         open_world=True,
-        shapes={"document": document(JobBody)},
+        shapes={"document": document(JobDocument)},
     ),
     write(
         "cron_update",
@@ -488,7 +488,7 @@ _CRON: Final = (
         destructive=True,
         idempotent=True,
         open_world=True,
-        shapes={"document": changes(JobBody)},
+        shapes={"document": changes(JobDocument)},
     ),
     write(
         "cron_delete",
@@ -521,6 +521,7 @@ _CRON: Final = (
         Calls.cron_runs,
         "cron runs",
         "The log of a cron job, or of all, newest first, one page.",
+        without=frozenset({"job_id"}),
         strangers=True,
     ),
     read("cron_preview", Calls.cron_preview, "cron preview", "When a schedule would run next."),

@@ -18,6 +18,7 @@ from fairlane.engine.reads.views import TaskView
 from fairlane.outbound.webhooks import Delivery, Outcome
 from fairlane.schema import wire
 from fairlane.schema.batches import batch_status
+from fairlane.schema.cron import cron_run
 from fairlane.schema.task_status import task_status
 
 _LOOK_SECONDS: Final = 30.0
@@ -115,7 +116,7 @@ def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
 
 
 def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
-    body = {"event": owed.event, **wire.run(run)}
+    body = {"event": owed.event, **cron_run(run).to_dict()}
     if job is not None and not job.damaged:
         body["consecutiveErrors"] = job.consecutive_errors
         body["enabled"] = job.definition.enabled

@@ -8,6 +8,7 @@ from fairlane.schema import (
     access,
     audit,
     batches,
+    cron,
     events,
     health,
     lanes,
@@ -16,6 +17,7 @@ from fairlane.schema import (
     queue,
     sessions,
     tasks,
+    templates,
     tokens,
     watch,
     webhooks,
@@ -23,8 +25,8 @@ from fairlane.schema import (
 from fairlane.schema.operation import Operation
 
 MODULES: Final = (
-    *(access, audit, batches, events, health, lanes, leases, policy, queue, sessions, tasks),
-    *(tokens, watch, webhooks),
+    *(access, audit, batches, cron, events, health, lanes, leases, policy, queue, sessions),
+    *(tasks, templates, tokens, watch, webhooks),
 )
 
 OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {

@@ -6,16 +6,13 @@ Keys are camelCase, moments RFC 3339 UTC with milliseconds, a field without a va
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from fairlane.core import moments
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Task
-
-if TYPE_CHECKING:
-    from fairlane.core.cron import Run  # time zones are slow to load, and few commands show runs
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_DEFAULT: Final = 100
@@ -79,30 +76,6 @@ def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> lis
         }
         for id_, state, result in sorted(inputs, key=lambda one: place.get(one[0], 0))
     ]
-
-
-def run(one: Run) -> dict[str, Any]:
-    """An entry of the run log of cron."""
-    moments = {
-        "scheduledAt": one.scheduled_at,
-        "startedAt": one.started_at,
-        "finishedAt": one.finished_at,
-    }
-    shape = {
-        "runId": one.id,
-        "jobId": one.job_id,
-        "jobName": one.job_name,
-        "taskId": one.task_id,
-        **{name: None if at is None else moment(at) for name, at in moments.items()},
-        "trigger": one.trigger,
-        "status": one.status,
-        "attempts": one.attempts,
-        "error": one.error,
-        "summary": one.summary,
-    }
-    return {name: value for name, value in shape.items() if value is not None}
-
-
 
 
 def error(problem: FairlaneError) -> dict[str, Any]:

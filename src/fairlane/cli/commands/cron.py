@@ -30,6 +30,7 @@ from fairlane.cli.output import (
     Fields,
     Layouts,
     Output,
+    Shape,
     Styled,
     ahead,
     counted,
@@ -457,6 +458,7 @@ def _import(args: argparse.Namespace, side: Side, out: Output) -> int | None:
         return documents.report(args, problems)
     created = [one.document for one in found if one.document is not None]
     number = counted(len(created), "job")
+    response: Shape
     if args.dry_run:
         response = {"jobs": created, "count": len(created), "dryRun": True}
         columns, end = _DOCUMENTS, f"would create {number}; nothing was created"

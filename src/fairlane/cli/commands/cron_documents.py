@@ -34,10 +34,10 @@ from fairlane.cli.options import (
 from fairlane.cli.output import Fields, complain, counted, print_json
 from fairlane.client.sync import Client
 from fairlane.clock import SystemClock
-from fairlane.core import cron
+from fairlane.core import cron, jobs
 from fairlane.core.cron import NICKNAMES
 from fairlane.core.errors import InvalidRequest
-from fairlane.schema import jobs, wire
+from fairlane.schema import wire
 
 Document = dict[str, Any]
 MakeTask = Callable[[str, str | None, Mapping[str, str]], tuple[str, Document]]

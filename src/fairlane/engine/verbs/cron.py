@@ -15,14 +15,13 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 
-from fairlane.core import cron, leases, lifecycle, moments
+from fairlane.core import cron, jobs, leases, lifecycle, moments
 from fairlane.core.consequences import Webhook
 from fairlane.core.cron import Decision, Definition, Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
 from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, Submit, ToggleJob, UpdateJob
 from fairlane.engine.verbs import tasks
-from fairlane.schema import jobs
 from fairlane.store.tables import cron as store
 from fairlane.store.transaction import Transaction
 
@@ -48,10 +47,8 @@ def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> It
     for request in requests:
         try:
             made = [
-                _new_job(tx, id_, definition, now)
-                for id_, definition in zip(
-                    request.ids, jobs.create_all(request.documents, now), strict=True
-                )
+                _new_job(tx, id_, jobs.define(document, now), now)
+                for id_, document in zip(request.ids, request.documents, strict=True)
             ]
             _refuse_unfit(tx, made)
         except (InvalidRequest, Conflict) as error:
@@ -128,7 +125,7 @@ def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
     when one refers to a secret that tasks may not have.
     """
     for job in made:
-        problem = tx.vault.problem({"task": job.definition.task})
+        problem = tx.vault.problem({"task": {"llmConfig": job.definition.task.llm_config}})
         if problem is not None:
             raise InvalidRequest(f"invalid job: {problem.message}")
     names = [(job.definition.agent_id, job.definition.name) for job in made]

@@ -29,13 +29,7 @@ from fairlane.store.transaction import Transaction
 
 def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: int) -> Iterator[Any]:
     for request in requests:
-        try:
-            template = templates.create(
-                request.document, template_id=request.id, seq=tx.next_seq(), now=now
-            )
-        except InvalidRequest as error:
-            yield error
-            continue
+        template = Template(tx.next_seq(), request.id, request.definition, 0, now, now)
         conflict = _refused(tx, template)
         if conflict is None:
             table.insert(tx.connection, tx.vault, template)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from fairlane.core.cron import AT, QUEUED, RUNNING, Definition, Job, Run, Schedule
+from fairlane.core.submissions import TaskRequest
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import Page, read_page
 from fairlane.store.vault import Vault
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 _definition = msgspec.json.Decoder(Definition)
 # What every reader of jobs can show; its agent is nobody.
 _STAND_IN = Definition(
-    name="(damaged)", schedule=Schedule(kind=AT, at=0), task={}, agent_id="", enabled=False
+    name="(damaged)",
+    schedule=Schedule(kind=AT, at=0),
+    task=TaskRequest(),
+    agent_id="",
+    enabled=False,
 )
 _RUN_WIDTH = len(Run.__struct_fields__)
 

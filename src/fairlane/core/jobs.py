@@ -1,0 +1,443 @@
+"""Cron jobs from documents and back: what a document means, and what a change makes of it.
+
+A `JobDocument` is what a caller sends and reads; a `Definition` is what the store keeps, with every
+default filled in. `document_of` is the way back: the job that is made from it is equal. Timeouts,
+retries and the agent are kept on the job, wherever the document names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from fairlane.core import cron, moments, submissions, validation
+from fairlane.core.cron import Definition, Schedule
+from fairlane.core.errors import InvalidRequest
+from fairlane.core.job_documents import SPAN_MS_MAX, JobDocument, ScheduleDocument
+from fairlane.core.model import Submission
+from fairlane.core.retries import Backoff
+from fairlane.core.secrets import check_given, masked, moved, unmasked
+from fairlane.core.submissions import DEFAULT_AGENT, KINDS, moment_of
+from fairlane.core.types import json_name
+from fairlane.core.validation import Problem
+
+T = TypeVar("T")
+
+ID_PREFIX: Final = "job"
+LANE: Final = "cron"
+JOBS_MAX: Final = 1000
+DOCUMENT_BYTES_MAX: Final = 524_288
+
+# What a response says about a job: ignored in a change, so that what was read may be sent back.
+READ_ONLY: Final = frozenset(
+    {"id", "nextRunAt", "nextRunAtMs", "state", "createdAt", "updatedAt", "disabledReason"}
+)
+# Fields of a task that a job has no use for, and what to do instead.
+_NOT_IN_A_TASK: Final[Mapping[str, str]] = {
+    "session": "a job's tasks have the session of the job; see 'overlap'",
+    "run_at": "the schedule says when",
+    "delay_ms": "the schedule says when",
+    "deadline": "a moment is no good for a task that comes again; see 'timeoutMs'",
+    "depends_on": "a job's tasks depend on no others",
+    "key": "only the items of a batch have one",
+}
+# Kept on the job, although a caller may name it in the task.
+_LIFTED: Final = ("timeoutMs", "retryPolicy")
+# Which field belongs to which kind of schedule.
+_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
+    cron.AT: ("at", "at_ms"),
+    cron.EVERY: ("every_ms", "anchor"),
+    cron.CRON: ("expr", "tz"),
+}
+
+
+# -------------------------------------------------------------------- create and change
+
+
+def create(document: Any, now: int) -> Definition:
+    return define(parse(document, now), now)
+
+
+def parse(document: Any, now: int) -> JobDocument:
+    """Check the document of a new job. Raise `InvalidRequest` with every problem."""
+    if not isinstance(document, dict):
+        raise InvalidRequest("invalid job: it must be a JSON object")
+    return _checked(_owned(_lifted(document)), lambda job: _problems(job, now, is_new=True))
+
+
+def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
+    """Check many documents. Raise `InvalidRequest` with what is wrong with each, by its place."""
+    parsed: list[JobDocument] = []
+    problems: list[dict[str, Any]] = []
+    names: dict[tuple[str, str], int] = {}
+    for number, document in enumerate(documents):
+        try:
+            job = parse(document, now)
+            first = names.setdefault((job.agent_id or DEFAULT_AGENT, job.name), number)
+            if first != number:
+                raise InvalidRequest(f"invalid job: jobs[{first}] has the same name")
+            parsed.append(job)
+        except InvalidRequest as error:
+            problems.append({"index": number, "error": error.message})
+    if problems:
+        texts = "; ".join(f"jobs[{one['index']}]: {one['error']}" for one in problems[:10])
+        raise InvalidRequest(texts, details={"problems": problems})
+    return parsed
+
+
+def define(job: JobDocument, now: int) -> Definition:
+    """Return the definition of a new job. Raise `InvalidRequest` with what is wrong at `now`."""
+    _refuse(_problems(job, now, is_new=True))
+    return _definition(job, now)
+
+
+def update(before: Definition, document: Mapping[str, Any], now: int) -> Definition:
+    """Lay `document` over the definition; null clears a field.
+
+    So are `retryPolicy`, `schedule` and `task` inside it, unless they are of another kind now.
+    """
+    current = msgspec.to_builtins(document_of(before, masking=False))
+    if before.misfire_grace_ms is None:
+        del current["misfireGraceMs"]  # it follows from the schedule, which may change
+    given = {name: value for name, value in document.items() if name not in READ_ONLY}
+    given = _owned(_lifted(_unmasked(given, current)), before.agent_id)
+    for name, over in (("schedule", _schedule_over), ("task", _task_over)):
+        if isinstance(given.get(name), dict):
+            given[name] = over(current[name], given[name])
+    if isinstance(given.get("retryPolicy"), dict):
+        given["retryPolicy"] = {**current["retryPolicy"], **given["retryPolicy"]}
+    merged = {**_without_implied(current, given), **given}
+    after = _definition(_checked(merged, lambda job: _problems(job, now, is_new=False)), now)
+    config = before.task.llm_config or {}
+    secret = moved(config, after.task.llm_config or {}, "task.llmConfig")
+    if secret is not None:
+        _refuse([Problem("task.llmConfig", secret)])
+    if _span(before) != _span(after) or (after.enabled and not before.enabled):
+        _refuse(_future_problems(after.schedule, after.start_at, after.end_at, now))
+    return after
+
+
+def preview(schedule: ScheduleDocument, zone: str, count: int, now: int) -> list[int]:
+    """Return the next moments of a schedule that may not belong to a job, shown in `zone`."""
+    cron.checked(Schedule(kind=cron.CRON, expr="@daily", tz=zone), now)
+    rule = _schedule(schedule, now)
+    cron.checked(rule, now)
+    found: list[int] = []
+    after = now
+    while len(found) < count and (slot := cron.next_slot(rule, after)) is not None:
+        found.append(slot.at)
+        after = slot.at
+    return found
+
+
+# -------------------------------------------------------------------- the way back
+
+
+def document_of(definition: Definition, *, masking: bool = True) -> JobDocument:
+    """Return the document of a job with every default; secrets are in it only without `masking`."""
+    one = definition
+    task = one.task
+    if masking and task.llm_config is not None:
+        task = msgspec.structs.replace(task, llm_config=masked(task.llm_config))
+    return JobDocument(
+        name=one.name,
+        agent_id=one.agent_id,
+        schedule=_schedule_document(one.schedule),
+        task=task,
+        enabled=one.enabled,
+        delete_after_run=one.delete_after_run if one.schedule.kind == cron.AT else None,
+        overlap=one.overlap,
+        misfire=one.misfire,
+        misfire_grace_ms=one.grace_ms,
+        misfire_cap=one.misfire_cap,
+        misfire_spread_ms=one.misfire_spread_ms,
+        jitter_ms=one.jitter_ms,
+        timeout_ms=one.timeout_ms,
+        start_at=None if one.start_at is None else moments.text(one.start_at),
+        end_at=None if one.end_at is None else moments.text(one.end_at),
+        max_runs=one.max_runs,
+        retry_policy=one.retry_policy,
+        alert_url=one.alert_url,
+        alert_after=one.alert_after,
+        disable_after=one.disable_after,
+        keep_runs=one.keep_runs,
+        keep_days=one.keep_days,
+    )
+
+
+def _schedule_document(schedule: Schedule) -> ScheduleDocument:
+    if schedule.kind == cron.AT:
+        assert schedule.at is not None
+        at = moments.clamped(schedule.at)
+        return ScheduleDocument(kind="at", at=moments.text(at), at_ms=at)
+    if schedule.kind == cron.EVERY:
+        assert schedule.anchor_at is not None
+        anchor = moments.text(schedule.anchor_at)
+        return ScheduleDocument(kind="every", every_ms=schedule.every_ms, anchor=anchor)
+    return ScheduleDocument(kind="cron", expr=schedule.expr, tz=schedule.tz)
+
+
+def submission(
+    definition: Definition, *, task_id: str, session: str | None = None, run_at: int | None = None
+) -> Submission:
+    """Return the task of one run."""
+    task = definition.task
+    request = msgspec.structs.replace(
+        task,
+        agent=definition.agent_id,
+        lane=task.lane or LANE,
+        session=session,
+        timeout_ms=definition.timeout_ms,
+        retry_policy=definition.retry_policy,
+    )
+    made = submissions.submission(request, task_id=task_id)
+    return msgspec.structs.replace(made, run_at=run_at)
+
+
+# -------------------------------------------------------------------- what fields mean together
+
+
+def _checked(
+    document: Mapping[str, Any], rules: Callable[[JobDocument], list[Problem]]
+) -> JobDocument:
+    try:
+        return validation.check(document, JobDocument, rules)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"invalid job: {error.message}", details=error.details) from None
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    if problems:
+        error = validation.refusal(problems)
+        raise InvalidRequest(f"invalid job: {error.message}", details=error.details)
+
+
+def _problems(job: JobDocument, now: int, *, is_new: bool) -> list[Problem]:
+    """List what is wrong with a job whose fields are each in order."""
+    problems = [*_name_problems(job), *_task_problems(job)]
+    schedule = _attempt(problems, "schedule", lambda: _schedule(job.schedule, now))
+    start_at = _attempt(problems, "startAt", lambda: _moment(job.start_at, "startAt"))
+    end_at = _attempt(problems, "endAt", lambda: _moment(job.end_at, "endAt"))
+    if start_at is not None and end_at is not None and end_at <= start_at:
+        problems.append(Problem("endAt", "field 'endAt' must be after 'startAt'"))
+    if problems or schedule is None:
+        return problems
+    definition = _definition(job, now)
+    if len(msgspec.json.encode(definition)) > DOCUMENT_BYTES_MAX:
+        text = f"it must not be larger than {DOCUMENT_BYTES_MAX} bytes"
+        return [Problem("", text)]
+    _attempt(problems, "task", lambda: _try_submission(definition))
+    if is_new and not problems:
+        problems += _future_problems(schedule, start_at, end_at, now)
+    return problems
+
+
+def _name_problems(job: JobDocument) -> list[Problem]:
+    problems = []
+    if job.name.startswith(f"{ID_PREFIX}_"):
+        text = f"field 'name' must not begin with '{ID_PREFIX}_': ids do"
+        problems.append(Problem("name", text))
+    if job.alert_after is not None and not job.alert_url:
+        problems.append(Problem("alertAfter", "'alertAfter' goes with 'alertUrl'"))
+    if job.delete_after_run and job.schedule.kind != cron.AT:
+        text = "'deleteAfterRun' goes with a schedule of kind at: the others go on"
+        problems.append(Problem("deleteAfterRun", text))
+    return problems
+
+
+def _task_problems(job: JobDocument) -> list[Problem]:
+    problems = [
+        Problem(path, f"'{path}' is not for jobs: {instead}")
+        for name, instead in _NOT_IN_A_TASK.items()
+        if getattr(job.task, name) is not None
+        for path in [f"task.{json_name(name)}"]
+    ]
+    texts: list[str] = []
+    check_given("task.llmConfig", job.task.llm_config, texts)
+    return [*problems, *(Problem("task.llmConfig", text) for text in texts)]
+
+
+def _try_submission(definition: Definition) -> None:
+    """Raise `InvalidRequest` for a task that could not be submitted."""
+    try:
+        submission(definition, task_id="task")
+    except InvalidRequest as error:
+        is_of_job = error.message.startswith(tuple(f"field '{name}" for name in _LIFTED))
+        where = "" if is_of_job else "field 'task': "
+        raise InvalidRequest(f"{where}{error.message}") from None
+
+
+def _future_problems(
+    schedule: Schedule, start_at: int | None, end_at: int | None, now: int
+) -> list[Problem]:
+    """List why a schedule would never run."""
+    problems: list[Problem] = []
+    _attempt(problems, "schedule", lambda: cron.checked(schedule, now))
+    if problems:
+        return problems
+    if end_at is not None and end_at <= now:
+        text = f"field 'endAt' must be in the future, {moments.text(end_at)} is not"
+        return [Problem("endAt", text)]
+    after = now if start_at is None else max(now, start_at - 1)
+    slot = cron.next_slot(schedule, after)
+    if slot is None or (end_at is not None and slot.at > end_at):
+        name = "startAt" if end_at is None else "endAt"
+        text = f"field '{name}' leaves no run: the schedule has none in that time"
+        return [Problem(name, text)]
+    return []
+
+
+def _definition(job: JobDocument, now: int) -> Definition:
+    """Return the definition of a job that has no problems."""
+    schedule = _schedule(job.schedule, now)
+    said = {
+        name: value
+        for name in JobDocument.__struct_fields__
+        if (value := getattr(job, name)) is not None
+    }
+    said |= {
+        "agent_id": job.agent_id or DEFAULT_AGENT,
+        "schedule": schedule,
+        "start_at": _moment(job.start_at, "startAt"),
+        "end_at": _moment(job.end_at, "endAt"),
+        "delete_after_run": schedule.kind == cron.AT and job.delete_after_run is not False,
+        "retry_policy": _retries(job.retry_policy),
+        "alert_url": job.alert_url or None,
+        "alert_after": (job.alert_after or 1) if job.alert_url else None,
+        "misfire_grace_ms": _own_grace(job.misfire_grace_ms, schedule),
+    }
+    return Definition(**said)
+
+
+def _schedule(given: ScheduleDocument, now: int) -> Schedule:
+    """Raise `InvalidRequest` for fields that are missing or of another kind."""
+    for kind, names in _OF_KIND.items():
+        misplaced = [name for name in names if getattr(given, name) is not None]
+        if misplaced and kind != given.kind:
+            name = json_name(misplaced[0])
+            raise InvalidRequest(f"'schedule.{name}' goes with the kind {kind}, not {given.kind}")
+    if given.kind == cron.AT:
+        return _at(given)
+    if given.kind == cron.EVERY:
+        if given.every_ms is None:
+            raise InvalidRequest("missing required field 'schedule.everyMs'")
+        anchor = _moment(given.anchor, "schedule.anchor")
+        anchor_at = now if anchor is None else anchor
+        if anchor_at > now + SPAN_MS_MAX:
+            raise InvalidRequest("field 'schedule.anchor' must not be more than 366 days ahead")
+        return Schedule(kind=cron.EVERY, every_ms=given.every_ms, anchor_at=anchor_at)
+    expr = " ".join((given.expr or "").split())
+    if not expr:
+        raise InvalidRequest("missing required field 'schedule.expr'")
+    return Schedule(kind=cron.CRON, expr=expr, tz=given.tz or "UTC")
+
+
+def _at(given: ScheduleDocument) -> Schedule:
+    at = _moment(given.at, "schedule.at")
+    if at is not None and given.at_ms not in (None, at):
+        raise InvalidRequest("'schedule.at' and 'schedule.atMs' disagree: give one of them")
+    at = given.at_ms if at is None else at
+    if at is None:
+        raise InvalidRequest("missing required field 'schedule.at' (or 'schedule.atMs')")
+    return Schedule(kind=cron.AT, at=at)
+
+
+def _retries(given: Backoff | None) -> Backoff:
+    said = {} if given is None else msgspec.structs.asdict(given)
+    named = {name: value for name, value in said.items() if value is not None}
+    return msgspec.structs.replace(cron.RETRIES, **named)
+
+
+def _own_grace(given: int | None, schedule: Schedule) -> int | None:
+    """Return None for the usual grace, which goes on following the schedule."""
+    return None if given == cron.usual_grace_ms(schedule) else given
+
+
+def _moment(text: str | None, field: str) -> int | None:
+    return None if text is None else moment_of(text, field)
+
+
+def _attempt(problems: list[Problem], path: str, check: Callable[[], T]) -> T | None:
+    """Return what `check` returns; add what it raises to the problems."""
+    try:
+        return check()
+    except InvalidRequest as error:
+        problems.append(Problem(path, error.message))
+        return None
+
+
+# -------------------------------------------------------------------- parts of documents
+
+
+def _span(definition: Definition) -> tuple[Any, ...]:
+    """What decides when a job runs."""
+    return definition.schedule, definition.start_at, definition.end_at
+
+
+def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy in which the job has the timeout and the retries of its task."""
+    lifted = dict(document)
+    if not isinstance(lifted.get("task"), dict):
+        return lifted
+    task = dict(lifted["task"])
+    if "timeout" in task:
+        task.setdefault("timeoutMs", task["timeout"])
+        if task["timeoutMs"] == task["timeout"]:
+            del task["timeout"]  # both names with different values are refused like in any task
+    for name in _LIFTED:
+        said = task.pop(name, None)
+        if said is not None and lifted.get(name, said) != said:
+            raise InvalidRequest(f"invalid job: '{name}' and 'task.{name}' disagree: give one")
+        if said is not None:
+            lifted[name] = said
+    return {**lifted, "task": task}
+
+
+def _owned(document: Mapping[str, Any], owner: str | None = None) -> dict[str, Any]:
+    """Return a copy in which the job names the agent.
+
+    The task may name it too: that is the agent of a job that names none, and never changes it.
+    `owner` is the agent of a job that exists.
+    """
+    owned = dict(document)
+    if not isinstance(owned.get("task"), dict) or "agentId" not in owned["task"]:
+        return owned
+    task = dict(owned["task"])
+    agent = task.pop("agentId") or None
+    named = owned.get("agentId") or owner
+    if agent is not None:
+        if named not in (None, agent):
+            raise InvalidRequest("invalid job: 'agentId' and 'task.agentId' disagree: give one")
+        owned["agentId"] = agent
+    return {**owned, "task": task}
+
+
+def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """A masked secret stands for the one that is kept."""
+    task, kept = given.get("task"), current["task"].get("llmConfig")
+    if not isinstance(task, dict) or "llmConfig" not in task or not kept:
+        return given
+    return {**given, "task": {**task, "llmConfig": unmasked(task["llmConfig"], kept)}}
+
+
+def _without_implied(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only followed from something that changes."""
+    implied = {"schedule": "deleteAfterRun", "alertUrl": "alertAfter"}
+    gone = {implied[name] for name in given if name in implied}
+    return {name: value for name, value in current.items() if name not in gone}
+
+
+def _schedule_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("kind") not in (None, current["kind"]):
+        return dict(given)
+    is_new_moment = given.get("at") is not None or given.get("atMs") is not None
+    old = {} if is_new_moment else current  # a moment has two names: not one of each
+    return {**old, **given, "kind": current["kind"]}
+
+
+def _task_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    if any(given.get(kind) is not None and kind not in current for kind in KINDS):
+        return dict(given)
+    return {**current, **given}

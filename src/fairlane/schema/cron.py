@@ -1,0 +1,293 @@
+"""Cron: jobs that submit tasks on a schedule, the log of their runs, and a preview.
+
+The types of jobs are in `core/job_documents.py`. A job is named by its id, or by its name if only
+one agent uses that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, field
+
+from fairlane.core.access import Scope
+from fairlane.core.job_documents import JobDocument, RunStatus
+from fairlane.core.types import Cursor, Moment, PageLimit
+from fairlane.schema.operation import (
+    DELETE,
+    GET,
+    PATCH,
+    POST,
+    Operation,
+    Request,
+    Response,
+    WholeBody,
+)
+from fairlane.schema.wire import moment
+
+if TYPE_CHECKING:
+    from fairlane.core.cron import Run  # time zones are slow to load
+
+PREVIEW_MAX: Final = 100
+
+JobName = Annotated[
+    str, Meta(description="Id of the job, or its name if only one agent uses that name")
+]
+
+
+class CreateCronJob(Request):
+    document: Annotated[
+        dict[str, Any],
+        WholeBody(JobDocument),
+        Meta(description='The job, or {"jobs": […]} to create all of them or none'),
+    ]
+
+
+class ListCronJobs(Request):
+    agent: Annotated[str | None, Meta(description="Only jobs of this agent")] = None
+    name: Annotated[str | None, Meta(description="Only jobs with this name")] = None
+    enabled: Annotated[bool | None, Meta(description="Only jobs that are enabled, or not")] = None
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class CronJobRequest(Request):
+    """Names one job."""
+
+    job: JobName = field(name="id")
+
+
+class ChangeCronJob(Request):
+    job: JobName = field(name="id")
+    document: Annotated[
+        dict[str, Any], WholeBody(), Meta(description="The fields to change; null clears one")
+    ]
+
+
+class DeleteCronJob(Request):
+    job: JobName = field(name="id")
+    cancel: Annotated[bool, Meta(description="Cancel the tasks that it has started")] = False
+
+
+class ToggleCronJob(Request):
+    job: JobName = field(name="id")
+    enabled: Annotated[bool, Meta(description="Whether the schedule runs")]
+
+
+class ListCronJobRuns(Request):
+    job: JobName = field(name="id")
+    status: Annotated[RunStatus | None, Meta(description="Only runs with this status")] = None
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class ListCronRuns(Request):
+    job: Annotated[str | None, Meta(description="Only runs of the job with this id or name")] = None
+    job_id: Annotated[
+        str | None, Meta(description="Only runs of the job with this id, which may be deleted")
+    ] = None
+    status: Annotated[RunStatus | None, Meta(description="Only runs with this status")] = None
+    limit: PageLimit = 100
+    cursor: Cursor | None = None
+
+
+class PreviewSchedule(Request):
+    expr: Annotated[
+        str | None, Meta(description="Five fields of cron", examples=["0 9 * * 1-5"])
+    ] = None
+    tz: Annotated[
+        str | None, Meta(description="IANA time zone; default: UTC", examples=["Europe/Berlin"])
+    ] = None
+    every_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=2**53)] | None,
+        Meta(description="An interval, instead of expr"),
+    ] = None
+    at: Annotated[Moment | None, Meta(description="One moment, instead of expr")] = None
+    n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX, description="How many moments")] = 5
+
+
+class CronJobState(Response):
+    consecutive_errors: int
+    runs: Annotated[int, Meta(description="How many runs the schedule has started")]
+    next_run_at_ms: int | None = None
+    last_run_at_ms: int | None = None
+    last_status: str | None = None
+    last_error: str | None = None
+
+
+class CronJob(JobDocument, Response, kw_only=True, forbid_unknown_fields=False):
+    """A job with every default; secrets are masked."""
+
+    id: str
+    name: str
+    unreadable: Annotated[
+        list[str] | None, Meta(description="Fields whose stored form is damaged")
+    ] = None
+    next_run_at: Moment | None = None
+    next_run_at_ms: int | None = None
+    state: CronJobState
+    created_at: Moment
+    updated_at: Moment
+    disabled_reason: str | None = None
+
+
+class CronJobPage(Response):
+    jobs: list[CronJob]
+    count: int
+    next_cursor: str | None = None
+
+
+class CronJobDeleted(Response):
+    id: str
+    name: str
+    deleted: bool
+
+
+class CronRunStarted(Response):
+    run_id: str
+    task: str
+    state: str
+
+
+class CronRun(Response, kw_only=True):
+    run_id: str
+    job_id: str
+    job_name: str
+    task: str | None = None
+    scheduled_at: Moment
+    started_at: Moment | None = None
+    finished_at: Moment | None = None
+    trigger: str
+    status: str
+    attempts: int
+    error: str | None = None
+    summary: str | None = None
+
+
+class CronRunPage(Response):
+    runs: list[CronRun]
+    count: int
+    next_cursor: str | None = None
+
+
+class PreviewedMoment(Response):
+    utc: Moment
+    local: Annotated[str, Meta(description="The same moment on the clocks of the time zone")]
+
+
+class SchedulePreview(Response):
+    next: list[PreviewedMoment]
+
+
+def cron_run(run: Run) -> CronRun:
+    return CronRun(
+        run_id=run.id,
+        job_id=run.job_id,
+        job_name=run.job_name,
+        task=run.task_id,
+        scheduled_at=moment(run.scheduled_at),
+        started_at=None if run.started_at is None else moment(run.started_at),
+        finished_at=None if run.finished_at is None else moment(run.finished_at),
+        trigger=run.trigger,
+        status=run.status,
+        attempts=run.attempts,
+        error=run.error,
+        summary=run.summary,
+    )
+
+
+CREATE_CRON_JOB: Final[Operation[CreateCronJob, CronJob | CronJobPage]] = Operation(
+    "create_cron_job",
+    POST,
+    "/cron/jobs",
+    CreateCronJob,
+    CronJob,
+    Scope.OPERATE,
+    "Create a cron job, which submits a task on a schedule",
+    status=201,
+    statuses={CronJobPage: 201},
+)
+CRON_JOBS: Final = Operation(
+    "cron_jobs",
+    GET,
+    "/cron/jobs",
+    ListCronJobs,
+    CronJobPage,
+    Scope.READ,
+    "List cron jobs, newest first",
+)
+CRON_JOB: Final = Operation(
+    "cron_job",
+    GET,
+    "/cron/jobs/{id}",
+    CronJobRequest,
+    CronJob,
+    Scope.READ,
+    "Show a cron job",
+)
+UPDATE_CRON_JOB: Final = Operation(
+    "update_cron_job",
+    PATCH,
+    "/cron/jobs/{id}",
+    ChangeCronJob,
+    CronJob,
+    Scope.OPERATE,
+    "Change fields of a cron job",
+)
+DELETE_CRON_JOB: Final = Operation(
+    "delete_cron_job",
+    DELETE,
+    "/cron/jobs/{id}",
+    DeleteCronJob,
+    CronJobDeleted,
+    Scope.OPERATE,
+    "Delete a cron job; the log of its runs stays",
+)
+TOGGLE_CRON_JOB: Final = Operation(
+    "toggle_cron_job",
+    POST,
+    "/cron/jobs/{id}/toggle",
+    ToggleCronJob,
+    CronJob,
+    Scope.OPERATE,
+    "Enable or disable a cron job",
+)
+RUN_CRON_JOB: Final = Operation(
+    "run_cron_job",
+    POST,
+    "/cron/jobs/{id}/run",
+    CronJobRequest,
+    CronRunStarted,
+    Scope.OPERATE,
+    "Run a cron job now; its schedule does not move",
+    status=202,
+)
+CRON_JOB_RUNS: Final = Operation(
+    "cron_job_runs",
+    GET,
+    "/cron/jobs/{id}/runs",
+    ListCronJobRuns,
+    CronRunPage,
+    Scope.READ,
+    "List the runs of a cron job, newest first",
+)
+CRON_RUNS: Final = Operation(
+    "cron_runs",
+    GET,
+    "/cron/runs",
+    ListCronRuns,
+    CronRunPage,
+    Scope.READ,
+    "List runs of all cron jobs, newest first",
+    positional=("job",),
+)
+CRON_PREVIEW: Final = Operation(
+    "cron_preview",
+    GET,
+    "/cron/preview",
+    PreviewSchedule,
+    SchedulePreview,
+    Scope.READ,
+    "Show when a schedule would run next",
+    positional=("expr",),
+)
