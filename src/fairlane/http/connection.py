@@ -96,6 +96,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         self._transport = transport
         self.write = transport.write
+        self.is_closing = transport.is_closing
         peer, own = (transport.get_extra_info(name) for name in ("peername", "sockname"))
         if isinstance(own, tuple):
             self.local = own[0], own[1]
@@ -127,7 +128,8 @@ class HttpConnection(asyncio.Protocol):
         """Half a connection is none: the transport closes it when all has been sent."""
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self._transport.is_closing():
+        if self._deaf or self.is_closing():
+            self._ignore(data)
             return
         self.silent_since = None
         head = self._headers if self._in_head else None
@@ -258,8 +260,8 @@ class HttpConnection(asyncio.Protocol):
         exchange.end()
         self._current = None
         if not exchange.keep_alive:
-            self._transport.close()
-        if self._transport.is_closing():
+            self._part()
+        elif self.is_closing():
             self._wait_for_it_to_leave()
         elif self._queued:
             self._current = self._begun = self._queued.popleft()
@@ -281,6 +283,26 @@ class HttpConnection(asyncio.Protocol):
         self._deaf = True
         if self._latest is not None:
             self._latest.keep_alive = False
+
+    def _part(self) -> None:
+        """Hang up, but not on a client that still sends: a connection that is closed with something
+        unread is reset, and the client might never see the response.
+        """
+        if not self._arriving or self.is_closing():
+            self.close()
+            return
+        self._transport.write_eof()
+        self._deaf = True
+        self.resume_reading()
+        self._disarm()
+        self._timed_bytes = 0
+        self._timer = self._loop.call_later(self.read_seconds, self.close)
+        self.silent_since = self._loop.time()  # so it goes first if there are too many
+
+    def _ignore(self, data: bytes) -> None:
+        self._timed_bytes += len(data)
+        if self._timed_bytes > limits.IGNORED_BYTES_MAX and self._current is None:
+            self.close()
 
     # ---------------------------------------------------------------- flow
 
@@ -317,7 +339,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _late(self) -> None:
         self._timer = None
-        if self._transport.is_closing():
+        if self.is_closing():
             return
         much = self._timed_bytes >= wire.BODY_BYTES_MAX and self._current is not None
         if self._read_paused or much:
@@ -341,6 +363,8 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up. What is still to be sent may take its time, but not for ever."""
+        if self._current is not None:
+            self._current.leave()
         self._transport.close()
         self._wait_for_it_to_leave()
 
@@ -382,16 +406,22 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, answer: bytes) -> None:
         """Answer what is arriving and hang up. No answer may be taken for that of another."""
         self._disarm()
-        latest = self._latest
         if self._in_head or not self._arriving:
             if self._current is not None:  # what came before is the last
                 self._hear_no_more()
                 return
             self.write(answer)
-        elif latest is not None and latest is self._current and not latest.started:
-            latest.leave()
-            self.write(answer)
-        self.close()
+        elif self._queued:  # the same, without what is arriving
+            self._queued.pop()
+            self._latest = self._queued[-1] if self._queued else self._current
+            self._hear_no_more()
+            return
+        elif self._current is not None:
+            if not self._current.started:
+                self.write(answer)
+            self._current.leave()
+            self._current = None
+        self._part()
 
 
 def _split(url: bytes) -> tuple[str, bytes]:

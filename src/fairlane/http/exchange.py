@@ -179,7 +179,7 @@ class Exchange(Request):
         connection = self.connection
         if connection.write_paused and not self.gone:
             await connection.drained()
-        if self.gone:
+        if self.gone or connection.is_closing():
             if answer.undo is not None:
                 answer.undo()
             return
@@ -195,7 +195,7 @@ class Exchange(Request):
             self._discard()
             if self.connection.write_paused:
                 await self.connection.drained()
-            if self.gone:
+            if self.gone or self.connection.is_closing():
                 return
             self.started = True
             chunked = self.version != "1.0"
@@ -216,6 +216,8 @@ class Exchange(Request):
                     await asyncio.sleep(0)  # others are sent to in between
                 if connection.write_paused:
                     await connection.drained()
+                if connection.is_closing():
+                    return
                 part = piece[start : start + _SLICE_BYTES]
                 connection.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
         if chunked:

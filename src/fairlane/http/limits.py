@@ -20,6 +20,8 @@ URL_BYTES_MAX: Final = 8192
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = URL_BYTES_MAX + HEADERS_BYTES_MAX + 4 * HEADERS_MAX + 64
+# Of a client that sends on although it has been answered for the last time.
+IGNORED_BYTES_MAX: Final = 1 << 20
 
 
 def _refusal(code: str, error: str) -> bytes:
