@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from fairlane.clock import ManualClock
+from fairlane.core.validation import DEPTH_MAX
 from fairlane.embedded.app import Fairlane
-from fairlane.schema.wire import DEPTH_MAX
 from tests.hostile import extremes
 from tests.hostile.extremes import MOMENTS, OBJECTS, TEXTS, Attempt, Reader, Schema, attempts
 from tests.hostile.inside import Answer, Inside

@@ -63,6 +63,8 @@ _MADE: Final[Mapping[str, tuple[str, str]]] = {
     "POST /tasks/batch": ("/batchId", "/batches/{id}"),
     "POST /leases": ("/leases/0/leaseId", "/leases/{id}"),
     "POST /queue": ("/id", "/queue/{id}"),
+    "POST /templates": ("/id", "/templates/{id}"),
+    "POST /cron/jobs": ("/id", "/cron/jobs/{id}"),
     "POST /webhooks": ("/id", "/webhooks/{id}"),
 }
 
