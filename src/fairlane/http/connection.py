@@ -93,7 +93,9 @@ class HttpConnection(asyncio.Protocol):
 
     # ---------------------------------------------------------------- the transport's calls
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
+    def connection_made(  # type: ignore[override] # a listening socket's are streams
+        self, transport: asyncio.Transport
+    ) -> None:
         self._transport = transport
         self.write = transport.write
         self.is_closing = transport.is_closing
@@ -121,8 +123,9 @@ class HttpConnection(asyncio.Protocol):
             self._current.leave()
         self._queued.clear()
         self.resume_writing()
-        # Both hold this object, which otherwise waits for the garbage collector.
-        self._parser = self._latest = self._current = None  # type: ignore[assignment]
+        # They hold this object, which otherwise waits for the garbage collector.
+        del self._parser
+        self._latest = self._current = None
 
     def eof_received(self) -> None:
         """Half a connection is none: the transport closes it when all has been sent."""

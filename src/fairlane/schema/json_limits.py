@@ -43,7 +43,10 @@ def check(raw: bytes, value: Any = None, *, items_max: int = ITEMS_MAX) -> None:
     The body may be one level deeper than its fields may be.
     """
     if value is None:
-        value = _decoder.decode(raw)
+        try:
+            value = _decoder.decode(raw)
+        except RecursionError:
+            raise InvalidRequest("the body is nested too deeply") from None
     keys, objects = _count(value)
     odd = keys < 0 or b"\\u0000" in raw
     if odd or len(raw) > _SHORT_BYTES or objects > DEPTH_MAX:
