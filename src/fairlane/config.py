@@ -42,6 +42,7 @@ class InstanceSetting(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    uds: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     store: str = ""
     policy: str | None = None
@@ -221,6 +222,7 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
     return Settings(
         host=str(values.get("host", Settings().host)),
         port=int(_number(values, "port", DEFAULT_PORT, (0, 65_535), problems)),
+        uds=str(values["uds"]) if values.get("uds") else None,
         allowed_hosts=_hosts(values, problems),
         store=str(values.get("store") or f"sqlite:///{data_folder(env) / 'fairlane.db'}"),
         policy=values.get("policy") or None,

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,14 @@ from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.app import HttpApp
-from fairlane.http.cross_site import LOOPBACK, Doorkeeper, allowed, authorities, bracketed
+from fairlane.http.cross_site import (
+    HTTP_PORT,
+    LOOPBACK,
+    Doorkeeper,
+    allowed,
+    authorities,
+    bracketed,
+)
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
 from fairlane.http.limits import connections_max
 from fairlane.http.server import HttpServer
@@ -50,13 +57,21 @@ def serve(settings: Settings, *, beside: Beside | None = None) -> None:
     logs.begin(settings.log_level, settings.log_format)
     logs.hide(config.secrets_of(settings))
     os.umask(0o077)  # no other user may read the files that are created
-    listener = _listen(settings.host, settings.port)
+    listener = listen(settings)
+    try:
+        _run(_serve(settings, listener, beside))
+    finally:
+        if settings.uds is not None:
+            Path(settings.uds).unlink(missing_ok=True)
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
     except ImportError:
-        asyncio.run(_serve(settings, listener, beside))
+        asyncio.run(serving)
     else:
-        uvloop.run(_serve(settings, listener, beside))
+        uvloop.run(serving)
 
 
 async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> None:
@@ -76,7 +91,8 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         policy=policy.load(),
         tracer=tracer,
     )
-    app.listens_on(listener.getsockname()[1])
+    if settings.uds is None:
+        app.listens_on(listener.getsockname()[1])
     try:
         await app.start()
     except InvalidPolicy as error:
@@ -89,7 +105,7 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         agents = _endpoint(settings, app)
         routes = _routes(settings, app, agents, exposed=exposed)
         server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)))
-        await server.run(listener, _address(settings.host, listener), beside or _announce)
+        await server.run(listener, _address(settings, listener), beside or _announce)
     finally:
         if watcher is not None:
             await watcher.stop()
@@ -103,7 +119,7 @@ async def _exposed(settings: Settings, app: Fairlane) -> bool:
 
     Raises `OperatorError` if they can and no token exists: the server would trust every caller.
     """
-    if is_loopback(settings.host):
+    if settings.uds is not None or is_loopback(settings.host):
         return False
     await app.node.tokens.refresh()
     if not app.node.tokens.any:
@@ -155,7 +171,12 @@ def _routes(
 
 
 def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
-    """Return the host names under which requests may address this server."""
+    """Return the host names under which requests may address this server.
+
+    Requests to a Unix socket name no port.
+    """
+    if settings.uds is not None:
+        return authorities(LOOPBACK, HTTP_PORT) + allowed(settings.allowed_hosts, HTTP_PORT)
     port = listener.getsockname()[1]
     return authorities([*LOOPBACK, settings.host], port) + allowed(settings.allowed_hosts, port)
 
@@ -205,6 +226,45 @@ async def _announce(address: str) -> None:
     await asyncio.Event().wait()
 
 
+def listen(settings: Settings) -> socket.socket:
+    """Return the listening socket. Raise an `OperatorError` if there cannot be one."""
+    if settings.uds is None:
+        return _listen(settings.host, settings.port)
+    return _listen_unix(settings.uds)
+
+
+def _listen_unix(path: str) -> socket.socket:
+    """Listen on a Unix socket that only this user can connect to."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        listener.bind(path)
+        Path(path).chmod(0o700)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise OperatorError(
+            f"cannot listen on {path}: {error.strerror or error}; choose another path with --uds"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket of a server that was killed. Raise `OSError` if one answers there."""
+    file = Path(path)
+    if not file.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            file.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -229,8 +289,10 @@ def _way_out(error: OSError) -> str:
     return "use an address of this machine with --host"
 
 
-def _address(host: str, listener: socket.socket) -> str:
-    return f"http://{bracketed(host)}:{listener.getsockname()[1]}"
+def _address(settings: Settings, listener: socket.socket) -> str:
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    return f"http://{bracketed(settings.host)}:{listener.getsockname()[1]}"
 
 
 # -------------------------------------------------------------------- the policy file

@@ -30,6 +30,7 @@ _REPEATABLE: Final = {"action": "append"}
 _SETTINGS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "host": ("ADDRESS", "address to listen on (default: 127.0.0.1)", {}),
     "port": ("N", "port to listen on; 0 picks a free one (default: 9867)", {}),
+    "uds": ("PATH", "Unix socket to listen on, in place of host and port", {}),
     "allowed_hosts": (
         "NAME[:PORT]",
         "another host name that requests may use for this server (repeatable)",
