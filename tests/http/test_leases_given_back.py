@@ -13,6 +13,7 @@ from fairlane.clock import ManualClock
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
 from fairlane.http.messages import Answer, Raw, Request, Stream
+from tests.fakes.waiting import WAIT_SECONDS, eventually
 from tests.hostile.wires import SECONDS_MAX, door
 
 BODY = b'{"worker":"w","limit":10,"waitMs":1}'
@@ -33,8 +34,10 @@ async def app(store_url: str) -> AsyncIterator[Fairlane]:
 class Leaving(Request):
     """A request for leases, whose caller goes when the test says so."""
 
-    def __init__(self, gone: asyncio.Future[None], body: bytes) -> None:
-        super().__init__("POST", "/leases", raw=body)
+    def __init__(
+        self, gone: asyncio.Future[None], body: bytes = b"", path: str = "/leases"
+    ) -> None:
+        super().__init__("POST" if body else "GET", path, raw=body)
         self._gone = gone
 
     async def closed(self) -> None:
@@ -152,3 +155,16 @@ async def test_leases_go_back_when_the_caller_is_cancelled_meanwhile(app: Fairla
         await asyncio.gather(asking, return_exceptions=True)
     assert caller.sent is None
     await all_are_queued_again(app)
+
+
+async def test_a_wait_for_a_task_ends_when_its_caller_goes(app: Fairlane) -> None:
+    """The clock of this scheduler stands still, so nothing else would end it."""
+    task = await app.submit(handler="nobody-here")
+    caller = Caller(app)
+    asking = asyncio.create_task(caller.http(Leaving(caller.gone, path=f"/tasks/{task.id}/wait")))
+    await eventually(lambda: bool(app.node._waiters))
+    caller.gone.set_result(None)
+    answer = await asyncio.wait_for(asking, WAIT_SECONDS)
+    assert isinstance(answer, Answer)
+    assert answer.status == 400  # for a caller who is gone
+    assert not app.node._waiters

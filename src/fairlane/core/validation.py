@@ -140,8 +140,8 @@ def _whole_numbers(kind: Any) -> list[str]:
         field.encode_name
         for field in info.fields
         for plain in [_plain(field.type)]
-        for one in (plain.types if isinstance(plain, inspect.UnionType) else (plain,))
-        if isinstance(_plain(one), inspect.IntType)
+        for members in [plain.types if isinstance(plain, inspect.UnionType) else (plain,)]
+        if {type(_plain(one)) for one in members} <= {inspect.IntType, inspect.NoneType}
     ]
 
 

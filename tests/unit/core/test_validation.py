@@ -149,6 +149,15 @@ def test_a_query_may_say_numbers_and_flags_as_text() -> None:
         validation.convert_query({"flag": "maybe", "share": "0.5", "mode": "queue"}, Sample)
 
 
+@pytest.mark.parametrize("text", ["1e1", "5.0", " 5", "+5", "0" * 20, "५"])
+def test_a_whole_number_in_a_query_is_written_in_digits(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="'delayMs' must be a whole number"):
+        validation.convert_query({"delayMs": text}, Sample)
+    with pytest.raises(InvalidRequest, match="'share' must be a number"):
+        validation.convert_query({"share": "half"}, Sample)
+    assert validation.convert_query({"priority": "high"}, Sample).priority == "high"
+
+
 def test_a_header_is_named_as_it_is_spelled() -> None:
     names = {"agentId": "X-Agent-Id"}
     assert validation.convert_headers({"agentId": "a"}, Sample, names).agent == "a"
