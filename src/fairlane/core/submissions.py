@@ -54,7 +54,9 @@ Parents = Annotated[list[Parent], Meta(max_length=DEPENDS_ON_MAX)]
 _OLD: Final = {"deprecated": True}
 
 
-class TaskWork(msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True):
+class TaskWork(
+    msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """What to run. It is stored as JSON for the executor and for `GET /tasks/{id}`."""
 
     action: Annotated[WordOrEmpty | None, Meta(description="Action to run in a browser tab")] = None
@@ -96,7 +98,7 @@ class TaskWork(msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unkn
     ] = None
 
 
-class TaskRequest(TaskWork):
+class TaskRequest(TaskWork, gc=False):
     """One task as a caller describes it: what to run, for whom, when, and who is told."""
 
     agent: Annotated[

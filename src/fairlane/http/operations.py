@@ -17,7 +17,7 @@ from fairlane.http.messages import Answer, Handler, Request, Route, Routes
 from fairlane.schema import decoding, fields
 from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.operation import Operation
-from fairlane.services.catalog import answer
+from fairlane.services.catalog import service_of
 from fairlane.services.registry import UNDO
 
 Values = dict[str, Any]
@@ -44,17 +44,18 @@ def routes(node: Node) -> Routes:
 
 def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
     read = reader(operation)
+    serve = service_of(operation)
     undo = UNDO.get(operation.name)
 
     async def handle(request: Request) -> Answer:
-        response = await answer(node, request.caller, operation, await read(request))
+        response = await serve(node, request.caller, await read(request))
         return Answer(operation.status_of(response), response)
 
     async def hold(request: Request) -> Answer:
         """Do the same while the client may go away."""
         wanted = await read(request)
         async with _cancelled_without(request) as is_gone:
-            response = await answer(node, request.caller, operation, wanted)
+            response = await serve(node, request.caller, wanted)
             take_back = None if undo is None else functools.partial(undo, node, response)
             if take_back is not None and is_gone():
                 take_back()

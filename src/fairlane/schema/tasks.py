@@ -53,7 +53,7 @@ Once = Annotated[
 # -------------------------------------------------------------------- requests
 
 
-class SubmitTask(Request):
+class SubmitTask(Request, gc=False):
     task: Annotated[TaskRequest, WholeBody()]
     idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
     raw: Annotated[bytes, RawBody()] = b""
@@ -142,7 +142,7 @@ class PruneTasks(Request):
 # -------------------------------------------------------------------- responses
 
 
-class TaskAccepted(Response):
+class TaskAccepted(Response, gc=False):
     task_id: str
     state: str
     position: int

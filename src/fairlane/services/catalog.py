@@ -49,7 +49,7 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         problem = refused(caller, operation)
         if problem is not None:
             raise problem
-        response = await answer(node, caller, operation, checked(operation, request))
+        response = await service_of(operation)(node, caller, checked(operation, request))
     except FairlaneError as error:
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
@@ -90,15 +90,19 @@ def _parts(operation: Operation[Any, Any], request: Any) -> dict[str, Any]:
     return values
 
 
-async def answer(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:
-    """Call the service of an operation; what operators change goes to the audit log."""
+def service_of(operation: Operation[Q, R]) -> Service[Q, R]:
+    """Return the service of an operation; what operators change goes to the audit log."""
     service: Service[Q, R] = SERVICES[operation.name]
     if not operation.is_audited:
-        return await service(node, caller, request)
-    action, target = trail.action_of(operation), trail.target_of(operation, request)
-    return await trail.recorded(
-        node.audit, caller, action, target, lambda: service(node, caller, request)
-    )
+        return service
+
+    async def audited(node: Node, caller: Caller, request: Q) -> R:
+        action, target = trail.action_of(operation), trail.target_of(operation, request)
+        return await trail.recorded(
+            node.audit, caller, action, target, lambda: service(node, caller, request)
+        )
+
+    return audited
 
 
 class Guarded(Protocol):
