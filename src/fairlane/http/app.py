@@ -66,7 +66,8 @@ class HttpApp:
         self.gate = Gate(node, exposed=exposed)
         self._streams = Held("streams", "max_streams", max_streams)
         self._waits = Held("waiting requests", "max_waits", max_waits)
-        self.routes: Routes = {
+        self.routes: Routes = operations.routes(node)
+        by_hand = {
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
             **Events(node, look_seconds).routes(),
@@ -74,7 +75,7 @@ class HttpApp:
             **self.gate.routes(),
             **MetricsRoute(node).routes(),
         }
-        for path, methods in operations.routes(node).items():
+        for path, methods in by_hand.items():
             self.routes.setdefault(path, {}).update(methods)
         self.routes = recorded(self.routes, node.audit)
         self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Route]]]] = {}

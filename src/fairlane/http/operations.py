@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -52,39 +51,31 @@ def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
         return Answer(operation.status_of(response), response)
 
     async def hold(request: Request) -> Answer:
-        """Do the same while the client may go away."""
+        """Do the same while the client may go away: then end the service and undo its work."""
         wanted = await read(request)
-        async with _cancelled_without(request) as is_gone:
-            response = await serve(node, request.caller, wanted)
-            take_back = None if undo is None else functools.partial(undo, node, response)
-            if take_back is not None and is_gone():
-                take_back()
+        serving = asyncio.ensure_future(serve(node, request.caller, wanted))
+        closed = asyncio.ensure_future(request.closed())
+        answered = False
+        try:
+            await asyncio.wait((serving, closed), return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
                 raise _gone()
+            response, answered = await serving, True
+        finally:
+            closed.cancel()
+            if not answered and await _ended(serving) and undo is not None:
+                undo(node, serving.result())
+        take_back = None if undo is None else functools.partial(undo, node, response)
         return Answer(operation.status_of(response), response, undo=take_back)
 
     return handle if operation.waits is None else hold
 
 
-@contextlib.asynccontextmanager
-async def _cancelled_without(request: Request) -> AsyncIterator[Callable[[], bool]]:
-    """Cancel what runs inside when the client closes the connection."""
-    task = asyncio.current_task()
-    assert task is not None
-    closed = asyncio.ensure_future(request.closed())
-
-    def cancel(_: object) -> None:
-        task.cancel()
-
-    closed.add_done_callback(cancel)
-    try:
-        yield closed.done
-    except asyncio.CancelledError:
-        if not closed.done() or task.uncancel():
-            raise  # the server itself cancels the request
-        raise _gone() from None
-    finally:
-        closed.remove_done_callback(cancel)
-        closed.cancel()
+async def _ended(serving: asyncio.Future[Any]) -> bool:
+    """Cancel a service and wait for its end. Return whether it still has a response."""
+    serving.cancel()
+    await asyncio.wait((serving,))
+    return not serving.cancelled() and serving.exception() is None
 
 
 def _gone() -> InvalidRequest:

@@ -26,7 +26,7 @@ from fairlane.http.messages import Answer, Request, Route, Routes, Stream
 from fairlane.http.operations import reader
 from fairlane.schema import wire
 from fairlane.schema.events import LIST_EVENTS
-from fairlane.services.catalog import answer
+from fairlane.services.catalog import service_of
 from fairlane.services.events import event_filter, first_id, shown, window
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Events:
         """Stream events, or list them to a caller that accepts JSON only."""
         typed = await _read(request)
         if request.wants_json():
-            page = await answer(self._node, request.caller, LIST_EVENTS, typed)
+            page = await service_of(LIST_EVENTS)(self._node, request.caller, typed)
             return Answer(LIST_EVENTS.status, page)
         wanted, after = event_filter(request.caller, typed), first_id(typed)
         last = await self._feed.read(self._views.last_event)
