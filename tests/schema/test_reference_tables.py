@@ -13,9 +13,9 @@ from fairlane.schema.catalog import OPERATIONS
 ROOT = Path(__file__).parents[2]
 PAGE = """before
 <!-- generated: {table} -->
-| `GET /tasks` | x | Text of a route without an operation |
+| `GET /metrics` | x | Text of a route without an operation |
 | `GET /lanes` | x | stale |
-| `tasks` | x | y | Text of a tool without an operation |
+| `wait` | x | y | Text of a tool without an operation |
 | `GET /gone` | x | of no route |
 <!-- end -->
 after
@@ -34,14 +34,14 @@ def test_a_declared_operation_says_what_its_route_does_and_others_keep_their_tex
     assert made.endswith("|\n<!-- end -->\nafter\n")
     table = rows(made)
     assert table["GET /lanes"] == ["read", OPERATIONS["lanes"].summary]
-    assert table["GET /tasks"] == ["read", "Text of a route without an operation"]
+    assert table["GET /metrics"] == ["read", "Text of a route without an operation"]
     assert "GET /gone" not in table
 
 
 def test_a_tool_says_what_its_operation_says() -> None:
     table = rows(generate.page(PAGE.format(table="tools")))
     assert table["lanes"] == ["read", "`fairlane lanes list`", OPERATIONS["lanes"].summary]
-    assert table["tasks"][-1] == "Text of a tool without an operation"
+    assert table["wait"][-1] == "Text of a tool without an operation"
 
 
 def test_a_scope_lists_its_routes_by_who_may_ask() -> None:

@@ -161,7 +161,7 @@ def test_a_users_program_is_typed(tmp_path: Path) -> None:
     revealed = re.findall(r'Revealed type is "(.*)"', said)
     assert [one.replace("builtins.", "") for one in revealed] == [
         "int",
-        "dict[str, Any]",
+        "fairlane.schema.tasks.TaskAccepted",
         f"def (work: {work}) -> typing.Coroutine[Any, Any, int]",
         f"def (work: {work}) -> str",
         "def (event: dict[str, object])",

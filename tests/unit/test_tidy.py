@@ -48,6 +48,8 @@ def file_is_short(path: PurePath, text: str) -> Iterator[str]:
 
 
 def functions_are_short(path: PurePath, text: str) -> Iterator[str]:
+    if GENERATED.match(text):
+        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1

@@ -93,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
 
     # ---------------------------------------------------------------- the transport's calls
 
-    def connection_made(  # type: ignore[override] # a listening socket's are streams
+    def connection_made(  # type: ignore[override]  # a listening socket's are streams
         self, transport: asyncio.Transport
     ) -> None:
         self._transport = transport
