@@ -134,7 +134,7 @@ async def test_a_full_disk_is_named(programs: Programs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("postgresql://ada:secret@127.0.0.1:1/fairlane", "does not answer"),
+        ("postgresql://ada:secret@127.0.0.1:1/fairlane", "does not respond"),
         ("postgresql://ada:secret@127.0.0.1:notaport/fairlane", "port"),
         ("mysql://ada:secret@127.0.0.1/fairlane", "sqlite:///PATH or postgresql://"),
     ],

@@ -224,7 +224,7 @@ async def test_a_server_does_not_start_on_a_database_that_says_nothing(
             with within(2 * ANSWER_SECONDS):  # a program has to be loaded too
                 ran = await asyncio.to_thread(start, link.url)
             assert ran.returncode == 5
-            assert ran.stderr.startswith("error: the store does not answer: "), ran.stderr
+            assert ran.stderr.startswith("error: the store does not respond: "), ran.stderr
 
         await steadily(scene)
 

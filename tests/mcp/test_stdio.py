@@ -69,7 +69,7 @@ async def test_a_server_that_does_not_answer_is_told_to_the_agent(tmp_path: Path
 def test_a_store_that_is_not_there_is_told_to_who_starts_it(tmp_path: Path, store: str) -> None:
     ran = run_process("mcp", "--store", store, folder=tmp_path)
     assert (ran.returncode, ran.stdout) == (6, b"")
-    assert ran.stderr.startswith(b"error: there is no store at ")
+    assert ran.stderr.startswith(b"error: no store exists at ")
 
 
 # -------------------------------------------------------------------- the process

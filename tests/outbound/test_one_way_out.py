@@ -43,7 +43,7 @@ ALLOWED = {
     "client/connection.py": {BLOCKING, "BlockingPool"},
     "client/asynchronous.py": {ASYNC, "AsyncPool"},
     "worker/external.py": {"socket"},  # the name of this machine
-    "cli/serve.py": {"socket"},  # listens
+    "cli/server.py": {"socket"},  # listens
 }
 
 

@@ -1,6 +1,6 @@
 """The scheduler inside your program, and the place where all parts are put together.
 
-`Fairlane` is the node that `fairlane serve` runs, without HTTP. `cli/serve.py` adds HTTP, signals
+`Fairlane` is the node that `fairlane serve` runs, without HTTP. `cli/server.py` adds HTTP, signals
 and a watched policy file.
 """
 
@@ -181,7 +181,7 @@ class Fairlane(AsyncVerbs):
         try:
             await asyncio.to_thread(self.node.start)
         except ConnectionLost as error:
-            raise StoreUnavailable(f"the store does not answer: {error}") from None
+            raise StoreUnavailable(f"the store does not respond: {error}") from None
         self._http = HttpApp(self.node, self.guard.check)
         self._listeners.begin(self.events)
         if self._policy:

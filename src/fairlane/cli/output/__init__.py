@@ -92,7 +92,7 @@ class Output:
 
     @cached_property
     def terminal(self) -> Terminal:
-        # Deferred because commands with --json, which scripts run, do not need rich (25 ms).
+        # Deferred because commands with --json, which scripts run, do not need rich (35 ms).
         from fairlane.cli.output.terminal import Terminal  # noqa: PLC0415 - for the reason above
 
         return Terminal()
