@@ -57,6 +57,13 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
     def __contains__(self, key: object) -> bool:
         return key in self.to_dict()
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, dict):
+            return self.to_dict() == other
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # the values of fields can change
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
 
