@@ -135,8 +135,6 @@ def test_a_batch_is_listed_and_counted(server: Server, agent: str) -> None:
     ("verb", "arguments", "wrong", "right"),
     [
         ("events", (), "tasl", "task"),
-        ("set_policy", ({},), "notes", "note"),
-        ("message", ("chat:7", "hi"), "sendr", "sender"),
         ("submit", (), "handlr", "handler"),
     ],
 )
