@@ -95,7 +95,7 @@ class Marks:
         return own
 
     def rule(self, key: str, message: Message) -> Rule:
-        own = {name: getattr(message, name) for name in _SAID}
+        own = {name: getattr(message.settings, name) for name in _SAID}
         said = {name: value for name, value in own.items() if value is not None}
         all_ = {**msgspec.structs.asdict(self.policy), **self.of(key).settings, **said}
         values = {name: all_[name] for name in (*_SAID, "debounce_max_ms")}
@@ -136,8 +136,8 @@ class Marks:
         assert message is not None
         assert key is not None
         told = self.of(key)
-        if message.max_concurrent is not None:
-            told.settings = {**told.settings, "max_concurrent": message.max_concurrent}
+        if message.settings.max_concurrent is not None:
+            told.settings = {**told.settings, "max_concurrent": message.settings.max_concurrent}
         if message.tokens is not None:
             told.tokens, told.window = message.tokens, message.context_window
 

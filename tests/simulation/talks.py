@@ -305,7 +305,7 @@ class Talks:
         new = {seen.after.seq for seen in self._new(key)}
         there = (self._open[key].keys() | new) - self._back()
         mine = [seq for seq in waiting if seq <= task.seq and seq in there]
-        said = [one.message.max_concurrent or 0 for one in self._step[key] if one.message]
+        said = [one.message.settings.max_concurrent or 0 for one in self._step[key] if one.message]
         most = max(self._limits[key], marks.limit(key), marks.unthrottled(key), *said)
         kept = self._held[key].keys() & books.holders.get(key, {}).keys()
         room = self._rule(submission).room + max(0, most - len(kept))
