@@ -14,6 +14,7 @@ from fairlane.core.access import Scope
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
 from fairlane.http.messages import Route
+from fairlane.http.openapi import STREAMS
 from fairlane.mcp.table import TOOLS
 from fairlane.schema.catalog import OPERATIONS
 
@@ -77,7 +78,9 @@ def tool_rows(texts: dict[str, str]) -> Iterator[list[str]]:
         operation = OPERATIONS.get(tool.verb.__name__)
         text = texts.get(name) or tool.about.rstrip(".")
         same = f"`fairlane {tool.command}`" if tool.command else tool.alone
-        yield [f"`{name}`", tool.scope, same, text if operation is None else operation.summary]
+        if operation is not None and operation.path not in STREAMS:  # no tool streams
+            text = operation.summary
+        yield [f"`{name}`", tool.scope, same, text]
 
 
 TABLES = {"routes": route_rows, "scopes": scope_rows, "tools": tool_rows}

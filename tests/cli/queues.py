@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from fairlane.client.sync import Client
+    from fairlane.client.base import BaseClient
     from tests.cli.conftest import Ran
 
 START = "2026-01-01T00:00:00.000Z"
@@ -71,7 +71,7 @@ class Queue:
         file.write_text(json.dumps({"schemaVersion": 1, "entries": entries}))
         return self("queue", "import", str(file))
 
-    def clients(self, number: int) -> Iterator[Client]:
+    def clients(self, number: int) -> Iterator[BaseClient]:
         """As many callers as that, each with a writer of its own on the store."""
         for _ in range(number):
             yield StoreBackend(self.store, create=True).client

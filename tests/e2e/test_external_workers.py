@@ -20,7 +20,7 @@ import pytest
 
 from fairlane import AsyncClient
 from fairlane.core.errors import FairlaneError, LeaseLost
-from fairlane.schema.fields import parse_deadline
+from fairlane.core.moments import parse
 from tests.e2e.external_worker import HANDLER, LANE, LEASE_SECONDS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Field:
         begin, task, attempt = time.time_ns(), lease["taskId"], lease["attempt"]
         span_ms = 2 * LATE_MS if is_late else lease["task"]["params"]["ms"]
         await asyncio.sleep(span_ms / 1000)
-        end = min(time.time_ns(), parse_deadline(lease["leaseExpiresAt"]) * MS)
+        end = min(time.time_ns(), parse(lease["leaseExpiresAt"]) * MS)
         self.held.append(Held(name, task, attempt, begin, end))
         result = [name, attempt]
         try:
@@ -273,7 +273,7 @@ def _as_held(held: list[Held], tasks: list[dict[str, Any]]) -> list[Held]:
     is when the server took the task back, and what it then reports has to be refused.
     """
     lost = {
-        (task["taskId"], one["attempt"]): parse_deadline(one["endedAt"]) * MS
+        (task["taskId"], one["attempt"]): parse(one["endedAt"]) * MS
         for task in tasks
         for one in task["attemptLog"]
         if "lease ran out" in one.get("error", "")

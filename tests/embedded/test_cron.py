@@ -124,5 +124,5 @@ async def test_a_preview_takes_moments_of_python(app: Fairlane) -> None:
 
 
 async def ended(app: Fairlane, task_id: str) -> None:
-    found = await app.call("GET", f"/tasks/{task_id}/wait", query={"timeoutMs": 60_000})
+    found = await app.wait_once(task_id, timeout_ms=60_000)
     assert found["state"] in ("done", "failed"), found

@@ -95,7 +95,7 @@ class Chat:
         return count
 
     async def waiting(self) -> list[str]:
-        shape = await self.app.call("GET", f"/sessions/{self.session}")
+        shape = await self.app.session(self.session)
         return [one["taskId"] for one in shape["waiting"]]
 
 

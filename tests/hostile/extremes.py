@@ -18,9 +18,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlane.client.transport import EVENT_STREAM, build
 from fairlane.core import moments
-from fairlane.http import in_process as routes
+from fairlane.http.messages import Request, Stream
 from tests.hostile.inside import Answer, Inside
 
 HANG_SECONDS: Final = 20.0
@@ -304,13 +303,13 @@ class Reader:
     async def _streamed(self) -> int:
         """The number of the last event that a stream has brought."""
         last = int(await self._last_event())
-        request = build(
-            "GET", "/events", query={"after": 0}, accept=EVENT_STREAM, timeout_seconds=0
-        )
+        headers = {b"accept": b"text/event-stream"}
+        request = Request("GET", "/events", b"after=0", headers)
         seen, rest = 0, b""
         async with asyncio.timeout(HANG_SECONDS), contextlib.AsyncExitStack() as stack:
-            stream = await stack.enter_async_context(routes.stream(self.inside.http, request))
-            assert stream.status == 200
+            stream = await self.inside.http(request)
+            assert isinstance(stream, Stream)
+            stack.callback(stream.release)
             pieces = aiter(stream.pieces)
             while seen < last:
                 *lines, rest = (rest + await anext(pieces)).split(b"\n")

@@ -46,9 +46,7 @@ async def entries(callers: Callers, query: str = "") -> list[dict[str, Any]]:
 
 
 def _is_recorded(route: Route) -> bool:
-    if route.operation is not None:
-        return route.operation.is_audited
-    return "_recorded" in getattr(route.handler, "__qualname__", "")
+    return route.operation is not None and route.operation.is_audited
 
 
 async def test_every_route_of_operators_is_recorded() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.core.submissions import TaskRequest, submission
 from fairlane.engine.commands import Submit
 from fairlane.http import messages
 from fairlane.http.app import HttpApp
-from fairlane.schema import bodies
 from fairlane.testing import MemoryFairlane
 from tests.fakes.waiting import judge, steadily, within
 from tests.http.api import Answer, Api, eventually
@@ -471,7 +471,7 @@ async def test_what_was_granted_to_somebody_who_is_gone_comes_back_at_once(
         if not at_the_same_moment:
             gone.set_result(None)
             await asking
-        body = bodies.parse_task(b'{"handler":"nobody-here"}', task_id="tsk_1")
+        body = submission(TaskRequest(handler="nobody-here"), task_id="tsk_1")
         app.node.writer.ask_and_wait(Submit([body]))  # nothing else happens in this loop meanwhile
         if at_the_same_moment:
             view = app.node.views.task("tsk_1")

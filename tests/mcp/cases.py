@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlane.client.sync import Client
+from fairlane.client.base import BaseClient
 
 Names = dict[str, str]
-Prepare = Callable[[Client], Names]
+Prepare = Callable[[BaseClient], Names]
 
 TEMPLATE = {
     "name": "trip",
@@ -28,74 +28,74 @@ JOB = {
 LANES = {"lanes": {"main": {"maxInflight": 50}}}
 
 
-def nothing(_: Client) -> Names:
+def nothing(_: BaseClient) -> Names:
     return {}
 
 
-def queued(client: Client) -> Names:
+def queued(client: BaseClient) -> Names:
     task = client.submit(handler="nobody", agent="a1", params={"text": "Grüße 🦊"})
     return {"task": task["taskId"]}
 
 
-def depending(client: Client) -> Names:
+def depending(client: BaseClient) -> Names:
     names = queued(client)
     client.submit(handler="nobody", agent="a1", depends_on=[names["task"]])
     return names
 
 
-def cancelled(client: Client) -> Names:
+def cancelled(client: BaseClient) -> Names:
     names = queued(client)
     client.cancel(names["task"])
     return names
 
 
-def batched(client: Client) -> Names:
+def batched(client: BaseClient) -> Names:
     answer = client.submit_batch([{"handler": "nobody"}, {"handler": "nobody"}], agent="a1")
     return {"batch": answer["batchId"]}
 
 
-def added(client: Client) -> Names:
+def added(client: BaseClient) -> Names:
     client.queue_add(id="q-7", app="review", repo="/r", inputs={"pr": 7}, priority=20)
     return {}
 
 
-def leased(client: Client) -> Names:
+def leased(client: BaseClient) -> Names:
     added(client)
     (lease,) = client.lease("sched", lanes=["queue"], start=True)["leases"]
     return {"lease": lease["leaseId"], "task": lease["taskId"]}
 
 
-def parked(client: Client) -> Names:
+def parked(client: BaseClient) -> Names:
     client.set_queue_policy({"maxAttempts": 1})
     names = leased(client)
     client.fail_lease(names["lease"], "it broke")
     return names
 
 
-def said(client: Client) -> Names:
+def said(client: BaseClient) -> Names:
     client.set_session("chat:7", debounce_ms=60_000, debounce_max_ms=600_000)  # it stays open
     client.message("chat:7", "What is new?", agent="a1", sender="ada")
     return {}
 
 
-def changed(client: Client) -> Names:
+def changed(client: BaseClient) -> Names:
     client.patch_policy(LANES, author="ada", note="more room")
     return {}
 
 
-def template(client: Client) -> Names:
+def template(client: BaseClient) -> Names:
     return {"template": client.create_template(TEMPLATE)["id"]}
 
 
-def job(client: Client) -> Names:
+def job(client: BaseClient) -> Names:
     return {"job": client.create_cron_job(JOB)["id"]}
 
 
-def job_off(client: Client) -> Names:
+def job_off(client: BaseClient) -> Names:
     return {"job": client.create_cron_job({**JOB, "enabled": False})["id"]}
 
 
-def job_ran(client: Client) -> Names:
+def job_ran(client: BaseClient) -> Names:
     names = job(client)
     client.run_cron_job(names["job"])
     return names

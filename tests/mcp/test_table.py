@@ -15,25 +15,22 @@ from mcp import Client
 
 from fairlane.cli import commands as parser
 from fairlane.client.methods import AsyncMethods
-from fairlane.client.verbs import Verbs
-from fairlane.http.openapi import OPERATIONS
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.parameters import ABOUT
 from fairlane.mcp.server import INSTRUCTIONS, build
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Scope, Tool
 from fairlane.schema import catalog
+from fairlane.schema.operation import Operation
+from fairlane.schema.tasks import ListTasks, TaskPage
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "mcp.md").read_text("utf-8")
 
 LEFT_OUT = {
-    "call": "is no verb, but how verbs are asked",
     "perform": "is no verb, but how operations are carried out",
-    "submit_body": "the body of submit and of submit_batch",
     "wait_once": "wait asks it as often as it takes",
     "task_events": "events takes the id of a task",
-    "list_events": "the tool events calls the same route",
     "delete": "the same as cancel, by another route",
     "prune": "is for operators, and happens by itself",
     "withdraw_leases": "no lease waits here",
@@ -63,15 +60,14 @@ LEFT_OUT = {
 each = pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 
 
-async def _ask(*_: Any, **__: Any) -> dict[str, Any]:
+async def _perform(*_: Any) -> Any:
     raise AssertionError("nobody is asked here")
 
 
 def test_every_verb_is_a_tool_or_left_out_for_a_reason() -> None:
     verbs = {
         name
-        for kind in (Verbs, AsyncMethods)
-        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        for name, _ in inspect.getmembers(AsyncMethods, inspect.isfunction)
         if not name.startswith("_")
     }
     offered = {tool.verb.__name__ for tool in TOOLS.values()}
@@ -102,10 +98,10 @@ OPTIONS = {"agentId": "agent", "sessionKey": "session", "batchId": "batch", "ena
 
 
 def _filters(route: str) -> tuple[str, ...]:
-    for operation in catalog.OPERATIONS.values():
-        if f"{operation.method} {operation.path}" == route:
-            return operation.part("query").__struct_encode_fields__
-    return OPERATIONS[route].query
+    (operation,) = (
+        one for one in catalog.OPERATIONS.values() if f"{one.method} {one.path}" == route
+    )
+    return operation.part("query").__struct_encode_fields__
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -154,7 +150,7 @@ def test_tools_that_tell_what_tasks_contain_say_that_it_is_data() -> None:
 
 
 async def test_annotations_say_what_a_tool_may_do() -> None:
-    async with Client(build(_ask, writes=True)) as client:
+    async with Client(build(_perform, writes=True)) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(listed) == set(TOOLS)
     cancel, show = listed["cancel"].annotations, listed["show"].annotations
@@ -166,7 +162,7 @@ async def test_annotations_say_what_a_tool_may_do() -> None:
 
 
 async def test_a_defect_is_told_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
-    async with Client(build(_ask, writes=True)) as client:
+    async with Client(build(_perform, writes=True)) as client:
         result = await client.call_tool("stats", {})
     assert result.is_error
     assert result.structured_content["code"] == "internal_error"
@@ -177,13 +173,13 @@ async def test_a_defect_is_told_without_its_insides(caplog: pytest.LogCaptureFix
 async def test_what_is_null_is_as_good_as_absent() -> None:
     asked: list[Any] = []
 
-    async def ask(*path: str, **more: Any) -> dict[str, Any]:
-        asked.append((path, more["query"]))
-        return {"tasks": []}
+    async def perform(operation: Operation[Any, Any], request: Any) -> Any:
+        asked.append((operation.name, request))
+        return TaskPage(tasks=[], count=0)
 
-    async with Client(build(ask, writes=False)) as client:
+    async with Client(build(perform, writes=False)) as client:
         await client.call_tool("tasks", {"limit": None, "agentId": "a1", "state": None})
-    assert asked == [(("GET", "/tasks"), {"agentId": "a1"})]
+    assert asked == [("tasks", ListTasks(agent="a1"))]
 
 
 # -------------------------------------------------------------------- the extra

@@ -215,7 +215,7 @@ async def test_the_embedded_api_calls_the_service_and_returns_its_type() -> None
     async with MemoryFairlane() as app:
         lanes = await app.lanes()
         paused = await app.pause_lane("main")
-        with pytest.raises(InvalidRequest, match="field 'limit' must be from 1 to 1000"):
+        with pytest.raises(InvalidRequest, match="query parameter 'limit' must be from 1 to 1000"):
             await app.batches(limit=0)
     assert {lane.name for lane in lanes.lanes} >= {"main", "browser"}
     assert (paused.lane, paused.paused) == ("main", True)

@@ -16,7 +16,7 @@ from fairlane.engine.reads import plan
 from fairlane.engine.reads.plan import Asked
 from fairlane.engine.reads.views import Views
 from fairlane.engine.verbs import ticks
-from fairlane.schema import decoding, fields
+from fairlane.schema import decoding
 from fairlane.schema.queue import AddEntry, entry_shape, imported_entries, new_entry
 from fairlane.schema.wire import moment
 from tests.store.stores import contents
@@ -243,7 +243,7 @@ def test_an_older_file_without_scheduling_fields_comes_in_unchanged(scheduler: S
 )
 def test_a_file_that_is_wrong_is_refused_with_the_place(raw: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        imported_entries(fields.parse_object(raw))
+        imported_entries(decoding.parse_object(raw))
     assert message in caught.value.message
 
 

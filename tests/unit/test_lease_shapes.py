@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from fairlane.core.events import Attempt
-from fairlane.schema import bodies, wire
+from fairlane.core.submissions import TaskRequest, submission
+from fairlane.schema import decoding, wire
 from fairlane.schema.leases import LeaseStatus, lease_grant, lease_state
 from fairlane.schema.task_status import TaskStatus, request_of, task_status
 from tests.unit.core import rows
@@ -33,7 +34,8 @@ FULL: dict[str, Any] = {
 
 
 def stored(**fields: Any) -> str:
-    return bodies.parse_task(msgspec.json.encode(fields), task_id="tsk_1").body
+    request = decoding.decode(msgspec.json.encode(fields), TaskRequest)
+    return submission(request, task_id="tsk_1").body
 
 
 @pytest.mark.parametrize(

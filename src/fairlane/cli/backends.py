@@ -14,19 +14,33 @@ from fairlane.cli import exit_code
 from fairlane.cli.commands import Exit
 from fairlane.cli.options import span_ms
 from fairlane.cli.output import Output, print_error, remark
-from fairlane.client.sync import WAIT_SLICE_SECONDS, Client
+from fairlane.client.base import WAIT_SLICE_SECONDS, BaseClient
+from fairlane.client.sync import Client
 from fairlane.client.transport import DEFAULT_URL
 from fairlane.clock import SystemClock
 from fairlane.core.errors import CallerError, InvalidRequest
-from fairlane.schema import wire
+from fairlane.schema import decoding, wire
+from fairlane.schema.tasks import (
+    SUBMIT,
+    SUBMIT_BATCH,
+    BatchAccepted,
+    SubmitBatch,
+    SubmitTask,
+    TaskAccepted,
+)
 
 NOWHERE: Final = "sqlite://:memory:"  # an empty store that leaves nothing behind
 Tell = Callable[[str], None]
 
 
 class Backend(Protocol):
-    client: Client
-    look_seconds: float  # how long to wait for a task at a time
+    @property
+    def client(self) -> BaseClient: ...
+
+    @property
+    def look_seconds(self) -> float:
+        """How long to wait for a task at a time."""
+        ...
 
 
 class ServerBackend:
@@ -66,7 +80,7 @@ class Side:
         return StoreBackend(args.store, create=self._create, empty=self._empty, tell=self._tell)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> BaseClient:
         return self._backend.client
 
     @property
@@ -193,3 +207,15 @@ def read_object(name: str, what: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidRequest(f"{file_name(name)} must contain {what}: a JSON object")
     return document
+
+
+def submit_document(
+    client: BaseClient, document: dict[str, Any], key: str | None
+) -> TaskAccepted | BatchAccepted:
+    """Submit a task given as JSON, or a batch if it has `tasks`."""
+    if "tasks" not in document:
+        task: Any = document  # checked by the service
+        return client.perform(SUBMIT, SubmitTask(task, idempotency_key=key))
+    body = decoding.decode(wire.encode(document), SUBMIT_BATCH.part("body"))
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    return client.perform(SUBMIT_BATCH, SubmitBatch(**fields, idempotency_key=key))

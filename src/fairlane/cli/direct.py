@@ -1,6 +1,6 @@
 """Commands with `--store`: they work on a store, whether or not a server runs on it.
 
-The routes of the server run in this process, so both ways print the same bytes. The process takes
+The services of the server run in this process, so both ways print the same bytes. The process takes
 no lock on the store and starts no tasks. A write is a transaction of the same engine, so it is as
 exact and as durable as one of the server's.
 """
@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from fairlane import config
 from fairlane.cli.backends import NOWHERE, Tell
-from fairlane.client.sync import Client
-from fairlane.client.transport import Answer, Request, Streaming
+from fairlane.client.base import AsyncShapes, BaseClient, Shape, Shapes
+from fairlane.client.methods import Q, R
 from fairlane.clock import SystemClock
+from fairlane.core.access import TRUSTED
 from fairlane.core.errors import StoreMismatch, StoreMissing, StoreUnavailable
 from fairlane.core.policy import Policy
 from fairlane.core.secrets import References
@@ -28,8 +29,10 @@ from fairlane.engine.engine import Engine, kept_policy, one
 from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Views
-from fairlane.http import in_process
-from fairlane.http.app import HttpApp
+from fairlane.schema.events import LIST_EVENTS, ListEvents
+from fairlane.schema.operation import GET, Operation
+from fairlane.services import catalog, following
+from fairlane.services.events import event_filter
 from fairlane.store import migrate
 from fairlane.store.base import ConnectionLost, Store
 from fairlane.store.opening import open_store
@@ -48,58 +51,62 @@ class StoreBackend:
     def __init__(
         self, url: str, *, create: bool, empty: bool = False, tell: Tell | None = None
     ) -> None:
-        self._transport = StoreTransport(usable_store(url, create=create, empty=empty, tell=tell))
-        self.client = Client(transport=self._transport)
+        self.client = StoreClient(usable_store(url, create=create, empty=empty, tell=tell))
 
 
-class StoreTransport:
-    """Passes requests to the routes in this process."""
+class StoreClient(BaseClient):
+    """Performs operations on a store in this process."""
 
     def __init__(self, store: Store) -> None:
-        self.where = location(store.url)
         self.node = Node(store, SystemClock())
         self.node.engine.policy = _policy(store, self.node)
-        self._http = HttpApp(self.node, _check_callback, look_seconds=LOOK_SECONDS)
+        self.node.check_url = _check_callback
         self._runner = asyncio.Runner()
         self._writing = False
         self._closed = False
 
-    def ask(self, request: Request) -> Answer:
-        return self._run(self.answered(request))
+    def perform(self, operation: Operation[Q, R], request: Q) -> R:
+        """Carry out an operation and return its response."""
+        return self._run(self.answer(operation, request))
 
-    async def answered(self, request: Request) -> Answer:
-        """As `ask`, for callers with an event loop."""
-        if request.method != "GET" and not self._writing:
+    async def answer(self, operation: Operation[Q, R], request: Q) -> R:
+        """As `perform`, for callers with an event loop."""
+        if operation.method != GET and not self._writing:
             self.node.writer.start(look=False)
             self._writing = True
-        return await in_process.ask(self._http, request)
-
-    def stream(self, request: Request) -> Streaming:
-        stack = contextlib.AsyncExitStack()
-        begin = stack.enter_async_context(in_process.stream(self._http, request))
-        streaming = self._run(begin)
-        pieces = self._pieces(streaming.pieces, stack)
-        return Streaming(streaming.status, streaming.headers, pieces)
+        return await catalog.perform(self.node, TRUSTED, operation, request)
 
     def close(self) -> None:
         self._closed = True
         self._runner.close()
         self.node.stop()
 
-    def _pieces(
-        self, pieces: AsyncIterator[bytes], stack: contextlib.AsyncExitStack
-    ) -> Generator[bytes, None, None]:
-        """Yield the pieces. The event loop runs only while the next one is awaited."""
+    def _follow_events(self, request: ListEvents) -> Shapes:
+        wanted = catalog.checked(LIST_EVENTS, request)
+        event_filter(TRUSTED, wanted)  # raises at once what is wrong with it
+        if wanted.after is None:
+            wanted.after = self.node.views.last_event()
+        return self._each(
+            following.each_event(self.node, TRUSTED, wanted, look_seconds=LOOK_SECONDS)
+        )
 
-        async def following() -> bytes | None:
-            return await anext(pieces, None)
+    def _follow_output(self, task_id: str) -> Shapes:
+        return self._each(
+            following.each_piece(self.node, TRUSTED, task_id, look_seconds=LOOK_SECONDS)
+        )
+
+    def _each(self, stream: AsyncShapes) -> Shapes:
+        """Yield what is followed. The event loop runs only while the next one is awaited."""
+
+        async def next_shape() -> Shape | None:
+            return await anext(stream, None)
 
         try:
-            while (piece := self._run(following())) is not None:
-                yield piece
+            while (shape := self._run(next_shape())) is not None:
+                yield shape
         finally:
-            if not self._closed:  # closing the runner has closed the stack
-                self._run(stack.aclose())
+            if not self._closed:  # closing the runner has closed the stream
+                self._run(stream.aclose())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine. Close it if Ctrl-C came before it started, to avoid a warning."""

@@ -14,12 +14,14 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fairlane import config, logs, tracing
 from fairlane.compat import policies
 from fairlane.config import Settings
+from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.app import HttpApp
@@ -35,8 +37,10 @@ from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
 from fairlane.http.limits import connections_max
 from fairlane.http.server import HttpServer
 from fairlane.mcp import endpoint as mcp
+from fairlane.mcp.calls import Perform
 from fairlane.mcp.endpoint import Endpoint
 from fairlane.schema import wire
+from fairlane.services import catalog
 from fairlane.worker import signals
 
 log = logging.getLogger("fairlane")
@@ -152,7 +156,13 @@ def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
     """Return the endpoint for /mcp; None if the extra is not installed."""
     if settings.mcp_writes:
         mcp.require()
-    return Endpoint(app.call_as, writes=settings.mcp_writes) if mcp.installed() else None
+    if not mcp.installed():
+        return None
+
+    def perform_as(caller: Caller) -> Perform:
+        return partial(catalog.perform, app.node, caller)
+
+    return Endpoint(perform_as, writes=settings.mcp_writes)
 
 
 def _routes(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from fairlane.client.calling import refuse_unknown
+from fairlane.core.policy import nearest
+from fairlane.core.types import json_name
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -52,9 +54,40 @@ def as_raw(values: Sequence[Mapping[str, Any]]) -> list[msgspec.Raw]:
 
 def as_body(kind: type[S], method: str, fields: Mapping[str, Any]) -> S:
     """Return a typed body; the server checks its values. Raise `TypeError` for an unknown name."""
-    refuse_unknown(method, fields, dict.fromkeys(kind.__struct_fields__))
-    return kind(**{name: _plain(value) for name, value in fields.items()})
+    if not fields.keys() <= _names(kind):
+        refuse_unknown(method, fields, dict.fromkeys(kind.__struct_fields__))
+    return kind(
+        **{
+            name: value if type(value) in _SENT_AS_IS else _plain(value)
+            for name, value in fields.items()
+        }
+    )
+
+
+_SENT_AS_IS: Final = frozenset({str, int, bool, dict, list, type(None)})
+
+
+@functools.cache
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)
 
 
 def _plain(value: Any) -> Any:
     return as_text(value) if isinstance(value, datetime) else as_list(as_object(value))
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value, by their JSON names."""
+    return {
+        json_name(name): value
+        for name, value in fields.items()
+        if value is not None and value != ()
+    }
+
+
+def refuse_unknown(verb: str, fields: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for a name that is no argument, as a call does."""
+    for name in fields:
+        if name not in known:
+            hint = nearest(name, known)
+            raise TypeError(f"{verb}() got an unexpected keyword argument '{name}'{hint}")

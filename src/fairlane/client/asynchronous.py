@@ -8,33 +8,39 @@ response may have taken effect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self, Unpack
 
 from fairlane.client import transport
-from fairlane.client.async_verbs import AsyncVerbs, Shape
+from fairlane.client.base import (
+    AT_REST,
+    WAIT_SLICE_SECONDS,
+    AsyncBaseClient,
+    AsyncShapes,
+    Shape,
+)
 from fairlane.client.binding import bound
-from fairlane.client.calling import Asked
 from fairlane.client.connection import BODY_BYTES_MAX, IDLE_SECONDS, Server
 from fairlane.client.methods import Q, R
 from fairlane.client.sync import (
-    AT_REST,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     RECONNECT_SECONDS,
     SILENCE_SECONDS,
     TIMEOUT_SECONDS,
-    WAIT_SLICE_SECONDS,
 )
-from fairlane.client.transport import DEFAULT_URL, Answer, Request
+from fairlane.client.transport import DEFAULT_URL, Answer, Asked, Request
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.http1.asynchronous import AsyncPool, SystemResolver
-from fairlane.schema import sse
+from fairlane.schema import sse, wire
+from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.tasks import TASK_OUTPUT, NamedTask
 
 
-class AsyncClient(AsyncVerbs):
+class AsyncClient(AsyncBaseClient):
     """A client for programs with an event loop; its methods are coroutines.
 
     Close it, or use it as an async context manager.
@@ -117,11 +123,19 @@ class AsyncClient(AsyncVerbs):
         except OSError as error:
             raise self._server.unreachable(error, seconds) from None
 
+    def _follow_events(self, request: ListEvents) -> AsyncShapes:
+        return _decoded(self._stream(LIST_EVENTS, request))
+
+    def _follow_output(self, task_id: str) -> AsyncShapes:
+        return _decoded(self._stream(TASK_OUTPUT, NamedTask(task_id)), until="end")
+
     async def _stream(
-        self, path: str, query: Mapping[str, Any], last_id: str
+        self, operation: Operation[Q, Any], request: Q
     ) -> AsyncGenerator[sse.Event, None]:
         """Yield the events of a route, over as many connections as needed."""
-        follower = sse.Follower(last_id)
+        path, asked = bound(operation, request)
+        query = asked["query"] or {}
+        follower = sse.Follower("")
         clock = asyncio.get_running_loop().time
         heard_at, pause = clock(), 0.0
         while True:
@@ -165,3 +179,13 @@ class AsyncClient(AsyncVerbs):
                     yield piece
         except OSError as error:
             raise self._server.unreachable(error, SILENCE_SECONDS) from None
+
+
+async def _decoded(
+    stream: AsyncGenerator[sse.Event, None], until: str | None = None
+) -> AsyncShapes:
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.name == until:
+                return
+            yield wire.decode(event.data)

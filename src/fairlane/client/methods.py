@@ -174,6 +174,7 @@ from fairlane.schema.tasks import (
     SHOW,
     SUBMIT,
     SUBMIT_BATCH,
+    TASK_OUTPUT,
     TASKS,
     WAIT_ONCE,
     WHY,
@@ -187,6 +188,7 @@ from fairlane.schema.tasks import (
     TaskAccepted,
     TaskCancelled,
     TaskDeleted,
+    TaskOutput,
     TaskPage,
     TaskReset,
     TaskRetried,
@@ -1296,6 +1298,15 @@ class Methods(ABC):
         """
         request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
         return self.perform(WAIT_ONCE, request)
+
+    def task_output(self, task_id: str) -> TaskOutput:
+        """Show the output of the newest attempt, or stream that of all attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return self.perform(TASK_OUTPUT, request)
 
     def cancel(self, task_id: str) -> TaskCancelled:
         """Cancel a task.
@@ -2677,6 +2688,15 @@ class AsyncMethods(ABC):
         """
         request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
         return await self.perform(WAIT_ONCE, request)
+
+    async def task_output(self, task_id: str) -> TaskOutput:
+        """Show the output of the newest attempt, or stream that of all attempts.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = NamedTask(task_id=task_id)
+        return await self.perform(TASK_OUTPUT, request)
 
     async def cancel(self, task_id: str) -> TaskCancelled:
         """Cancel a task.

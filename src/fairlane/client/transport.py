@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -31,6 +31,19 @@ _ERRORS: Final[Sequence[type[FairlaneError]]] = (
 R = TypeVar("R")
 
 _BY_CODE: Final = {error.code: error for error in _ERRORS}
+
+
+class Asked(TypedDict, total=False):
+    """The optional parts of a call.
+
+    `wait_ms` is how long the route may wait before it responds.
+    """
+
+    query: Mapping[str, Any] | None
+    headers: Mapping[str, str]
+    body: Any
+    idempotency_key: str | None
+    wait_ms: int
 
 
 class Request(msgspec.Struct, frozen=True):

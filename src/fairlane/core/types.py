@@ -26,17 +26,17 @@ _LONGER: Final = {
 # `$` alone would let a line break through at the end; both dialects of patterns know a lookahead.
 _END: Final = r"$(?!\n)"
 
-_IDENTIFIER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
-_WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}"
+IDENTIFIER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
+WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}"
 
-Identifier = Annotated[str, Meta(pattern=rf"^{_IDENTIFIER}{_END}")]
-Word = Annotated[str, Meta(pattern=rf"^{_WORD}{_END}")]
+Identifier = Annotated[str, Meta(pattern=rf"^{IDENTIFIER}{_END}")]
+Word = Annotated[str, Meta(pattern=rf"^{WORD}{_END}")]
 # Where an empty text has always meant the same as none.
-IdentifierOrEmpty = Annotated[str, Meta(pattern=rf"^({_IDENTIFIER})?{_END}")]
-WordOrEmpty = Annotated[str, Meta(pattern=rf"^({_WORD})?{_END}")]
+IdentifierOrEmpty = Annotated[str, Meta(pattern=rf"^({IDENTIFIER})?{_END}")]
+WordOrEmpty = Annotated[str, Meta(pattern=rf"^({WORD})?{_END}")]
 TabId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{0,128}}{_END}")]
 # A task id, or in a batch `#` and the key of another item.
-Parent = Annotated[str, Meta(pattern=rf"^#?{_IDENTIFIER}{_END}")]
+Parent = Annotated[str, Meta(pattern=rf"^#?{IDENTIFIER}{_END}")]
 Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[

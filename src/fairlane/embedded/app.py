@@ -9,26 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import functools
 import gc
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self, Unpack
 
 import msgspec
 
 from fairlane import config
-from fairlane.client import transport
-from fairlane.client.async_verbs import AsyncVerbs, Call, Shape, Shapes
-from fairlane.client.calling import Asked
+from fairlane.client.base import AsyncBaseClient, AsyncShapes, WhichEvents
 from fairlane.client.methods import Q, R, TaskFields
-from fairlane.client.verbs import WhichEvents
 from fairlane.clock import Clock, SystemClock
 from fairlane.compat import policies
 from fairlane.config import InstanceSetting
 from fairlane.core import lifecycle
-from fairlane.core.access import TRUSTED, Caller
+from fairlane.core.access import TRUSTED
 from fairlane.core.errors import (
     BusyError,
     FairlaneError,
@@ -45,18 +41,16 @@ from fairlane.engine.commands import SetPolicy, UseSecret
 from fairlane.engine.node import Node
 from fairlane.engine.telemetry.heartbeat import watch
 from fairlane.engine.verbs.webhooks import new_secret
-from fairlane.http import in_process
-from fairlane.http.app import HttpApp
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.outbox import Outbox
 from fairlane.outbound.sending import Sender
 from fairlane.outbound.targets import parse_target
 from fairlane.outbound.webhooks import Deliverer
-from fairlane.schema import sse
+from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
 from fairlane.schema.tasks import TaskAccepted, TaskCancelled, TaskReset, TaskRetried
-from fairlane.services import catalog
+from fairlane.services import catalog, following
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
 from fairlane.tracing import Tracer
@@ -84,7 +78,7 @@ def tune() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class Fairlane(AsyncVerbs):
+class Fairlane(AsyncBaseClient):
     """A scheduler inside your program; use it as an async context manager.
 
     Register handlers with `@app.handler("name")`. Tasks without a handler here wait for a worker
@@ -157,7 +151,7 @@ class Fairlane(AsyncVerbs):
         self._worker_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners = Listeners()
-        self._http: HttpApp | None = None
+        self._started = False
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------- life
@@ -182,7 +176,8 @@ class Fairlane(AsyncVerbs):
             await asyncio.to_thread(self.node.start)
         except ConnectionLost as error:
             raise StoreUnavailable(f"the store does not respond: {error}") from None
-        self._http = HttpApp(self.node, self.guard.check)
+        self.node.check_url = self.guard.check
+        self._started = True
         self._listeners.begin(self.events)
         if self._policy:
             await self.lay_policy(self._policy, "start")
@@ -312,7 +307,7 @@ class Fairlane(AsyncVerbs):
         nodes. An exception in a listener is logged and ignored.
         """
         self._listeners.add(listener)
-        if self._http is not None:
+        if self._started:
             self._listeners.begin(self.events)
         return listener
 
@@ -341,13 +336,12 @@ class Fairlane(AsyncVerbs):
         seconds, or another `FairlaneError` if the task was refused or did not run. A caller that
         stops waiting cancels the task.
         """
-        if self._http is None:
-            raise RuntimeError(NOT_STARTED)
+        self._require_start()
         return await self._scheduling.schedule(session, fn, timeout=timeout, fields=fields)
 
     def events(
         self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
-    ) -> Shapes:
+    ) -> AsyncShapes:
         """Iterate over events after the id `after`, in order, each once.
 
         With `follow`, start at this call unless `after` is given, and end when the node stops.
@@ -358,36 +352,22 @@ class Fairlane(AsyncVerbs):
             after = self.node.views.last_event()
         return super().events(after=after, follow=follow, **which)
 
-    def _stream(
-        self, path: str, query: Mapping[str, Any], last_id: str
-    ) -> AsyncGenerator[sse.Event, None]:
-        return in_process.follow(self._routes, path, query, last_id)
-
-    def call_as(self, caller: Caller) -> Callable[..., Call]:
-        """Return a `call` with the rights of another caller."""
-        return functools.partial(self._call, caller)
-
-    async def call(self, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
-        """Call a route in this process and return its JSON, or raise its error."""
-        return await self._call(TRUSTED, method, path, **asked)
-
-    async def _call(self, caller: Caller, method: str, path: str, **asked: Unpack[Asked]) -> Shape:
-        request = transport.build(method, path, timeout_seconds=0, **asked)
-        return transport.understood(
-            await in_process.ask(self._routes, request, caller), "this process"
-        )
-
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         """Carry out a declared operation and return its typed response."""
-        if self._http is None:
-            raise RuntimeError(NOT_STARTED)
+        self._require_start()
         return await catalog.perform(self.node, TRUSTED, operation, request)
 
-    @property
-    def _routes(self) -> HttpApp:
-        if self._http is None:
+    def _follow_events(self, request: ListEvents) -> AsyncShapes:
+        self._require_start()
+        return following.each_event(self.node, TRUSTED, catalog.checked(LIST_EVENTS, request))
+
+    def _follow_output(self, task_id: str) -> AsyncShapes:
+        self._require_start()
+        return following.each_piece(self.node, TRUSTED, task_id)
+
+    def _require_start(self) -> None:
+        if not self._started:
             raise RuntimeError(NOT_STARTED)
-        return self._http
 
 
 class TaskHandle:

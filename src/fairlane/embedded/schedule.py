@@ -17,7 +17,7 @@ from typing import Any, Final, TypedDict
 
 import msgspec
 
-from fairlane.client.calling import given, moment, refuse_unknown
+from fairlane.client.arguments import as_text, given, refuse_unknown
 from fairlane.core import lifecycle, validation
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
 from fairlane.core.model import HANDLER, Submission, route_of
@@ -219,7 +219,7 @@ def _request(session: str, fields: ScheduleFields, *, is_function: bool) -> Send
         raise InvalidRequest("nothing to run: give 'fn', 'handler' or 'message'")
     task_request(session=session)  # or the refusal would name a field of the message
     named = {name: value for name, value in fields.items() if name not in ("params", "sent_at")}
-    said = given(**named, sent_at=moment(fields.get("sent_at")))
+    said = given(**named, sent_at=as_text(fields.get("sent_at")))
     raw = wire.encode({"key": session, "debounceMs": 0, **said})
     return decoding.decode(raw, SendMessage)
 

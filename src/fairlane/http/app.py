@@ -16,6 +16,7 @@ from fairlane.http.auth import Gate
 from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
 from fairlane.http.messages import (
+    JSON,
     Answer,
     Raw,
     Request,
@@ -26,7 +27,7 @@ from fairlane.http.messages import (
     refusal,
     went_wrong,
 )
-from fairlane.http.routes.audit import note_denied, recorded
+from fairlane.http.routes.audit import note_denied
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
 from fairlane.schema import json_limits, wire
@@ -46,15 +47,12 @@ class HttpApp:
         node: Node,
         check_url: Callable[[str], object],
         *,
-        look_seconds: float | None = None,
         mounts: Mapping[str, asgi.Application] | None = None,
         exposed: bool = False,
         max_streams: int = STREAMS_DEFAULT,
         max_waits: int = WAITS_DEFAULT,
     ) -> None:
-        """`look_seconds`: how often streams look for what others wrote, when nobody tells.
-
-        `mounts` are ASGI applications that answer POST at a path. `exposed`: others than
+        """`mounts` are ASGI applications that answer POST at a path. `exposed`: others than
         this machine can reach it, so that every caller needs a token. `max_streams` is how many
         streams a token or an address may have open, `max_waits` how many requests that wait.
         """
@@ -70,14 +68,13 @@ class HttpApp:
         by_hand = {
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
-            **Events(node, look_seconds).routes(),
+            **Events(node).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
             **MetricsRoute(node).routes(),
         }
         for path, methods in by_hand.items():
             self.routes.setdefault(path, {}).update(methods)
-        self.routes = recorded(self.routes, node.audit)
         self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], dict[str, Route]]]] = {}
         for path, methods in self.routes.items():
             if "{" in path:
@@ -173,7 +170,7 @@ class HttpApp:
     async def _openapi(self, request: Request) -> Answer:
         request.query()
         if self._described is None:
-            self._described = Raw(wire.encode(openapi.document(self.routes)), openapi.JSON)
+            self._described = Raw(wire.encode(openapi.document(self.routes)), JSON)
         return Answer(200, self._described)
 
 

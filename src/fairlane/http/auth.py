@@ -22,7 +22,7 @@ from fairlane.engine.commands import CreateToken, RevokeToken
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
 from fairlane.http.messages import Answer, Request, Route, Routes
-from fairlane.schema import fields
+from fairlane.schema import decoding
 from fairlane.schema.access import identity
 from fairlane.services.catalog import refused
 
@@ -114,7 +114,7 @@ class Gate:
     # ---------------------------------------------------------------- logins
 
     async def login(self, request: Request) -> Answer:
-        body: LoginBody = fields.decoded(_decoder, await request.body(), frozenset({"token"}))
+        body = decoding.decode(await request.body(), LoginBody)
         await self._tokens.refresh()
         caller = self._tokens.find(_raw(body.token.strip()))
         if caller is None:
@@ -139,9 +139,6 @@ class Gate:
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
     token: str
-
-
-_decoder = msgspec.json.Decoder(LoginBody)
 
 
 async def _nobody() -> Answer:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.client.async_verbs import Shape
+from fairlane.client.base import Shape
 from fairlane.core.errors import FairlaneError, Forbidden, PayloadTooLarge
 from fairlane.mcp import schemas
 from fairlane.mcp.calls import Calls

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from fairlane.core.errors import OperatorError
-from fairlane.mcp.calls import AskAs
+from fairlane.mcp.calls import PerformAs
 from fairlane.schema import wire
 
 Scope = MutableMapping[str, Any]
@@ -35,9 +35,11 @@ def require() -> None:
 
 
 class Endpoint:
-    def __init__(self, ask_as: AskAs, *, writes: bool) -> None:
-        """`ask_as` gives who answers a caller; whoever calls this has named it in the scope."""
-        self._ask_as = ask_as
+    def __init__(self, perform_as: PerformAs, *, writes: bool) -> None:
+        """`perform_as` returns the function that performs operations for the caller of a request,
+        which the HTTP server puts into the scope.
+        """
+        self._perform_as = perform_as
         self._writes = writes
         self._handle: asyncio.Future[Handle] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -61,7 +63,7 @@ class Endpoint:
     async def _run(self, ready: asyncio.Future[Handle]) -> None:
         try:
             module = await asyncio.to_thread(importlib.import_module, "fairlane.mcp.server")
-            manager = module.over_http(self._ask_as, writes=self._writes)
+            manager = module.over_http(self._perform_as, writes=self._writes)
             async with manager.run():
                 ready.set_result(manager.handle_request)
                 await self._ending.wait()

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from fairlane.client.calling import spelled
-from fairlane.schema import fields
+from fairlane.core import validation
+from fairlane.core.types import json_name
 
 Schema = dict[str, Any]
 
@@ -35,7 +35,7 @@ def arguments_type(
     for name, (kind, required) in _parameters(verb).items():
         if name in without:
             continue
-        word = spellings[name] = names.get(name) or spelled(name)
+        word = spellings[name] = names.get(name) or json_name(name)
         accepted: Any = Annotated[_plain(kind), Meta(description=about[word])]
         if required:
             found.append((name, accepted, msgspec.NODEFAULT))
@@ -72,7 +72,7 @@ def changes(kind: type[msgspec.Struct]) -> Schema:
 def arguments(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
     """What to call the verb with. Raises `InvalidRequest` that names the argument."""
     present = {name: value for name, value in given.items() if value is not None}
-    checked = fields.converted(present, kind)
+    checked = validation.convert(present, kind)
     named = {name: getattr(checked, name) for name in checked.__struct_fields__}
     return {name: value for name, value in named.items() if value is not UNSET}
 

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from fairlane.core.access import CALLER
 from fairlane.core.policy import nearest
 from fairlane.mcp.answers import answer
-from fairlane.mcp.calls import Ask, AskAs, Calls
+from fairlane.mcp.calls import Calls, Perform, PerformAs
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Tool
 from fairlane.schema import wire
@@ -31,9 +31,11 @@ INSTRUCTIONS: Final = (
 _READ_ONLY: Final = " This server only reads: tools that change something are not offered."
 
 
-def build(ask: Ask, *, writes: bool) -> Server[Any]:
-    """A server whose tools call `ask`. Tools that write are neither listed nor run unless told."""
-    calls = Calls(ask)
+def build(perform: Perform, *, writes: bool) -> Server[Any]:
+    """Return a server whose tools call `perform`. It lists and runs tools that write only with
+    `writes`.
+    """
+    calls = Calls(perform)
     return _build(lambda _: calls, writes=writes)
 
 
@@ -66,16 +68,16 @@ def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[Any]
     )
 
 
-def over_http(ask_as: AskAs, *, writes: bool) -> StreamableHTTPSessionManager:
+def over_http(perform_as: PerformAs, *, writes: bool) -> StreamableHTTPSessionManager:
     """Without sessions, so that each request may go to another node.
 
     Hosts, origins and tokens are looked at before a request gets here, as for every other route;
-    what a tool asks of a route it asks as who called it, so that the route decides.
+    a tool performs its operations as its caller, so that the operation decides who may.
     """
 
     def calls_of(context: Context) -> Calls:
         assert context.request is not None
-        return Calls(ask_as(context.request.scope[CALLER]))
+        return Calls(perform_as(context.request.scope[CALLER]))
 
     security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     return StreamableHTTPSessionManager(

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, cast
 
 from mcp.server.stdio import stdio_server
 
-from fairlane.mcp.calls import Ask
+from fairlane.mcp.calls import Perform
 from fairlane.mcp.server import build
 
 log = logging.getLogger("fairlane.mcp")
@@ -30,9 +30,9 @@ _CHUNK_BYTES: Final = 65_536
 _LINES_AHEAD: Final = 16
 
 
-async def serve(ask: Ask, *, writes: bool) -> None:
+async def serve(perform: Perform, *, writes: bool) -> None:
     """Until the input ends or SIGTERM comes; what is being done then is cancelled."""
-    server = build(ask, writes=writes)
+    server = build(perform, writes=writes)
     lines = Lines()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lines.end)
     try:

@@ -35,6 +35,16 @@ def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX)
     return value
 
 
+def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> dict[str, Any]:
+    """Return a JSON object whose fields are checked elsewhere."""
+    body: dict[str, Any] = decode(raw, dict[str, Any], items_max=items_max)
+    if validation.too_deep(body):
+        raise InvalidRequest(
+            f"the body must not be nested deeper than {validation.DEPTH_MAX} levels"
+        )
+    return body
+
+
 @functools.cache
 def _later(kind: Any) -> str | None:
     """Return the field whose items are decoded later, each for itself: a list of raw JSON."""

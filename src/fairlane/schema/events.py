@@ -1,4 +1,4 @@
-"""Events as JSON: pages of the log, and those of one task. Streams: `http/routes/events.py`."""
+"""Events as JSON: pages of the log, and those of one task. Streams: `services/following.py`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,17 @@ JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{name}"
 
 
-def describe(operations: Iterable[Operation[Any, Any]], statuses: Mapping[str, int]) -> Schema:
-    """Return `paths` and the `components` that they refer to. `statuses` is by error code."""
+def describe(
+    operations: Iterable[Operation[Any, Any]],
+    statuses: Mapping[str, int],
+    bodies: Iterable[type] = (),
+) -> Schema:
+    """Return `paths` and the `schemas` that they refer to. `statuses` is by error code.
+
+    `bodies` are types of which only the schema is wanted.
+    """
     listed = list(operations)
-    kinds = [kind for operation in listed for kind in _types(operation)]
+    kinds = [*bodies, *(kind for operation in listed for kind in _types(operation))]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     known = dict(zip(kinds, schemas, strict=True))
     paths: Schema = {}
@@ -62,7 +69,7 @@ def _operation(
         "security": _security(operation),
         "responses": {
             **_responses(operation, known),
-            **{str(status): _refusal(status) for status in _errors(operation, statuses)},
+            **errors(statuses, has_body=operation.reading.body is not None),
         },
     }
     body = operation.part("body")
@@ -133,16 +140,37 @@ def _security(operation: Operation[Any, Any]) -> list[Schema]:
     return [{"token": [str(operation.scope)] if operation.scope else []}]
 
 
-def _errors(operation: Operation[Any, Any], statuses: Mapping[str, int]) -> list[int]:
-    """The errors that a route may answer with: fewer when it has no body."""
-    body = operation.document is not None or bool(
-        operation.empty_body or operation.part("body").__struct_fields__
-    )
-    return sorted(set(statuses.values()) - (set() if body else {413, 415}))
+def errors(statuses: Mapping[str, int], *, has_body: bool) -> Schema:
+    """Refer to the errors that a route may respond with: fewer when it has no body."""
+    possible = sorted(set(statuses.values()) - (set() if has_body else {413, 415}))
+    return {str(status): {"$ref": f"#/components/responses/{status}"} for status in possible}
 
 
-def _refusal(status: int) -> Schema:
-    return {"$ref": f"#/components/responses/{status}"}
+def refusals(statuses: Mapping[str, int]) -> Schema:
+    """Describe each status of an error by the codes that come with it."""
+    found: dict[int, list[str]] = {}
+    for code, status in statuses.items():
+        found.setdefault(status, []).append(code)
+    content = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        str(status): {"description": ", ".join(codes), "content": content}
+        for status, codes in sorted(found.items())
+    }
+
+
+def error(statuses: Mapping[str, int]) -> Schema:
+    """Describe the JSON of an error."""
+    return {
+        "type": "object",
+        "description": "Codes are stable, texts may improve.",
+        "required": ["code", "error"],
+        "properties": {
+            "code": {"type": "string", "enum": list(statuses)},
+            "error": {"type": "string"},
+            "retryable": {"type": "boolean"},
+            "details": {"type": "object"},
+        },
+    }
 
 
 def _bounded(schema: Schema) -> Schema:

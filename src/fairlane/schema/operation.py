@@ -27,6 +27,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 from fairlane.schema.json_limits import ITEMS_MAX
+from fairlane.schema.reading import Reading
 from fairlane.schema.wire import BODY_BYTES_MAX
 
 GET: Final = "GET"
@@ -37,6 +38,7 @@ DELETE: Final = "DELETE"
 
 _WITHOUT_BODY: Final = frozenset({GET, DELETE})
 _OPERATORS: Final = frozenset({Scope.OPERATE, Scope.ADMIN})
+_PARTS: Final = ("path", "query", "header", "body", "document", "raw")
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
@@ -161,6 +163,11 @@ class Operation(Generic[Q, R]):
         return self.method != GET and self.scope in _OPERATORS
 
     @functools.cached_property
+    def fields(self) -> tuple[msgspec.structs.FieldInfo, ...]:
+        """The fields of the request: msgspec takes 50 µs to list them."""
+        return msgspec.structs.fields(self.request)
+
+    @functools.cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names in braces of the path, in order."""
         return tuple(_PARAMETER.findall(self.path))
@@ -171,7 +178,7 @@ class Operation(Generic[Q, R]):
         others = "query" if self.method in _WITHOUT_BODY else "body"
         return {
             one.name: "path" if one.encode_name in self.parameters else _PLACES.get(marker, others)
-            for one in msgspec.structs.fields(self.request)
+            for one in self.fields
             for marker in [type(_marker(self.request, one.name))]
         }
 
@@ -237,7 +244,27 @@ class Operation(Generic[Q, R]):
 
     def part(self, place: str) -> type[msgspec.Struct]:
         """A type with the fields of the request that are read from one place."""
-        return _part(self.request, place, tuple(self.places.items()))
+        return self._parts[place]
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, type[msgspec.Struct]]:
+        places = tuple(self.places.items())
+        return {place: _part(self.request, place, places) for place in _PARTS[:4]}
+
+    @functools.cached_property
+    def reading(self) -> Reading:
+        return Reading(self)
+
+    def given(self, request: Q) -> dict[str, dict[str, Any]]:
+        """Return the values of a request by place and JSON name, without those at their default."""
+        found: dict[str, dict[str, Any]] = {place: {} for place in _PARTS}
+        for one in self.fields:
+            value, place = getattr(request, one.name), self.places[one.name]
+            if place == "nulls":
+                found["body"] |= dict.fromkeys(self.body_names(value).values())
+            elif place == "path" or value != one.default:
+                found[place][one.encode_name] = value
+        return found
 
     def status_of(self, response: Any) -> int:
         return self.statuses.get(type(response), self.status)
@@ -286,6 +313,13 @@ def _fitting(kinds: Iterable[Any], shape: Any) -> Any:
         if all(name in given for name in needed):
             return kind
     raise msgspec.ValidationError("the response has none of the declared types")
+
+
+def query_text(value: Any) -> Any:
+    """Return a value as a query spells it: flags in lower case, lists with commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 Marker = Header | Query | WholeBody | RawBody | Nulls

@@ -195,6 +195,16 @@ class TaskWhy(Response):
     estimate_ms: int | None
 
 
+class TaskOutput(Response):
+    """The text that the newest attempt of a task has produced so far."""
+
+    task_id: str
+    attempt: int
+    text: str
+    complete: Annotated[bool, Meta(description="Whether the task has ended or is parked")]
+    truncated: Annotated[bool, Meta(description="Whether the text reached its limit")]
+
+
 class TaskCancelled(Response):
     status: str
     task_id: str
@@ -339,6 +349,15 @@ WAIT_ONCE: Final = Operation(
     Scope.READ,
     "Wait until a task has ended or is parked, or time is up, and show it",
     waits="timeout_ms",
+)
+TASK_OUTPUT: Final = Operation(
+    "task_output",
+    GET,
+    "/tasks/{id}/output",
+    NamedTask,
+    TaskOutput,
+    Scope.READ,
+    "Show the output of the newest attempt, or stream that of all attempts",
 )
 CANCEL: Final = Operation(
     "cancel",

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from fairlane.client.binding import bound
-from fairlane.core import validation
 from fairlane.core.access import Caller, Scope
-from fairlane.core.errors import FairlaneError, Forbidden
+from fairlane.core.errors import FairlaneError, Forbidden, InvalidRequest
 from fairlane.engine.node import Node
-from fairlane.schema import decoding
-from fairlane.schema.operation import Operation, Request
+from fairlane.schema.operation import Operation, Request, query_text
 from fairlane.services import (  # noqa: F401 - each module registers its services
     access,
     audit,
     batches,
     cron,
     events,
+    following,
     health,
     lanes,
     leases,
@@ -37,13 +37,22 @@ from fairlane.services.registry import REGISTERED, Service
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
+_SCALARS: Final = (
+    inspect.NoneType,
+    inspect.BoolType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.StrType,
+    inspect.LiteralType,
+)
+
 SERVICES: Final[dict[str, Service[Any, Any]]] = REGISTERED
 
 
 async def perform(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:
     """Carry out an operation for a caller in this process, checked as a request over HTTP is.
 
-    The response is read back from its JSON, so that it is the same value that a client gets.
+    A response that may hold encoded JSON is read back, so that it is the value that a client gets.
     """
     try:
         problem = refused(caller, operation)
@@ -54,40 +63,49 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
         raise
-    return msgspec.json.decode(msgspec.json.encode(response), type=type(response))
+    kind: Any = type(response)
+    if _is_flat(kind):
+        return response
+    found: R = msgspec.json.decode(msgspec.json.encode(response), type=kind)
+    return found
+
+
+@functools.cache
+def _is_flat(kind: type) -> bool:
+    """Whether a response has only numbers and texts: others may hold encoded JSON in places."""
+    info = inspect.type_info(kind)
+    return isinstance(info, inspect.StructType) and all(_is_scalar(one.type) for one in info.fields)
+
+
+def _is_scalar(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.Metadata):
+        return _is_scalar(info.type)
+    if isinstance(info, inspect.UnionType):
+        return all(map(_is_scalar, info.types))
+    return isinstance(info, _SCALARS)
 
 
 def checked(operation: Operation[Q, R], request: Q) -> Q:
     """Return the request that a server would read. Raise `InvalidRequest` as it would."""
-    if operation.document_type is None:
-        raw = msgspec.json.encode(request)
-        found = decoding.decode(raw, operation.request, items_max=operation.items_max)
-    else:
-        found = operation.request(**_parts(operation, request))
-    if operation.raw_body is not None:
-        body = bound(operation, request)[1]["body"]
-        setattr(found, operation.raw_body, msgspec.json.encode(body))
-    if operation.nulls is not None:
-        names = operation.body_names(getattr(found, operation.nulls))
-        setattr(found, operation.nulls, list(names))
-    return found
-
-
-def _parts(operation: Operation[Any, Any], request: Any) -> dict[str, Any]:
-    """Check the body by its own type, so that a problem has the path that it has over HTTP."""
-    name, kind = operation.document, operation.document_type
-    assert name is not None
-    assert kind is not None
-    values: dict[str, Any] = {
-        name: decoding.decode(msgspec.json.encode(getattr(request, name)), kind)
-    }
-    for part in map(operation.part, ("path", "query", "header")):
-        given = {
-            one.encode_name: getattr(request, one.name) for one in msgspec.structs.fields(part)
-        }
-        found = validation.convert(msgspec.to_builtins(given), part)
-        values |= msgspec.structs.asdict(found)
-    return values
+    reading, given = operation.reading, operation.given(request)
+    for value in (*given["path"].values(), *given["query"].values()):
+        if isinstance(value, str) and "\0" in value:
+            raise InvalidRequest("a parameter must not hold the character U+0000")
+    values: dict[str, Any] = reading.path(given["path"]) if given["path"] else {}
+    if reading.headers:
+        values |= reading.header(given["header"])
+    query = {name: value for name, value in given["query"].items() if value is not None}
+    if query or reading.needs_query:
+        values |= reading.query({name: str(query_text(value)) for name, value in query.items()})
+    if reading.body is not None:
+        document = given["body"]
+        if operation.document is not None:
+            (document,) = given["document"].values()
+        raw = msgspec.json.encode(document)
+        values |= reading.body(raw)
+        if operation.raw_body is not None:
+            values[operation.raw_body] = raw
+    return operation.request(**values)
 
 
 def service_of(operation: Operation[Q, R]) -> Service[Q, R]:

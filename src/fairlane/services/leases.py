@@ -17,10 +17,11 @@ from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
 from fairlane.core.policy import nearest
+from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.commands import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
 from fairlane.engine.node import Node
-from fairlane.schema import fields, wire
 from fairlane.schema import leases as schema
+from fairlane.schema import wire
 from fairlane.schema.leases import (
     LeaseCompleted,
     LeaseGrant,
@@ -179,7 +180,7 @@ async def send_output(node: Node, caller: Caller, request: schema.SendOutput) ->
 @implements(schema.COMPLETE_LEASE)
 async def complete(node: Node, caller: Caller, request: schema.CompleteLease) -> LeaseCompleted:
     key = await _key(node, caller, request)
-    fields.shallow("result", request.result)
+    _shallow("result", request.result)
     text = None if request.result is None else wire.encode(request.result).decode()
     task = await node.writer.ask(Complete(*key, text, begun=True))
     return LeaseCompleted(schema_version=_VERSION, completed=request.lease_id, **lease_state(task))
@@ -229,10 +230,15 @@ def _progress(progress: Any) -> str | None:
     """Return progress as JSON text that is short enough to be told as an event."""
     if progress is None:
         return None
-    fields.shallow("progress", progress)
+    _shallow("progress", progress)
     text = wire.encode(progress)
     if len(text) > wire.PROGRESS_BYTES_MAX:
         raise InvalidRequest(
             f"field 'progress' must not be larger than {wire.PROGRESS_BYTES_MAX} bytes of JSON"
         )
     return text.decode()
+
+
+def _shallow(field: str, value: Any) -> None:
+    if value is not None and too_deep(value):
+        raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")

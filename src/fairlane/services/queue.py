@@ -13,6 +13,7 @@ from fairlane.core.counts import Tally
 from fairlane.core.entries import LANE, EntryStatus
 from fairlane.core.errors import InvalidPolicy, NotFound
 from fairlane.core.policy import Policy, nearest
+from fairlane.core.submissions import moment_of
 from fairlane.engine.commands import (
     PATCH,
     Drain,
@@ -25,7 +26,6 @@ from fairlane.engine.commands import (
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.plan import Asked
-from fairlane.schema import fields
 from fairlane.schema import queue as schema
 from fairlane.schema.queue import (
     EntriesDrained,
@@ -61,7 +61,7 @@ _TALLIED: Final = {
 
 @implements(schema.PLAN)
 async def show_plan(node: Node, _: Caller, request: schema.ShowPlan) -> PlanShown:
-    at = None if request.now is None else fields.parse_deadline(request.now, "now")
+    at = None if request.now is None else moment_of(request.now, "now")
     asked = Asked(request.lane or LANE, at, request.limit)
     plan = await node.views.read(node.views.plan, asked, node.clock)
     return PlanShown(

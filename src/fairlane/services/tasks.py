@@ -13,6 +13,7 @@ from fairlane.core import lifecycle
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
 from fairlane.core.model import Submission, Task
+from fairlane.core.policy import nearest
 from fairlane.core.submissions import (
     BATCH_MAX,
     DEFAULT_AGENT,
@@ -26,7 +27,7 @@ from fairlane.core.submissions import (
 from fairlane.engine.commands import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Filter, TaskView
-from fairlane.schema import decoding, fields
+from fairlane.schema import decoding
 from fairlane.schema import tasks as schema
 from fairlane.schema.task_status import TaskStatus, brief_status, task_status
 from fairlane.schema.tasks import (
@@ -181,7 +182,7 @@ async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> T
     before, text = number(request.cursor), _pattern(request.text or "")
     wanted = Filter(
         agent=_agent(caller, request.agent),
-        states=fields.parse_states(",".join(request.states or ())),
+        states=_parse_states(",".join(request.states or ())),
         lane=request.lane,
         session=request.session,
         batch=request.batch,
@@ -338,8 +339,21 @@ def _states(request: ManyTasks) -> list[str] | None:
         names = ", ".join(_FILTERS.values())
         raise InvalidRequest(f"say which tasks: give at least one of {names}")
     words = request.states if isinstance(request.states, str) else ",".join(request.states or ())
-    states = fields.parse_states(words)
+    states = _parse_states(words)
     for name, value in given.items():
         if not value or (name == "state" and states is None):
             raise InvalidRequest(f"field '{name}' is empty: say which, or leave it out for all")
     return states
+
+
+def _parse_states(text: str) -> list[str] | None:
+    """Return the states of a comma list, None for no filter. Raise for a word that is no state."""
+    states = []
+    for word in (one.strip() for one in text.split(",") if one.strip()):
+        state = lifecycle.state_from(word)
+        if state is None:
+            known = ", ".join(lifecycle.STATES)
+            hint = nearest(word, lifecycle.STATES)
+            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; known are {known}'}")
+        states.append(state)
+    return states or None

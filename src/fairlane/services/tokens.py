@@ -7,10 +7,10 @@ import msgspec
 from fairlane.core import access
 from fairlane.core.access import Caller, Token
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.submissions import moment_of
 from fairlane.engine.commands import CreateToken, RevokeToken
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import new_token
-from fairlane.schema import fields
 from fairlane.schema import tokens as schema
 from fairlane.schema.tokens import TokenCreated, TokenList, TokenRevoked, token_shown
 from fairlane.services.registry import implements
@@ -40,7 +40,7 @@ def _unsigned(request: schema.CreateAccessToken, now: int) -> Token:
     """Return the token that a request describes, without its id and secret."""
     expires_at = None
     if request.expires_at:
-        expires_at = fields.parse_deadline(request.expires_at, "expiresAt")
+        expires_at = moment_of(request.expires_at, "expiresAt")
         if expires_at <= now:
             raise InvalidRequest("field 'expiresAt' must not be in the past")
     return Token(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -18,7 +19,7 @@ from typing import Final
 from fairlane.client.transport import DEFAULT_URL
 from fairlane.core.errors import InvalidSettings
 from fairlane.core.model import HANDLER, is_node, route_of
-from fairlane.schema.fields import IDENTIFIER, WORD
+from fairlane.core.types import IDENTIFIER, WORD
 from fairlane.worker import signals
 from fairlane.worker.executors.base import Executor
 from fairlane.worker.executors.builtin import H, Handler, HandlerExecutor
@@ -80,8 +81,8 @@ class Worker:
 
         The function takes a `Work` and returns the result. A plain function runs in a thread.
         """
-        if not WORD.fullmatch(name):
-            raise InvalidSettings([f"handler {name!r} must match ^{WORD.pattern}$"])
+        if not re.fullmatch(WORD, name):
+            raise InvalidSettings([f"handler {name!r} must match ^{WORD}$"])
 
         def register(function: H) -> H:
             self._handlers[name] = function
@@ -181,8 +182,8 @@ class Worker:
             problems.append("a worker needs at least one handler; register it with @worker.handler")
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             problems.append(f"concurrency must be from 1 to {CONCURRENCY_MAX}")
-        if not IDENTIFIER.fullmatch(self.name) or is_node(self.name):
-            problems.append(f"name must match ^{IDENTIFIER.pattern}$ and not start with node_")
+        if not re.fullmatch(IDENTIFIER, self.name) or is_node(self.name):
+            problems.append(f"name must match ^{IDENTIFIER}$ and not start with node_")
         if not 0 < self.renew_seconds < self.lease_seconds <= 86_400:
             problems.append(
                 "renew_seconds must be less than lease_seconds, and lease_seconds at most a day"

@@ -24,7 +24,8 @@ from fairlane.core.errors import (
     StoreUnavailable,
 )
 from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
-from fairlane.schema import fields, wire
+from fairlane.core.submissions import moment_of
+from fairlane.schema import wire
 from fairlane.schema.leases import LeaseGrant, LeaseGrants
 from fairlane.schema.task_status import request_of
 from fairlane.worker.executors.base import Work
@@ -194,7 +195,7 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         kind=task.kind,
         lane=task.lane,
         attempt=lease.attempt,
-        deadline_at=None if task.deadline is None else fields.parse_deadline(task.deadline),
+        deadline_at=None if task.deadline is None else moment_of(task.deadline, "deadline"),
         request=request_of(task),
         max_attempts=task.max_attempts,
         timeout_ms=lease.timeout_ms,

@@ -32,7 +32,7 @@ from fairlane.cli.options import (
     task_fields,
 )
 from fairlane.cli.output import Fields, complain, counted, print_json
-from fairlane.client.sync import Client
+from fairlane.client.base import BaseClient
 from fairlane.clock import SystemClock
 from fairlane.core import cron, jobs
 from fairlane.core.cron import NICKNAMES
@@ -434,7 +434,7 @@ def _from_crontab(args: argparse.Namespace, text: str) -> list[JobEntry]:
     return read_crontab(text, make, zone=args.tz, prefix=args.prefix)
 
 
-def problems(found: Sequence[JobEntry], client: Client, agent: str | None) -> list[Document]:
+def problems(found: Sequence[JobEntry], client: BaseClient, agent: str | None) -> list[Document]:
     """Return what is wrong with the jobs, in the order of the file; also names that are taken."""
     taken = {
         (job["agentId"], job["name"]): f"a job named '{job['name']}' already exists"
@@ -474,7 +474,7 @@ def report(args: argparse.Namespace, problems: Sequence[Document]) -> int:
     return Exit.USAGE
 
 
-def exported(client: Client, names: Sequence[str], agent: str | None) -> Document:
+def exported(client: BaseClient, names: Sequence[str], agent: str | None) -> Document:
     """Return the documents of these jobs, or of all, without finished and damaged ones."""
     found = [client.cron_job(name) for name in dict.fromkeys(names)] or _all_jobs(client, agent)
     kept, finished, damaged = [], [], []
@@ -494,7 +494,7 @@ def exported(client: Client, names: Sequence[str], agent: str | None) -> Documen
     return {"jobs": documents}
 
 
-def _all_jobs(client: Client, agent: str | None) -> list[Fields]:
+def _all_jobs(client: BaseClient, agent: str | None) -> list[Fields]:
     """Return all jobs in the order in which they were created."""
     found: list[Fields] = []
     cursor = None

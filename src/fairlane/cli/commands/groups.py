@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from fairlane.cli.backends import Side, connected, declined, for_each, given, read_json
+from fairlane.cli.backends import (
+    Side,
+    connected,
+    declined,
+    for_each,
+    given,
+    read_json,
+    submit_document,
+)
 from fairlane.cli.commands import Commands, Exit, Parser
 from fairlane.cli.commands.tasks import (
     MOMENTS,
@@ -47,7 +55,7 @@ from fairlane.cli.output import (
     state,
     with_ago,
 )
-from fairlane.client.sync import AT_REST
+from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core.errors import InvalidRequest
 from fairlane.schema import wire
@@ -395,7 +403,7 @@ def submit_batch(args: argparse.Namespace, side: Side, out: Output) -> int:
     else:
         problem = f"{args.file} must contain a list of tasks, or a batch with 'tasks'"
         raise InvalidRequest(problem)
-    response = side.client.submit_body(body, idempotency_key=args.idempotency_key)
+    response = submit_document(side.client, body, args.idempotency_key)
     code = Exit.REFUSED if response["rejected"] else Exit.OK
     if args.wait is None or not response["accepted"]:
         out.show(response, draw_submitted)

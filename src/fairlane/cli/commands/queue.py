@@ -50,7 +50,7 @@ from fairlane.core.errors import FairlaneError, InvalidRequest
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
-    from fairlane.client import Client
+    from fairlane.client.base import BaseClient
 
 LANE: Final = "queue"
 WORKER: Final = "sched"
@@ -196,7 +196,7 @@ def lease(args: argparse.Namespace, side: Side, out: Output) -> None:
         raise
 
 
-def _give_back(client: Client, leases: Sequence[Shape]) -> None:
+def _give_back(client: BaseClient, leases: Sequence[Shape]) -> None:
     for one_lease in leases:
         with contextlib.suppress(FairlaneError):
             client.release_lease(one_lease["leaseId"])

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from fairlane import config
 from fairlane.cli.commands import Commands, Exit, Parser, nowhere, token_file, where
@@ -20,9 +20,7 @@ from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
 
 if TYPE_CHECKING:
-    from fairlane.client.async_verbs import Shape
-    from fairlane.client.calling import Asked
-    from fairlane.mcp.calls import Ask
+    from fairlane.mcp.calls import Perform
     from fairlane.worker.external import Worker
 
 _REPEATABLE: Final = {"action": "append"}
@@ -260,33 +258,27 @@ async def _serve_mcp(args: argparse.Namespace) -> None:
 
     writes: bool = args.allow_writes
     side = server_side(args) if args.store is None else store_side(args.store, create=writes)
-    async with side as ask:
-        await stdio.serve(ask, writes=writes)
+    async with side as perform:
+        await stdio.serve(perform, writes=writes)
 
 
 @contextlib.asynccontextmanager
-async def server_side(args: argparse.Namespace) -> AsyncIterator[Ask]:
+async def server_side(args: argparse.Namespace) -> AsyncIterator[Perform]:
     from fairlane.client.asynchronous import AsyncClient  # noqa: PLC0415 - see above
     from fairlane.client.transport import DEFAULT_URL  # noqa: PLC0415 - see above
 
     url = args.url or config.variable("FAIRLANE_URL") or DEFAULT_URL
     async with AsyncClient(url, token=config.token(args.token_file)) as client:
-        yield client.call
+        yield client.perform
 
 
 @contextlib.asynccontextmanager
-async def store_side(url: str, *, create: bool) -> AsyncIterator[Ask]:
-    """Call the routes on a store, whether or not a server runs on it."""
-    from fairlane.cli.direct import StoreTransport, usable_store  # noqa: PLC0415 - see above
-    from fairlane.client import transport  # noqa: PLC0415 - see above
+async def store_side(url: str, *, create: bool) -> AsyncIterator[Perform]:
+    """Perform operations on a store, whether or not a server runs on it."""
+    from fairlane.cli.direct import StoreClient, usable_store  # noqa: PLC0415 - see above
 
-    store = StoreTransport(usable_store(url, create=create))
-
-    async def ask(method: str, path: str, **asked: Unpack[Asked]) -> Shape:
-        request = transport.build(method, path, timeout_seconds=0, **asked)
-        return transport.understood(await store.answered(request), store.where)
-
+    client = StoreClient(usable_store(url, create=create))
     try:
-        yield ask
+        yield client.answer
     finally:
-        await asyncio.to_thread(store.close)
+        await asyncio.to_thread(client.close)

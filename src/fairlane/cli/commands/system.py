@@ -31,7 +31,7 @@ from fairlane.cli.output import (
     state,
 )
 from fairlane.cli.output.terminal import drawn_table, rich_text, table
-from fairlane.client.sync import Client
+from fairlane.client.base import BaseClient
 from fairlane.clock import SystemClock
 from fairlane.core import events as types
 from fairlane.core import lifecycle
@@ -189,7 +189,7 @@ def top(args: argparse.Namespace, side: Side, out: Output) -> int:
     return _follow(client, console, args.interval)
 
 
-def look(client: Client) -> dict[str, Fields]:
+def look(client: BaseClient) -> dict[str, Fields]:
     """Return everything that is drawn."""
     return {
         "lanes": fields_of(client.lanes()),
@@ -199,7 +199,7 @@ def look(client: Client) -> dict[str, Fields]:
     }
 
 
-def _nodes(client: Client) -> Fields:
+def _nodes(client: BaseClient) -> Fields:
     """Return the nodes, or none if the token may not see them."""
     try:
         return fields_of(client.nodes())
@@ -207,7 +207,7 @@ def _nodes(client: Client) -> Fields:
         return {"nodes": [], "count": 0}
 
 
-def _print_lines(client: Client, args: argparse.Namespace) -> int:
+def _print_lines(client: BaseClient, args: argparse.Namespace) -> int:
     while True:
         print_json(look(client))
         if args.once:
@@ -215,7 +215,7 @@ def _print_lines(client: Client, args: argparse.Namespace) -> int:
         SystemClock().sleep(args.interval)
 
 
-def _follow(client: Client, console: Console, interval_seconds: float) -> int:
+def _follow(client: BaseClient, console: Console, interval_seconds: float) -> int:
     """Draw until Ctrl-C, which is the normal way to leave and no error."""
     seen = look(client)
     try:
@@ -229,7 +229,7 @@ def _follow(client: Client, console: Console, interval_seconds: float) -> int:
         return Exit.OK
 
 
-def _look_again(client: Client, last: dict[str, Fields]) -> tuple[dict[str, Fields], str]:
+def _look_again(client: BaseClient, last: dict[str, Fields]) -> tuple[dict[str, Fields], str]:
     try:
         return look(client), ""
     except (Unreachable, StoreUnavailable) as error:

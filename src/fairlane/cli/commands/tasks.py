@@ -18,6 +18,7 @@ from fairlane.cli.backends import (
     moment,
     params,
     read_json,
+    submit_document,
 )
 from fairlane.cli.commands import Commands, Exit, Parser
 from fairlane.cli.options import (
@@ -55,7 +56,7 @@ from fairlane.cli.output import (
     state,
     with_ago,
 )
-from fairlane.client.sync import AT_REST
+from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest, NotFound
@@ -167,7 +168,7 @@ def _submit_options(parser: Parser) -> None:
 
 def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
     body = _body_from_file(args) if args.file else _body_from_options(args)
-    response = side.client.submit_body(body, idempotency_key=args.idempotency_key)
+    response = submit_document(side.client, body, args.idempotency_key)
     items = response.get("tasks", [response])
     accepted = [item["taskId"] for item in items if item["state"] != lifecycle.REJECTED]
     code = Exit.OK if len(accepted) == len(items) else Exit.REFUSED

@@ -23,7 +23,7 @@ from fairlane.cli.output import (
     span,
     with_ago,
 )
-from fairlane.client.sync import Client
+from fairlane.client.base import BaseClient
 from fairlane.core import webhooks as rules
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _deliveries(deliveries: Commands) -> None:
     add = deliveries.add
     add("list", connected(list_), _list_options, "List deliveries, newest first")
     add("show", connected(show), one("delivery"), "Show a delivery and its attempts")
-    run = _each(Client.redeliver, "will be sent again")
+    run = _each(BaseClient.redeliver, "will be sent again")
     add("redeliver", connected(run), several("delivery"), "Send deliveries again now")
 
 
@@ -66,16 +66,16 @@ def _webhooks(webhooks: Commands) -> None:
     about = "Replace the secret of a receiver and print the new one, only once"
     add("rotate", connected(rotate), _rotate_options, about)
     about = "Send again to receivers that were disabled after a 410 response"
-    run = _each(Client.enable_webhook, "is enabled")
+    run = _each(BaseClient.enable_webhook, "is enabled")
     add("enable", connected(run), several("receiver"), about)
     about = "Delete the secrets of receivers; the shared secret signs again"
-    run = _each(Client.delete_webhook, "is removed")
+    run = _each(BaseClient.delete_webhook, "is removed")
     add("remove", connected(run), several("receiver"), about)
     about = "Print the shared secret, for receivers without their own"
     add("secret", secret, None, about, side=store_only)
 
 
-def _each(act: Callable[[Client, str], Shape], outcome: str) -> Perform:
+def _each(act: Callable[[BaseClient, str], Shape], outcome: str) -> Perform:
     """Return a command that acts on each ID and prints its outcome."""
 
     def perform(args: argparse.Namespace, side: Side, out: Output) -> int:

@@ -6,16 +6,18 @@ refusal has changed nothing, so a flood of them costs no storage.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from fairlane.core import sessions
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, InvalidRequest, NotFound, QuotaExceeded
 from fairlane.core.model import Submission, Task
-from fairlane.schema.fields import TAB_ID
 from fairlane.store.transaction import Transaction
 
 RETRY_AFTER_MS = 1000
+_TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def refusal(
@@ -82,7 +84,7 @@ def _may_name(key: str, agent: str) -> bool:
     if not key.startswith(sessions.TAB_PREFIX):
         return True
     mine = f"{sessions.TAB_PREFIX}{agent}:"
-    return key.startswith(mine) and TAB_ID.fullmatch(key.removeprefix(mine)) is not None
+    return key.startswith(mine) and _TAB_ID.fullmatch(key.removeprefix(mine)) is not None
 
 
 def _foreign_parent(

@@ -1,0 +1,185 @@
+"""What every client can do besides the operations: follow events and output, and wait."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
+
+from fairlane.client.arguments import as_list, refuse_unknown
+from fairlane.client.methods import AsyncMethods, Methods
+from fairlane.clock import SystemClock
+from fairlane.core import lifecycle
+from fairlane.core.types import LIST_LIMIT_MAX
+from fairlane.schema.cron import CronJobPage
+from fairlane.schema.events import LIST_EVENTS, EventPage, ListEvents
+from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.tasks import TaskOutput
+
+# How long the server is asked to wait at a time; a parked task is noticed when it is over.
+WAIT_SLICE_SECONDS: Final = 1.0
+# Where a task stays until a person acts.
+AT_REST: Final = lifecycle.TERMINAL | {lifecycle.PARKED}
+
+Shape = dict[str, Any]
+Shapes = Generator[Shape, None, None]
+AsyncShapes = AsyncGenerator[Shape, None]
+
+
+class WhichEvents(TypedDict, total=False):
+    """Filters of events; an event has to fit all of them."""
+
+    task: str | None
+    batch: str | None
+    agent: str | None
+    lane: str | None
+    types: Sequence[str]
+
+
+class BaseClient(Methods):
+    """The methods of clients without an event loop."""
+
+    clock = SystemClock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    @abstractmethod
+    def _follow_events(self, request: ListEvents) -> Shapes:
+        """Return events as they happen. Nothing that happens after this call is missed."""
+
+    @abstractmethod
+    def _follow_output(self, task_id: str) -> Shapes:
+        """Return the output of a task until its end."""
+
+    def wait(self, task_id: str, timeout: float | None = None) -> TaskStatus:
+        """Wait until the task has ended or is parked, and return it.
+
+        After `timeout` seconds, return the task as it is.
+        """
+        end = None if timeout is None else self.clock.monotonic() + timeout
+        while True:
+            left = WAIT_SLICE_SECONDS
+            if end is not None:
+                left = min(left, max(0.0, end - self.clock.monotonic()))
+            task = self.wait_once(task_id, timeout_ms=round(left * 1000))
+            over = end is not None and self.clock.monotonic() >= end
+            if over or task.state in AT_REST:
+                return task
+
+    def events(
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
+    ) -> Shapes:
+        """Iterate over events after the id `after`, in order, each once.
+
+        With `follow`, start at this call unless `after` is given, and continue until the generator
+        is closed. Without it, start with the oldest event and end with the newest. Raise
+        `Unreachable` if a lost server does not come back.
+        """
+        request = _events_request(after, which)
+        return self._follow_events(request) if follow else self._pages(request)
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[False] = False) -> TaskOutput: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> Shapes: ...
+
+    def output(self, task_id: str, *, follow: bool = False) -> TaskOutput | Shapes:
+        """Return the text that the newest attempt has produced so far.
+
+        With `follow`, iterate over the text of all attempts, piece by piece, until the task has
+        ended or is parked.
+        """
+        return self._follow_output(task_id) if follow else self.task_output(task_id)
+
+    def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+        """Create all of these jobs or, when something is wrong with one, none."""
+        created = self.create_cron_job({"jobs": list(documents)})
+        assert isinstance(created, CronJobPage)
+        return created
+
+    def _pages(self, request: ListEvents) -> Shapes:
+        request.limit = LIST_LIMIT_MAX
+        while True:
+            page = self.perform(LIST_EVENTS, request)
+            yield from page.to_dict()["events"]
+            if not _continued(request, page):
+                return
+
+
+class AsyncBaseClient(AsyncMethods):
+    """The methods of clients with an event loop, and of the scheduler in this process."""
+
+    @abstractmethod
+    def _follow_events(self, request: ListEvents) -> AsyncShapes:
+        """Return events as they happen."""
+
+    @abstractmethod
+    def _follow_output(self, task_id: str) -> AsyncShapes:
+        """Return the output of a task until its end."""
+
+    def events(
+        self, *, after: int | None = None, follow: bool = True, **which: Unpack[WhichEvents]
+    ) -> AsyncShapes:
+        """Iterate over events after the id `after`, in order, each once.
+
+        With `follow`, start with what happens from now on unless `after` is given, and continue
+        until the generator is closed. Without it, start with the oldest event and end with the
+        newest. A client raises `Unreachable` if a lost server does not come back.
+        """
+        request = _events_request(after, which)
+        return self._follow_events(request) if follow else self._pages(request)
+
+    @overload
+    def output(
+        self, task_id: str, *, follow: Literal[False] = False
+    ) -> Coroutine[Any, Any, TaskOutput]: ...
+
+    @overload
+    def output(self, task_id: str, *, follow: Literal[True]) -> AsyncShapes: ...
+
+    def output(
+        self, task_id: str, *, follow: bool = False
+    ) -> Coroutine[Any, Any, TaskOutput] | AsyncShapes:
+        """Return the text that the newest attempt has produced so far.
+
+        With `follow`, iterate over the text of all attempts, piece by piece, until the task has
+        ended or is parked.
+        """
+        return self._follow_output(task_id) if follow else self.task_output(task_id)
+
+    async def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+        """Create all of these jobs or, when something is wrong with one, none."""
+        created = await self.create_cron_job({"jobs": list(documents)})
+        assert isinstance(created, CronJobPage)
+        return created
+
+    async def _pages(self, request: ListEvents) -> AsyncShapes:
+        request.limit = LIST_LIMIT_MAX
+        while True:
+            page = await self.perform(LIST_EVENTS, request)
+            for event in page.to_dict()["events"]:
+                yield event
+            if not _continued(request, page):
+                return
+
+
+def _events_request(after: int | None, which: WhichEvents) -> ListEvents:
+    refuse_unknown("events", which, WhichEvents.__annotations__)
+    types = as_list(which.get("types") or None)
+    others = {name: value for name, value in which.items() if name != "types"}
+    return ListEvents(types=types, after=after, **others)  # type: ignore[arg-type]  # a typed dict has no types as **
+
+
+def _continued(request: ListEvents, page: EventPage) -> bool:
+    """Move the request to the next page. Return whether there is one."""
+    request.after = page.next_after
+    return page.more
