@@ -103,7 +103,7 @@ class Asking(Request):
     """A request that finds out what its handler asks of it, and goes no further."""
 
     def __init__(self, body: bytes) -> None:
-        super().__init__("POST", "/", raw=body)
+        super().__init__("POST", "/", b"nobody=knows", raw=body)
         self.path = IN_THE_PATH
         self.known: frozenset[str] | None = None
         self.reads_body = False

@@ -101,12 +101,15 @@ class StoreClient(BaseClient):
         async def next_shape() -> Shape | None:
             return await anext(stream, None)
 
+        async def close() -> None:
+            await stream.aclose()
+
         try:
             while (shape := self._run(next_shape())) is not None:
                 yield shape
         finally:
             if not self._closed:  # closing the runner has closed the stream
-                self._run(stream.aclose())
+                self._run(close())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine. Close it if Ctrl-C came before it started, to avoid a warning."""

@@ -19,6 +19,7 @@ from fairlane.client.base import (
     AsyncBaseClient,
     AsyncShapes,
     Shape,
+    pop_after,
 )
 from fairlane.client.binding import bound
 from fairlane.client.connection import BODY_BYTES_MAX, IDLE_SECONDS, Server
@@ -124,18 +125,19 @@ class AsyncClient(AsyncBaseClient):
             raise self._server.unreachable(error, seconds) from None
 
     def _follow_events(self, request: ListEvents) -> AsyncShapes:
-        return _decoded(self._stream(LIST_EVENTS, request))
+        last_id = pop_after(request)
+        return _decoded(self._stream(LIST_EVENTS, request, last_id))
 
     def _follow_output(self, task_id: str) -> AsyncShapes:
         return _decoded(self._stream(TASK_OUTPUT, NamedTask(task_id)), until="end")
 
     async def _stream(
-        self, operation: Operation[Q, Any], request: Q
+        self, operation: Operation[Q, Any], request: Q, last_id: str = ""
     ) -> AsyncGenerator[sse.Event, None]:
         """Yield the events of a route, over as many connections as needed."""
         path, asked = bound(operation, request)
         query = asked["query"] or {}
-        follower = sse.Follower("")
+        follower = sse.Follower(last_id)
         clock = asyncio.get_running_loop().time
         heard_at, pause = clock(), 0.0
         while True:

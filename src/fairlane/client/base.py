@@ -39,7 +39,7 @@ class WhichEvents(TypedDict, total=False):
 class BaseClient(Methods):
     """The methods of clients without an event loop."""
 
-    clock = SystemClock()
+    _clock = SystemClock()
 
     def __enter__(self) -> Self:
         return self
@@ -64,13 +64,13 @@ class BaseClient(Methods):
 
         After `timeout` seconds, return the task as it is.
         """
-        end = None if timeout is None else self.clock.monotonic() + timeout
+        end = None if timeout is None else self._clock.monotonic() + timeout
         while True:
             left = WAIT_SLICE_SECONDS
             if end is not None:
-                left = min(left, max(0.0, end - self.clock.monotonic()))
+                left = min(left, max(0.0, end - self._clock.monotonic()))
             task = self.wait_once(task_id, timeout_ms=round(left * 1000))
-            over = end is not None and self.clock.monotonic() >= end
+            over = end is not None and self._clock.monotonic() >= end
             if over or task.state in AT_REST:
                 return task
 
@@ -177,6 +177,12 @@ def _events_request(after: int | None, which: WhichEvents) -> ListEvents:
     types = as_list(which.get("types") or None)
     others = {name: value for name, value in which.items() if name != "types"}
     return ListEvents(types=types, after=after, **others)  # type: ignore[arg-type]  # a typed dict has no types as **
+
+
+def pop_after(request: ListEvents) -> str:
+    """Take `after` out of a request and return it as the header Last-Event-ID spells it."""
+    after, request.after = request.after, None
+    return "" if after is None else str(after)
 
 
 def _continued(request: ListEvents, page: EventPage) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Unpack
 
 from fairlane.client import transport
-from fairlane.client.base import BaseClient, Shape, Shapes
+from fairlane.client.base import BaseClient, Shape, Shapes, pop_after
 from fairlane.client.binding import bound
 from fairlane.client.methods import Q, R
 from fairlane.client.transport import DEFAULT_URL, Asked, Streaming, Transport
@@ -73,12 +73,15 @@ class Client(BaseClient):
         return transport.decoded(self._transport.ask(sent), self._transport.where, operation)
 
     def _follow_events(self, request: ListEvents) -> Shapes:
-        return _decoded(self._stream(LIST_EVENTS, request))
+        last_id = pop_after(request)
+        return _decoded(self._stream(LIST_EVENTS, request, last_id))
 
     def _follow_output(self, task_id: str) -> Shapes:
         return _decoded(self._stream(TASK_OUTPUT, NamedTask(task_id)), until="end")
 
-    def _stream(self, operation: Operation[Q, Any], wanted: Q) -> Generator[sse.Event, None, None]:
+    def _stream(
+        self, operation: Operation[Q, Any], wanted: Q, last_id: str = ""
+    ) -> Generator[sse.Event, None, None]:
         """Return a stream that is connected, so that nothing after this call is missed."""
         path, asked = bound(operation, wanted)
 
@@ -93,7 +96,7 @@ class Client(BaseClient):
             )
             return transport.opened(self._transport.stream(request), self._transport.where)
 
-        stream = self._events(connect, sse.Follower(""))
+        stream = self._events(connect, sse.Follower(last_id))
         next(stream)
         return stream
 
@@ -119,13 +122,13 @@ class Client(BaseClient):
 
     def _connected_again(self, connect: Callable[[str], Streaming], last_id: str) -> Streaming:
         pause = PAUSE_SECONDS
-        end = self.clock.monotonic() + self._reconnect_seconds
+        end = self._clock.monotonic() + self._reconnect_seconds
         while True:
-            self.clock.sleep(pause)
+            self._clock.sleep(pause)
             try:
                 return connect(last_id)
             except BusyError:
-                if self.clock.monotonic() >= end:
+                if self._clock.monotonic() >= end:
                     raise
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
