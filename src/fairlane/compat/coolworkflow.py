@@ -171,7 +171,13 @@ POLICY_KEYS: Final = frozenset({_VERSION, *_PATHS})
 
 
 def flat_policy(policy: Policy) -> dict[str, Any]:
-    """Return the rules of the lane `queue` as a `scheduling-policy.json` has them."""
+    """Return the rules of the lane `queue` as a `scheduling-policy.json` has them.
+
+    A policy without this lane has its defaults.
+    """
+    if LANE not in policy.lanes:
+        lanes = {**policy.lanes, LANE: Policy().lanes[LANE]}
+        policy = msgspec.structs.replace(policy, lanes=lanes)
     retries = policy.retries("handler", LANE)
     factor = retries.backoff_multiplier
     return {

@@ -213,38 +213,5 @@ def encoded(answer: Answer) -> Answer:
     return Answer(answer.status, Raw(body, JSON), answer.headers, answer.undo)
 
 
-def whole_number(
-    query: Mapping[str, str], name: str, default: int | None, *, low: int, high: int
-) -> int | None:
-    text = query.get(name)
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise InvalidRequest(
-            f"query parameter '{name}' must be a whole number from {low} to {high}"
-        )
-    return int(text)
-
-
-def page_limit(query: Mapping[str, str]) -> int:
-    """How many a list may have at most."""
-    found = whole_number(query, "limit", None, low=1, high=wire.LIST_LIMIT_MAX)
-    return wire.LIST_LIMIT_DEFAULT if found is None else found
-
-
-def page_cursor(query: Mapping[str, str]) -> int | None:
-    """Where the list before has ended, for lists that are in the order of a number."""
-    return whole_number(query, "cursor", None, low=1, high=2**62)
-
-
-def flag(query: Mapping[str, str], name: str) -> bool | None:
-    text = query.get(name)
-    if not text:
-        return None
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"query parameter '{name}' must be true or false")
-    return text == "true"
-
-
 def too_large(most: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the body must not be larger than {most} bytes")

@@ -12,10 +12,8 @@ import msgspec
 
 from fairlane.core import moments
 from fairlane.core.errors import FairlaneError
-from fairlane.core.model import Task
 
 BODY_BYTES_MAX: Final = 1_048_576
-LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 1000
 ERROR_CHARACTERS_MAX: Final = 1000
 PROGRESS_BYTES_MAX: Final = 4096
@@ -38,15 +36,6 @@ def sse(event_type: str, data: Any, number: int | None = None) -> bytes:
     """One server-sent event. JSON has no line breaks, so its data is one line."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %s\ndata: %s\n\n" % (event_type.encode(), encode(data))
-
-
-def accepted(task: Task) -> dict[str, Any]:
-    return {
-        "taskId": task.id,
-        "state": task.state,
-        "position": task.position,
-        "createdAt": moment(task.created_at),
-    }
 
 
 def stored(text: str | None) -> msgspec.Raw | None:
