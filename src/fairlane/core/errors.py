@@ -24,7 +24,7 @@
     |   |-- Disabled             disabled
     |   |-- StoreUnavailable     store_unavailable
     |   `-- Unreachable          unreachable
-    |-- OperatorError        invalid_setup: the set-up is wrong, a person has to change something
+    |-- OperatorError        invalid_setup: the setup is wrong, an operator must fix it
     |   |-- InvalidPolicy        invalid_policy
     |   |-- InvalidSettings      invalid_settings
     |   |-- StoreMissing         store_missing
@@ -32,7 +32,7 @@
     |   `-- StoreMismatch        store_mismatch
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
-    `-- TaskFailed           task_failed: a task that somebody waited for did not end done
+    `-- TaskFailed           task_failed: a task that the caller waited for did not end done
         |-- QueueDropped         queue_dropped
         |-- Interrupted          interrupted
         |-- Stopped              stopped
@@ -207,7 +207,7 @@ class Unreachable(BusyError):
 
 
 class OperatorError(FairlaneError):
-    """The setup is wrong; an operator has to change something."""
+    """The setup is wrong; an operator must fix it."""
 
     code = "invalid_setup"
 

@@ -1,1 +1,1 @@
-"""The HTTP edge: routes, the JSON they speak, and nothing that decides."""
+"""Serve the operations over HTTP: routes, requests and responses. Decisions are made elsewhere."""

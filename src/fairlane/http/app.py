@@ -52,9 +52,9 @@ class HttpApp:
         max_streams: int = STREAMS_DEFAULT,
         max_waits: int = WAITS_DEFAULT,
     ) -> None:
-        """`mounts` are ASGI applications that answer POST at a path. `exposed`: others than
-        this machine can reach it, so that every caller needs a token. `max_streams` is how many
-        streams a token or an address may have open, `max_waits` how many requests that wait.
+        """`mounts` are ASGI applications that handle POST at a path. `exposed`: other machines can
+        reach the server, so every caller needs a token. `max_streams` limits the open streams of a
+        token or an address, `max_waits` its waiting requests.
         """
         self._node = node
         node.check_url = check_url
@@ -82,7 +82,7 @@ class HttpApp:
                 self._patterns.setdefault(_family(path), []).append((pattern, methods))
 
     def __call__(self, request: Request) -> Coroutine[Any, Any, Answer | Stream]:
-        """Answer a request. A response has its body as bytes."""
+        """Return the response to a request, with its body as bytes."""
         tracer = self._node.tracer
         return self._answer(request) if tracer is None else self._traced(tracer, request)
 
@@ -115,19 +115,19 @@ class HttpApp:
             return encoded(refusal(error))
         except Exception:
             number = request.number.decode()
-            log.exception(
-                "%s %s went wrong (request %s)", request.method, request.full_path, number
-            )
+            log.exception("%s %s failed (request %s)", request.method, request.full_path, number)
             return encoded(went_wrong())
 
     def _held(self, request: Request, stream: Stream) -> Stream:
-        """Return a stream that counts for its caller, and that ends with the caller's token."""
+        """Return a stream that counts towards its caller's limit and ends when the caller's token
+        does.
+        """
         place = contextlib.ExitStack()
         place.enter_context(self._streams.place(request))
         return Stream(self.gate.while_valid(request, stream.pieces), place.close)
 
     async def _pass_on(self, request: Request) -> Answer:
-        """Let an application of its own answer, which may take long."""
+        """Let a mounted application handle the request, which may take long."""
         await self.gate.admit(request)
         with self._waits.place(request):
             if request.method == "POST":
@@ -135,10 +135,11 @@ class HttpApp:
             return await asgi.answer(self._mounts[request.full_path], request)
 
     def _find(self, request: Request) -> dict[str, Route]:
-        """What answers there, by method; nothing for a path that nobody knows."""
+        """Return the routes of a path by method; empty if the path is unknown."""
         path = request.full_path
-        exact = None if "{" in path else self.routes.get(path)  # or a caller could name a pattern
-        # `/tasks/batch` answers to POST only; a GET there asks for a task of that name.
+        # a path with a brace would match a pattern
+        exact = None if "{" in path else self.routes.get(path)
+        # `/tasks/batch` takes POST only; a GET there reads the task with the id `batch`.
         if exact is not None and ("GET" in exact or request.method not in _READS):
             return exact
         for pattern, methods in self._patterns.get(_family(path), ()):
@@ -158,7 +159,7 @@ class HttpApp:
         return Answer(200, {**shape, "refused": self._refused(request.caller)})
 
     def _refused(self, caller: Caller) -> dict[str, dict[str, str]]:
-        """By path and method: what this caller may not do, and why."""
+        """Return which paths and methods this caller may not use, and why."""
         found: dict[str, dict[str, str]] = {}
         for path, methods in self.routes.items():
             for method, route in methods.items():
@@ -175,13 +176,13 @@ class HttpApp:
 
 
 def _family(path: str) -> tuple[str, int]:
-    """Return what paths of one pattern have in common: the first part, and how many there are."""
+    """Return what paths of one pattern share: the first part and the number of parts."""
     return path[: path.find("/", 1)], path.count("/")
 
 
 def _not_allowed(request: Request, methods: dict[str, Route]) -> Answer:
     if not methods:
-        raise NotFound(f"there is nothing at {request.full_path[:100]}; GET / lists the routes")
+        raise NotFound(f"nothing at {request.full_path[:100]}; GET / lists the routes")
     allowed = ", ".join(methods)
     error = f"{request.method} is not allowed here; allowed: {allowed}"
     shape = {"code": "method_not_allowed", "error": error}

@@ -1,7 +1,7 @@
-"""ASGI applications under a path of the server, such as the one of the MCP library.
+"""Mount ASGI applications, such as the MCP library's, under a path of the server.
 
-An application is given the body in one piece, and its response is sent when it has ended: what is
-mounted here answers in JSON and streams nothing.
+An application gets the body in one piece, and its response is sent when it has ended: a mounted
+application responds with JSON and does not stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 async def answer(application: Application, request: Request) -> Answer:
-    """Return what the application answers to a request whose caller has been admitted."""
+    """Return the application's response to a request whose caller was admitted."""
     started: Message = {}
     body = bytearray()
     given = False
@@ -39,7 +39,7 @@ async def answer(application: Application, request: Request) -> Answer:
         else:
             body.extend(message.get("body", b""))
 
-    # The libraries of such applications want a task of asyncio's own.
+    # These libraries need a real asyncio task.
     await asyncio.ensure_future(_called(application(_scope(request), receive, send)))
     headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in started["headers"]}
     headers = {name.lower(): text for name, text in headers.items()}

@@ -1,10 +1,11 @@
-"""Who asks: the one place where a request is let in or turned away, and the dashboard's login.
+"""Authenticate callers and decide whether they may make a request; log the dashboard in and out.
 
-With no token made, whoever reaches a loopback address is trusted. From the first token on, and on
-any other address always, every route but the open ones needs one. A browser has a login instead: a
-token of its own in a cookie that no script can read and no other site can have sent; what changes
-something needs a header besides that no form can set. One answer for all that is wrong with a
-token: who does not have a valid one learns nothing about those there are.
+While no token exists, every caller on a loopback address is trusted. Once a token exists, and
+always on any other address, every route except the open ones needs a token. A browser logs in
+instead: the server creates a token for it and stores it in a cookie that scripts cannot read and
+that browsers do not send from other sites; requests that change data also need a header that no
+form can set. Every problem with a token gets the same response, so a caller without a valid token
+learns nothing about the tokens that exist.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from fairlane.schema import decoding
 from fairlane.schema.access import identity
 from fairlane.services.catalog import refused
 
-AWAY_SECONDS: Final = 1.0  # between two looks whether the store is back
+AWAY_SECONDS: Final = 1.0  # between two checks whether the store is back
 COOKIE: Final = "fairlane_login"
 STREAM_LATE_SECONDS: Final = 0.1
 _ATTRIBUTES: Final = "HttpOnly; SameSite=Strict; Path=/"
 _SAFE: Final = ("GET", "HEAD")
 _BEARER: Final = b"bearer "
-_ANYBODY: Final = Route(lambda _: _nobody(), None)
+_NO_SCOPE: Final = Route(lambda _: _unused_handler(), None)
 
 
 class Gate:
     def __init__(self, node: Node, *, exposed: bool = False) -> None:
-        """`exposed`: others than this machine can reach it, so nobody is trusted."""
+        """`exposed`: other machines can reach the server, so every caller needs a token."""
         self._node = node
         self._tokens = node.tokens
         self._tokens.exposed |= exposed
@@ -49,17 +50,17 @@ class Gate:
         }
 
     def knows(self, request: Request) -> bool:
-        """Whether `judge` can be called without asking the store first, as nearly always."""
+        """Return whether `judge` can decide without reading the store, which is the usual case."""
         return request.named is not None or self._tokens.fresh
 
-    async def admit(self, request: Request, route: Route = _ANYBODY) -> None:
-        """Name the caller, or raise what keeps them out."""
+    async def admit(self, request: Request, route: Route = _NO_SCOPE) -> None:
+        """Set the request's caller. Raise `Unauthenticated` or `Forbidden` to refuse it."""
         if not self.knows(request):
             await self._tokens.refresh()
         self.judge(request, route)
 
     def judge(self, request: Request, route: Route) -> None:
-        """Do as `admit` does, with the tokens as they are known."""
+        """Do the same as `admit` with the tokens in memory."""
         caller = request.named
         if caller is None:
             caller = self._identified(request)
@@ -73,10 +74,10 @@ class Gate:
     async def while_valid(
         self, request: Request, pieces: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        """What is streamed ends with the token that it was asked with.
+        """Yield the pieces of a stream until the token of its request stops being valid.
 
-        Streams have many pieces, and each look at the store takes the event loop's time. While the
-        store cannot say whether the token is still valid, only heartbeats pass.
+        Streams have many pieces, and each read of the store takes time from the event loop. While
+        the store cannot say whether the token is still valid, only heartbeats pass.
         """
         async for piece in pieces:
             if request.named is None:
@@ -106,7 +107,10 @@ class Gate:
         else:
             found = self._tokens.find(_cookie(request), login=True)
             if found and request.method not in _SAFE and request.header(b"x-fairlane") is None:
-                raise Forbidden("with a login, what changes something needs the header X-Fairlane")
+                raise Forbidden(
+                    "requests that change data need the X-Fairlane header when you use a login "
+                    "cookie"
+                )
         if found is None:
             raise Unauthenticated(NOT_LET_IN)
         return found
@@ -118,7 +122,7 @@ class Gate:
         await self._tokens.refresh()
         caller = self._tokens.find(_raw(body.token.strip()))
         if caller is None:
-            raise Unauthenticated("this token is not valid")
+            raise Unauthenticated("invalid token; create one with fairlane token create")
         self._tokens.spend(caller)
         now = self._node.clock.now()
         seed = Token(0, "", caller.name, "", "", now, expires_at=moments.later(now, LOGIN_MS))
@@ -141,17 +145,19 @@ class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
 
-async def _nobody() -> Answer:
-    raise AssertionError("only who may ask is looked at here")
+async def _unused_handler() -> Answer:
+    raise AssertionError("only the caller is checked here")
 
 
 def _raw(text: str) -> bytes:
-    """What cannot be a token is none, whatever characters it has."""
+    """Encode any text; one that cannot be a token just matches none."""
     return text.encode("utf-8", "replace")
 
 
 def _cookie(request: Request) -> bytes:
-    """By hand: cookies of all ports come along, and Python's reader gives up at one it dislikes."""
+    """Return the login cookie. Python's parser gives up at a malformed cookie of another
+    application.
+    """
     for one in (request.header(b"cookie") or "").split(";"):
         name, _, value = one.partition("=")
         if name.strip() == COOKIE:

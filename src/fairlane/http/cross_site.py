@@ -1,12 +1,11 @@
-"""What stands before every answer: pages of other sites in an operator's browser are kept out.
+"""Keep pages of other sites in an operator's browser away from the API.
 
-Whoever can reach the port is trusted more than a page that a browser happens to show, and a browser
-will carry requests of any page to this machine. So a request has to name a host that this server
-answers to (a page that got here by a name of its own does not), must not come from another origin,
-and must be JSON when it changes something, which no form can be. No answer permits another origin
-to read it.
+A program that can reach the port is trusted more than a web page, but a browser sends requests of
+any page to this machine. So a request must name a host that this server serves (a page that uses
+DNS rebinding does not), must not come from another origin, and must be JSON if it changes data,
+which no form can send. No response allows another origin to read it.
 
-All of it is decided from a few headers: what programs send passes with a few lookups.
+All of this needs only a few header lookups, so requests of programs pass quickly.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fairlane.schema.wire import one_line
 
 Headers = Mapping[bytes, bytes]
 
-HTTP_PORT: Final = 80  # the one that a request need not name
+HTTP_PORT: Final = 80  # the default port, which a request need not name
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
 PAGE_POLICY: Final = (
@@ -42,7 +41,7 @@ _JSON_SPELLINGS: Final = frozenset(
     {_JSON, b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
 _UTF_8: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
-# What a form can send; no page needs leave to send it anywhere.
+# What a form can send to any site without asking.
 _FORMS: Final = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
 _OURS: Final = (b"same-origin", b"none")
 _ONCE: Final = frozenset(
@@ -55,11 +54,11 @@ _ONCE: Final = frozenset(
 
 class Doorkeeper:
     def __init__(self, hosts: Iterable[str]) -> None:
-        """`hosts` are the names, with ports unless that is 80, that requests may give."""
+        """`hosts` are the allowed values of the Host header, with the port unless it is 80."""
         self._hosts = frozenset(host.lower().encode() for host in hosts)
 
     def problem(self, request: Request) -> FairlaneError | None:
-        """Return why a request is turned away, or None."""
+        """Return why a request is refused, or None."""
         headers = request.headers
         host = headers.get(b"host")
         if host is None or request.repeated or request.version not in _VERSIONS:
@@ -78,7 +77,9 @@ class Doorkeeper:
         return None
 
     def _answers_to(self, host: bytes, request: Request) -> bool:
-        """Names in any case; and the address that was connected to, which no page can fake."""
+        """Return whether the server serves this host: a known name in any case, or the address that
+        the client connected to, which no page can fake.
+        """
         name = host.lower()
         if name in self._hosts:
             return True
@@ -103,13 +104,13 @@ class Doorkeeper:
 
 
 def authorities(names: Iterable[str], port: int) -> list[str]:
-    """What a request may call a server that listens on a port under these names."""
+    """Return the Host values of a server that listens on a port under these names."""
     bare = list(dict.fromkeys(bracketed(name.lower()) for name in names))
     return [f"{name}:{port}" for name in bare] + (bare if port == HTTP_PORT else [])
 
 
 def allowed(given: Iterable[str], port: int) -> list[str]:
-    """The same for names of the settings, whose port may be that of a proxy before the server."""
+    """Do the same for the setting `allowed_hosts`; a port in it may be that of a proxy."""
     found: list[str] = []
     for one in given:
         named = one.rpartition(":")[2].isdigit() and not one.endswith("]")
@@ -128,24 +129,24 @@ def _framing(request: Request, host: bytes | None) -> FairlaneError | None:
         return InvalidRequest("the header Host is missing")
     for name, _ in request.repeated:
         if name in _ONCE:
-            return InvalidRequest(f"the header {name.decode()} must not be given twice")
+            return InvalidRequest(f"the header {name.decode()} appears twice; send it once")
     return None
 
 
 def _misdirected(host: bytes) -> FairlaneError:
     name = one_line(host.decode("latin-1")[:100])
     return Misdirected(
-        f"this server does not answer to the name '{name}'; use the address that it printed at its "
-        "start, or let its operator add the name to the setting allowed_hosts"
+        f"this server does not serve host '{name}'; use the address it printed at start, or add "
+        "the name to allowed_hosts"
     )
 
 
 def _elsewhere() -> FairlaneError:
-    return Forbidden("requests from pages of other sites are not answered")
+    return Forbidden("refused: the request comes from a page of another site")
 
 
 def _is_visit(request: Request, headers: Headers) -> bool:
-    """Somebody follows a link to the dashboard: nothing of it is told to where they come from."""
+    """Return whether a user follows a link to the dashboard; the linking page cannot read it."""
     return (
         request.method in _SAFE
         and (request.full_path == "/" or request.full_path.startswith("/ui/"))
@@ -155,10 +156,10 @@ def _is_visit(request: Request, headers: Headers) -> bool:
 
 
 def _not_json(headers: Headers) -> FairlaneError | None:
-    """A request that changes something says nothing, or says it in JSON as it is."""
+    """Return an error if a request that changes data has a body that is not plain JSON."""
     kind = headers.get(b"content-type")
     if headers.get(b"content-encoding", b"identity") != b"identity":
-        return UnsupportedMediaType("the body must not be packed: leave out Content-Encoding")
+        return UnsupportedMediaType("the body must not be compressed: remove Content-Encoding")
     if kind in _JSON_SPELLINGS:
         return None
     media, _, parameter = (kind or b"").lower().partition(b";")

@@ -1,7 +1,7 @@
-"""The dashboard's files: a page, a style sheet and modules that speak the public API.
+"""Serve the dashboard: a page, a style sheet and modules that use the public API.
 
-They are read once, when the server starts, and told apart by a hash of their bytes; a browser asks
-each time whether it has the newest, and nearly always has.
+The files are read once, at start, and identified by a hash of their bytes. A browser asks each time
+whether its copy is current, and it nearly always is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dashboard:
 
     def serve(self, request: Request, name: str = PAGE) -> Answer:
         if name not in self._files:
-            raise NotFound("the dashboard has no such file")
+            raise NotFound("the dashboard has no such file; open /")
         raw, tag = self._files[name]
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if name == PAGE:
@@ -55,7 +55,7 @@ class Dashboard:
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a browser asks, which wants something to look at."""
+    """Return whether the client is a browser that expects a page."""
     return "text/html" in (request.header(b"accept") or "")
 
 

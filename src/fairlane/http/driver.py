@@ -1,9 +1,9 @@
-"""Runs a coroutine on the event loop, as `asyncio.Task` does, but begins it at once.
+"""Run a coroutine on the event loop like `asyncio.Task`, but start it at once.
 
-Most requests wait for nothing or for one future. For them a task costs more than everything else
-that the server does: it is registered, begun in another turn of the loop, and forgotten again. To
-`asyncio.current_task`, and so to `asyncio.timeout`, this is a task. What needs more of one, like a
-task group's children, makes a real one.
+Most requests wait for nothing or for one future. For them a task costs more than the rest of the
+server's work: it is registered, started in another turn of the loop, and removed again.
+`asyncio.current_task`, and so `asyncio.timeout`, see this as a task. Code that needs more, such as
+a task group, creates a real one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Driver:
         return self._done
 
     def cancel(self, msg: object = None) -> bool:
-        """Have `CancelledError` raised where the coroutine waits. Return whether it still ran."""
+        """Raise `CancelledError` where the coroutine waits. Return whether it was still running."""
         if self._done:
             return False
         self._cancels += 1
@@ -83,11 +83,11 @@ class Driver:
             _leave_task(self._loop, self)  # type: ignore[arg-type]  # the same
 
     def _wait(self, future: Any) -> None:
-        """Go on when the future is done; without one, in the next turn of the loop."""
+        """Continue when the future is done; without one, in the next turn of the loop."""
         if future is None:
             self._loop.call_soon(self._step, context=self._context)
             return
-        assert future._asyncio_future_blocking, "a coroutine waits for asyncio's futures only"  # noqa: SLF001 - as Task does
+        assert future._asyncio_future_blocking, "a coroutine may wait for asyncio's futures only"  # noqa: SLF001 - as Task does
         future._asyncio_future_blocking = False  # noqa: SLF001 - the same
         future.add_done_callback(self._step, context=self._context)
         self._waiting = future

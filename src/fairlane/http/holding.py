@@ -1,7 +1,7 @@
-"""How many connections one caller may hold: streams and long polls, per token and per address.
+"""Limit the connections that one caller may hold: streams and long polls, per token and address.
 
-Connections that are silent make room for new ones (`connections.py`), those in use do not: without
-a bound, one caller with streams could use all of them.
+Idle connections make room for new ones; connections in use do not. Without a limit, one caller
+could use all connections for its streams.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fairlane.http.messages import Request
 STREAMS_DEFAULT: Final = 500
 WAITS_DEFAULT: Final = 4000
 _RETRY_AFTER_MS: Final = 5000
-_NETWORK_BITS: Final = 64  # of an IPv6 address; the rest is the caller's own choice
+_NETWORK_BITS: Final = 64  # of an IPv6 address; callers choose the rest themselves
 
 
 class Held:
-    """The places of one kind. `what` and `setting` name them in the refusal."""
+    """The held connections of one kind. `what` and `setting` name them in the error."""
 
     def __init__(self, what: str, setting: str, most: int) -> None:
         self._what = what
@@ -32,9 +32,9 @@ class Held:
 
     @contextlib.contextmanager
     def place(self, request: Request) -> Iterator[None]:
-        """Hold a place. Raises `TooManyConnections` when the caller has no more of them.
+        """Hold a place. Raise `TooManyConnections` if the caller has reached its limit.
 
-        Callers in the same process need none.
+        Callers in this process are not limited.
         """
         holders = [] if request.named is not None else _holders(request)
         for holder in holders:
@@ -51,22 +51,22 @@ class Held:
 
     def _refusal(self, holder: str) -> TooManyConnections:
         return TooManyConnections(
-            f"this {holder.partition(' ')[0]} has {self._most} {self._what} open, as many as it "
-            f"may; close some, or have the operator raise {self._setting}",
+            f"this {holder.partition(' ')[0]} has {self._most} {self._what} open, which is the "
+            f"limit; close some, or raise {self._setting}",
             details={"setting": self._setting, "limit": self._most},
             retry_after_ms=_RETRY_AFTER_MS,
         )
 
 
 def _holders(request: Request) -> list[str]:
-    """Return who a place counts for: the token, if there is one, and the address."""
+    """Return what a place counts for: the token, if there is one, and the address."""
     token, address = request.caller.token, request.address
     found = [] if token is None else [f"token {token}"]
     return found if address is None else [*found, f"address {_network(address)}"]
 
 
 def _network(address: str) -> str:
-    """Return the address, or of an IPv6 address the network that one caller usually has."""
+    """Return the address, or for IPv6 the network that one caller usually controls."""
     if ":" not in address:
         return address
     try:

@@ -1,6 +1,6 @@
-"""What routes read and return: requests, responses and the table of statuses.
+"""Requests, responses, routes and the table of statuses.
 
-A request is a plain value, so a caller in this process makes one in a line. What arrives on a
+A request is a plain value, so code in this process creates one in a line. A request from a
 connection is an `Exchange` (`exchange.py`), whose body and disconnect come from the network.
 """
 
@@ -56,11 +56,11 @@ JSON: Final = "application/json"
 
 
 class Request:
-    """What a route may ask about a request. `path` holds the parts of the path that vary.
+    """A request as routes see it. `path` holds the variable parts of the path.
 
-    `caller` is who asks; whatever a route reads or changes has to be that caller's to see. `named`
-    is the caller of a request from this process, which needs no token. `address` is where a
-    request from a network comes from, and `number` its id in the log.
+    `caller` made the request; a route shows and changes only what this caller may see. `named` is
+    the caller of a request from this process, which needs no token. `address` is the client's
+    address, and `number` the request's id in the log.
     """
 
     version = "1.1"
@@ -69,7 +69,7 @@ class Request:
     server: tuple[str, int] | None = None
     caller: Caller = TRUSTED
     path: Mapping[str, str] = {}
-    # The repeated headers that `headers`, which holds the first of each name, has no room for.
+    # Further values of repeated headers; `headers` holds the first of each name.
     repeated: Sequence[tuple[bytes, bytes]] = ()
 
     def __init__(
@@ -82,7 +82,7 @@ class Request:
         *,
         named: Caller | None = None,
     ) -> None:
-        """`full_path` is percent-decoded; names of headers are in small letters."""
+        """`full_path` is percent-decoded; header names are in lower case."""
         self.method = method
         self.full_path = full_path
         self.query_string = query_string
@@ -95,22 +95,24 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     def query(self, *known: str) -> dict[str, str]:
-        """The query's values; the first of each. Unknown names are refused, not ignored."""
+        """Return the query's parameters. Raise `InvalidRequest` for unknown or repeated ones."""
         if not self.query_string:
             return {}
         text = self.query_string.decode("latin-1")
         try:
             values = parse_qs(text, keep_blank_values=True, errors="strict")
         except ValueError:
-            raise InvalidRequest("the query is not UTF-8, percent-encoded") from None
+            raise InvalidRequest("the query is not percent-encoded UTF-8") from None
         for name in values:
             if name not in known:
                 hint = nearest(name, known)
                 raise InvalidRequest(f"unknown query parameter '{name[:40]}'{hint}")
             if len(values[name]) > 1:
-                raise InvalidRequest(f"query parameter '{name}' must not be given twice")
+                raise InvalidRequest(f"query parameter '{name}' appears twice; send it once")
             if "\0" in values[name][0]:
-                raise InvalidRequest(f"query parameter '{name}' must not hold the character U+0000")
+                raise InvalidRequest(
+                    f"query parameter '{name}' must not contain the character U+0000"
+                )
         return {name: found[0] for name, found in values.items()}
 
     def wants_json(self) -> bool:
@@ -121,31 +123,31 @@ class Request:
         return "text/event-stream" in (self.header(b"accept") or "")
 
     async def closed(self) -> None:
-        """Return when the caller has gone; one in this process cancels instead."""
+        """Return when the client has disconnected; a caller in this process cancels instead."""
         await asyncio.get_running_loop().create_future()
 
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
-        """Return the whole body. Raise `PayloadTooLarge` as soon as it is certain to be."""
+        """Return the whole body. Raise `PayloadTooLarge` as soon as it exceeds the limit."""
         if len(self.raw) > most:
             raise too_large(most)
         return self.raw
 
 
 def _nothing() -> None:
-    """Where there is nothing to release."""
+    """Do nothing: the default of `release`."""
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """A body that is sent as it is, in place of JSON. An empty `type` is not sent."""
+    """A body that is sent as it is instead of JSON. An empty `type` is not sent."""
 
     body: bytes
     type: str
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response. `undo` takes back what was done for it when it cannot be written or sent.
+    """A response. `undo` reverts the operation if the response cannot be encoded or sent.
 
-    `shape` is `Raw`, or what JSON is made of; `encoded` makes bytes of it.
+    `shape` is `Raw` or a value that `encoded` turns into JSON.
     """
 
     status: int
@@ -155,9 +157,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """An answer that is sent piece by piece, as server-sent events, until the caller has enough.
+    """A response that is sent piece by piece, as server-sent events, until the client disconnects.
 
-    Whoever sends it calls `release` when it has ended, however that comes.
+    The sender calls `release` when the stream has ended for whatever reason.
     """
 
     pieces: AsyncIterator[bytes]
@@ -168,11 +170,11 @@ Handler = Callable[[Request], Awaitable[Answer | Stream]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Who answers, and who may ask: a token with `scope`, or with None any token that is valid.
+    """A handler and its access rule: a token with `scope`; None accepts any valid token.
 
-    `agents` says that tokens which are one agent's may ask too: then the handler sees to it that
-    they see and touch nothing else. `open` needs no token. `waits` says that an answer may take as
-    long as its caller has asked for.
+    `agents`: tokens of one agent are accepted too, and the handler must restrict them to that
+    agent's data. `open` needs no token. `waits`: the response may take as long as the caller asked
+    for.
     """
 
     handler: Handler
@@ -196,12 +198,12 @@ def refusal(problem: FairlaneError) -> Answer:
 
 
 def went_wrong() -> Answer:
-    shape = {"code": "internal_error", "error": "something went wrong here; see the log"}
+    shape = {"code": "internal_error", "error": "internal error; the server's log has details"}
     return Answer(500, shape)
 
 
 def encoded(answer: Answer) -> Answer:
-    """Return the response with its JSON as bytes. Raise what the encoder raises, after `undo`."""
+    """Return the response with its JSON as bytes. If encoding fails, call `undo` and raise."""
     if isinstance(answer.shape, Raw):
         return answer
     try:
@@ -214,4 +216,4 @@ def encoded(answer: Answer) -> Answer:
 
 
 def too_large(most: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"the body must not be larger than {most} bytes")
+    return PayloadTooLarge(f"the body is larger than {most} bytes")

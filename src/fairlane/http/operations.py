@@ -1,4 +1,4 @@
-"""Operations as HTTP routes: read the typed request, call the service, send the response."""
+"""Serve operations as HTTP routes: read the typed request, call the service, send the response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reader = Callable[[Request], Awaitable[Any]]
 
 
 def routes(node: Node) -> Routes:
-    """The route of each operation."""
+    """Return the routes of all operations."""
     found: Routes = {}
     for operation in OPERATIONS.values():
         handler = _handler(node, operation)
@@ -47,7 +47,7 @@ def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
         return Answer(operation.status_of(response), response)
 
     async def hold(request: Request) -> Answer:
-        """Do the same while the client may go away: then end the service and undo its work."""
+        """Do the same, but stop the service and undo its work if the client disconnects."""
         wanted = await read(request)
         serving = asyncio.ensure_future(serve(node, request.caller, wanted))
         closed = asyncio.ensure_future(request.closed())
@@ -68,14 +68,14 @@ def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
 
 
 async def _ended(serving: asyncio.Future[Any]) -> bool:
-    """Cancel a service and wait for its end. Return whether it still has a response."""
+    """Cancel a service and wait for its end. Return whether it has a response anyway."""
     serving.cancel()
     await asyncio.wait((serving,))
     return not serving.cancelled() and serving.exception() is None
 
 
 def _gone() -> InvalidRequest:
-    return InvalidRequest("the connection was closed before there was a response")
+    return InvalidRequest("the connection was closed before a response was ready")
 
 
 def reader(operation: Operation[Any, Any]) -> Reader:

@@ -1,4 +1,4 @@
-"""Responses as bytes: a head that is made once for each kind of response, and a body behind it."""
+"""Encode responses as bytes: a head that is cached per kind of response, followed by the body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _ALWAYS: Final = (
 def response(
     answer: Answer, number: bytes = b"", *, keep_alive: bool = True, bodiless: bool = False
 ) -> bytes:
-    """Return all of a response; `bodiless` for HEAD. `number` is the id of its request."""
+    """Return the bytes of a response; without the body if `bodiless`, for HEAD. `number` is the
+    request's id.
+    """
     shape, headers = answer.shape, answer.headers
     body, kind = (shape.body, shape.type) if type(shape) is Raw else (wire.encode(shape), JSON)
     if headers is None:
@@ -46,7 +48,7 @@ def response(
 
 
 def stream_head(number: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
-    """Return the head of a stream of events."""
+    """Return the head of an event stream."""
     return b"%bx-accel-buffering: no\r\nx-request-id: %b\r\n%b%b\r\n" % (
         _start(200, EVENTS),
         number,
@@ -57,7 +59,7 @@ def stream_head(number: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _start(status: int, kind: str, *, kept: bool = False) -> bytes:
-    """Return the head as far as it is always the same; `kept` says for itself what to keep."""
+    """Return the constant part of the head; `kept` means the response sets Cache-Control itself."""
     policy = DATA_POLICY if kind.startswith((JSON, EVENTS)) else PAGE_POLICY
     return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n%b" % (
         status,
@@ -70,10 +72,10 @@ def _start(status: int, kind: str, *, kept: bool = False) -> bytes:
 
 
 def _fields(headers: Mapping[str, str]) -> bytes:
-    """Raise `ValueError` for a value that would end its line."""
+    """Return the header lines. Raise `ValueError` for a value that contains a line break."""
     lines = []
     for name, value in headers.items():
         if _UNSAFE.search(value):
-            raise ValueError(f"the header {name} holds a control character")
+            raise ValueError(f"the header {name} contains a control character")
         lines.append(f"{name.lower()}: {value}\r\n")
     return "".join(lines).encode("latin-1")

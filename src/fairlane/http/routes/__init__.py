@@ -1,1 +1,1 @@
-"""The routes, one module per noun."""
+"""Routes that are not declared as operations, one module per noun."""

@@ -9,7 +9,7 @@ from fairlane.services import trail
 
 
 def note_denied(audit: Audit, request: Request, error: FairlaneError) -> None:
-    """Count a call that was turned away."""
+    """Count a request that was denied."""
     path = request.full_path
     for name, value in request.path.items():
         path = path.replace(value, f"{{{name}}}")

@@ -1,8 +1,8 @@
-"""`GET /metrics` in the text format of Prometheus, version 0.0.4.
+"""Serve `GET /metrics` in the text format of Prometheus, version 0.0.4.
 
-Counters of what this node has done come from `engine/telemetry/metrics.py`. Gauges of what waits
-and runs are read from the store at that moment and are the same on every node. Labels are lanes and
-fixed words, never agents or ids, so the number of series depends only on the policy.
+Counters of this node come from `engine/telemetry/metrics.py`. Gauges of waiting and running tasks
+are read from the store at that moment and are the same on every node. Labels are lanes and fixed
+words, never agents or ids, so the number of series depends only on the policy.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class MetricsRoute:
             *_standing({name: tallies.get(name, Tally()) for name in names}),
             *_gauges(
                 "oldest_wait_seconds",
-                "How long the task has waited for a slot that has waited longest",
+                "Longest time that a ready task has waited for a slot",
                 {name: (now - at) / 1000 if at else 0 for name, at in oldest.items()},
             ),
             *_gauges(
                 "slots",
-                "Ceiling of the lane",
+                "Maximum number of tasks in flight",
                 {name: lane.max_inflight for name, lane in policy.lanes.items()},
             ),
             *_gauges(
                 "lane_paused",
-                "1 while the lane is paused",
+                "Whether the lane is paused (1) or not (0)",
                 {name: int(lane.paused) for name, lane in policy.lanes.items()},
             ),
-            *_gauge("webhooks_owed", "Webhooks that wait to be sent, at most 100000", owed),
+            *_gauge("webhooks_owed", "Webhooks waiting to be sent, at most 100000", owed),
             *self._node_itself(),
         ]
         return Answer(200, Raw("".join(f"{line}\n" for line in lines).encode(), TYPE))
@@ -73,8 +73,8 @@ class MetricsRoute:
             values = [({"lane": lane}, getattr(one, field)) for lane, one in lanes.items()]
             yield from _family(f"{name}_total", "counter", about, values)
         for name, about in (
-            ("finished", "Tasks that have ended, by how"),
-            ("revived", "Ended tasks that somebody has queued again, by how they had ended"),
+            ("finished", "Finished tasks by outcome"),
+            ("revived", "Finished tasks that were queued again, by their former outcome"),
         ):
             values = [
                 ({"lane": lane, "outcome": outcome}, count)
@@ -83,58 +83,67 @@ class MetricsRoute:
             ]
             yield from _family(f"tasks_{name}_total", "counter", about, values)
         webhooks = [({"outcome": outcome}, count) for outcome, count in metrics.webhooks.items()]
-        yield from _family("webhooks_total", "counter", "Tries of webhooks, by outcome", webhooks)
+        yield from _family(
+            "webhooks_total", "counter", "Webhook delivery attempts by outcome", webhooks
+        )
         yield from _histograms(
             "wait_seconds",
-            "From ready to leased",
+            "Time from ready to leased",
             [({"lane": lane}, one.waits) for lane, one in lanes.items()],
         )
         yield from _histograms(
             "run_seconds",
-            "From the start of an attempt to the end of its lease",
+            "Time from the start of an attempt to the end of its lease",
             [({"lane": lane}, one.runs) for lane, one in lanes.items()],
         )
 
     def _node_itself(self) -> Iterator[str]:
         node, metrics = self._node, self._node.metrics
         sizes = [(_NONE, metrics.batch_sizes)]
-        yield from _histograms("commit_batch_size", "Requests in one commit", sizes, unit=1)
-        about = "One transaction from its begin to its durable end"
+        yield from _histograms("commit_batch_size", "Requests per commit", sizes, unit=1)
+        about = "Duration of a transaction until it is durable"
         yield from _histograms("commit_seconds", about, [(_NONE, metrics.commits)])
-        about = "How late the event loop is, looked at once a second"
+        about = "Delay of the event loop, measured once a second"
         yield from _histograms("event_loop_lag_seconds", about, [(_NONE, metrics.loop_lags)])
-        about = "Times that the clock was found to have been set"
+        about = "Detected changes of the system clock"
         yield from _family("clock_steps_total", "counter", about, [(_NONE, metrics.clock_steps)])
-        yield from _gauge("writer_backlog", "Requests that wait for a commit", node.writer.backlog)
-        yield from _gauge("stream_clients", "Who follows events or output", node.stream_clients)
-        yield from _gauge("lease_waits", "External workers that wait for work", node.lease_waits)
+        yield from _gauge("writer_backlog", "Requests waiting for a commit", node.writer.backlog)
+        yield from _gauge(
+            "stream_clients", "Clients that follow events or output", node.stream_clients
+        )
+        yield from _gauge("lease_waits", "External workers waiting for tasks", node.lease_waits)
         built = {
             "version": __version__,
             "python": platform.python_version(),
             "store": node.store.dialect,
         }
-        yield from _family("build_info", "gauge", "What runs here", [(built, 1)])
+        yield from _family(
+            "build_info",
+            "gauge",
+            "Versions of Fairlane and Python, and the kind of store",
+            [(built, 1)],
+        )
         yield from _process()
 
 
-# What counts by lane only; `expired` are part of those that finished as failed. Without `_total` no
-# name may be that of a gauge: to some readers the two are one.
+# Counters per lane; `expired` tasks also count as finished with the outcome failed. No name without
+# `_total` may be that of a gauge: some readers treat the two as one.
 _COUNTERS: Final = {
-    "tasks_submitted": ("submitted", "Tasks that were admitted"),
-    "tasks_rejected": ("rejected", "Tasks that were not admitted, because their queue was full"),
-    "tasks_expired": ("expired", "Tasks whose deadline passed before they were started"),
-    "tasks_retried": ("retried", "Attempts that failed and were followed by another"),
-    "parkings": ("parked", "Times that a task was parked"),
+    "tasks_submitted": ("submitted", "Admitted tasks"),
+    "tasks_rejected": ("rejected", "Tasks refused because their queue was full"),
+    "tasks_expired": ("expired", "Tasks whose deadline passed before they started"),
+    "tasks_retried": ("retried", "Failed attempts that were followed by another"),
+    "parkings": ("parked", "Times a task was parked"),
     "leases_reclaimed": (
         "reclaimed",
-        "Leases that were taken back because they ran out or their node was gone",
+        "Leases reclaimed because they expired or their node was gone",
     ),
 }
 _STANDING: Final = {
-    "waiting": ("queued", "Tasks in the queue, whatever they wait for"),
-    "ready": ("ready", "Tasks that wait for nothing but a slot"),
-    "running": ("inflight", "Tasks that are assigned or running"),
-    "parked": ("parked", "Tasks that wait for a reset"),
+    "waiting": ("queued", "Queued tasks, whatever they wait for"),
+    "ready": ("ready", "Tasks waiting only for a slot"),
+    "running": ("inflight", "Assigned or running tasks"),
+    "parked": ("parked", "Parked tasks"),
 }
 
 
@@ -142,7 +151,7 @@ def _standing(tallies: Mapping[str, Tally]) -> Iterator[str]:
     for name, (field, about) in _STANDING.items():
         values = {lane: getattr(tally, field) for lane, tally in tallies.items()}
         yield from _gauges(f"tasks_{name}", about, values)
-    about = "Open leases, those of cancelled runs that have not stopped yet included"
+    about = "Open leases, including cancelled runs that have not stopped yet"
     yield from _gauges("slots_in_use", about, {lane: one.slots for lane, one in tallies.items()})
 
 
@@ -171,7 +180,7 @@ def _family(
 def _histograms(
     name: str, about: str, all_of: Sequence[tuple[Labels, Histogram]], unit: int = 1000
 ) -> Iterator[str]:
-    """`unit` is how many of what was measured make one of what is shown."""
+    """Yield the lines of a histogram; `unit` converts a measured value to the shown unit."""
     yield f"# HELP fairlane_{name} {about}."
     yield f"# TYPE fairlane_{name} histogram"
     for labels, one in all_of:
@@ -184,7 +193,7 @@ def _histograms(
 
 
 def _spelled(labels: Labels) -> str:
-    """Names of lanes hold nothing that would have to be escaped; the rest is our own."""
+    """Return labels as text. Lane names contain nothing that needs escaping."""
     pairs = ",".join(f'{name}="{text}"' for name, text in labels.items())
     return f"{{{pairs}}}" if pairs else ""
 
