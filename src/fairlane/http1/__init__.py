@@ -1,6 +1,5 @@
-"""HTTP/1.1 from the caller's side: messages without I/O, and two drivers, blocking and asyncio.
+"""HTTP/1.1 for clients: messages without I/O, and two drivers, blocking and asyncio.
 
-The Python clients and everything that goes out behind the guard send their requests through here.
-Nothing here follows a redirect, reads a proxy from the environment, keeps a cookie or unpacks a
-body.
+The Python clients and all outbound requests behind the guard use this package. It follows no
+redirects, reads no proxy from the environment, keeps no cookies and decompresses no bodies.
 """

@@ -1,9 +1,10 @@
-"""HTTP/1.1 on asyncio. A pool belongs to the event loop that it is used in.
+"""HTTP/1.1 on asyncio. A pool belongs to the event loop that uses it.
 
-The rule: a new connection goes to exactly the addresses that the resolver gave, and the resolver
-judges its peer before the first byte is sent, TLS included. A kept connection is used again only
-if its peer is among the addresses that are right now. Cancelling an exchange hangs up.
-The trap: as in `blocking.py`, a request without a response may have been carried out.
+The rule: a new connection goes only to the addresses that the resolver returned, and the resolver
+checks its peer before the first byte is sent, TLS included. A kept connection is reused only if its
+peer is still among the right addresses. Cancelling an exchange closes its connection.
+
+The trap: as in `blocking.py`, a request without a response may have taken effect.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from fairlane.http1.messages import (
 if TYPE_CHECKING:
     import ssl
 
-# After this many bytes of a body that nobody has taken, the connection is not read any further.
+# Stop reading the connection when this many bytes of a body have not been taken.
 _AHEAD_BYTES_MAX: Final = 262_144
-# How long one address is waited for before the next is tried beside it.
+# How long to wait for one address before trying the next in parallel.
 _STAGGER_SECONDS: Final = 0.25
 
 
 class Pinning(Enum):
-    """Where a request may go, if that cannot be said in addresses without a lookup."""
+    """Which addresses a request may use, if that is known without a lookup."""
 
-    LOOKUP = auto()  # where its name leads at the moment, also on a kept connection
-    ANYWHERE = auto()  # over any kept connection; the name is looked up for a new one
+    LOOKUP = auto()  # where its name resolves now, also on a kept connection
+    ANYWHERE = auto()  # any kept connection; the name is resolved for a new one
 
 
 class Resolver(Protocol):
     def pinned(self, origin: Origin) -> Sequence[str] | Pinning:
-        """Return what the next request may use. Asked for every request; raise to refuse it."""
+        """Return what the next request may use. Called for every request; raise to refuse it."""
         ...
 
     async def addresses(self, origin: Origin) -> Sequence[str]:
@@ -51,12 +52,12 @@ class Resolver(Protocol):
         ...
 
     def verify(self, origin: Origin, *, peer: str, own: str) -> None:
-        """Raise if a new connection leads where it must not."""
+        """Raise if a new connection has a forbidden peer."""
         ...
 
 
 class SystemResolver:
-    """What the system's name service says, unchecked: for servers that the user names."""
+    """The system's name service, unchecked: for servers that the user names."""
 
     def pinned(self, origin: Origin) -> Pinning:
         del origin
@@ -75,7 +76,7 @@ class SystemResolver:
 
 
 class AsyncPool:
-    """Connections to any origin. `tls` replaces the system's idea of whom to trust."""
+    """Connections to any origin. `tls` replaces the system's trust settings."""
 
     def __init__(
         self,
@@ -103,9 +104,10 @@ class AsyncPool:
         bytes_max: int | None,
         wait_seconds: float | None = None,
     ) -> AsyncExchange:
-        """Return an exchange that begins when it is entered.
+        """Return an exchange that starts when it is entered.
 
-        `seconds` bounds all of it, `wait_seconds` each wait: for the head, and for each next piece.
+        `seconds` limits the whole exchange, `wait_seconds` each wait: for the head and for each
+        piece.
         """
         return AsyncExchange(self, request, seconds, wait_seconds, bytes_max)
 
@@ -113,12 +115,12 @@ class AsyncPool:
         self._kept.close()
         if self._sweep is not None:
             self._sweep.cancel()
-        await asyncio.sleep(0)  # the loop lets go of the sockets in its next turn
+        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
     async def connection(
         self, origin: Origin, end: float | None, *, fresh: bool = False
     ) -> AsyncConnection:
-        """Return a kept connection that still leads to the right place, or a new one."""
+        """Return a kept connection whose peer is still right, or a new one."""
         pinned = self._resolver.pinned(origin)
         if pinned is Pinning.LOOKUP:
             async with asyncio.timeout_at(end):
@@ -162,10 +164,11 @@ class AsyncPool:
 
 
 class AsyncExchange:
-    """A response, iterated in the pieces it comes in. Leaving its context early hangs up.
+    """A response, iterated in the pieces in which it arrives. Leaving its context early closes the
+    connection.
 
-    Raise OSError when there is no response or it breaks off, TimeoutError included, and
-    PayloadTooLarge when the part of the body within its limit has been taken.
+    Raise OSError, TimeoutError included, if there is no response or it breaks off, and
+    PayloadTooLarge once the part of the body within its limit has been taken.
     """
 
     __slots__ = (
@@ -246,7 +249,7 @@ class AsyncExchange:
         try:
             await self._head()
         except ConnectionError:
-            # The server may have closed it at the very moment it was used again.
+            # The server may have closed it just when it was reused.
             if not again or not self._connection.response.untouched:
                 raise
             self._stop_timer()
@@ -259,7 +262,7 @@ class AsyncExchange:
         connection = self._connection
         try:
             if self._end is not None:
-                error = TimeoutError("time is up")
+                error = TimeoutError("the time limit has passed")
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(self._end, connection.fail, error)
             connection.send(self._request, self._bytes_max)
@@ -274,7 +277,7 @@ class AsyncExchange:
             self._timer = None
 
     async def _grown(self, enough: Callable[[], bool]) -> None:
-        if self._wait_seconds is None:  # a timeout is not free, even without an end
+        if self._wait_seconds is None:  # a timeout costs time even if it is infinite
             while not enough():
                 await self._connection.more()
             return
@@ -312,12 +315,12 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request may be sent."""
+        """Return whether another request may be sent."""
         return self.response.reusable and not self._lost and not self._transport.is_closing()
 
     @property
     def is_free(self) -> bool:
-        """Whether the exchange has come to its end, on both sides."""
+        """Return whether both sides have finished the exchange."""
         complete = self.response.complete and self.is_usable
         return complete and not self._transport.get_write_buffer_size()
 
@@ -327,7 +330,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.write(request.data)
 
     async def more(self) -> None:
-        """Wait until more of the response has come. Raise what broke it."""
+        """Wait until more of the response has arrived. Raise the error that broke it."""
         if self._error is None:
             if self._paused:
                 self._paused = False
@@ -341,7 +344,7 @@ class AsyncConnection(asyncio.Protocol):
             raise self._error
 
     def fail(self, error: OSError) -> None:
-        """End the exchange with an error, and the connection with it."""
+        """End the exchange and the connection with an error."""
         if self._error is None:
             self._error = error
         self._transport.abort()
@@ -387,7 +390,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 async def dial(addresses: Sequence[str], port: int) -> socket.socket:
-    """Return a socket that is connected to the first of the addresses that answers."""
+    """Return a socket that is connected to the first address that accepts."""
     waiting, dialling, errors = list(addresses), set[asyncio.Task[socket.socket]](), []
     if len(waiting) == 1:
         return await _dialled(waiting[0], port)
@@ -408,7 +411,7 @@ async def dial(addresses: Sequence[str], port: int) -> socket.socket:
                 errors.append(error)
     finally:
         await _hang_up(dialling)
-    raise errors[0] if errors else NameNotFound("the name has no address")
+    raise errors[0] if errors else NameNotFound("the host name has no address")
 
 
 async def _hang_up(dialling: set[asyncio.Task[socket.socket]]) -> None:

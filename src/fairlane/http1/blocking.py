@@ -1,8 +1,10 @@
 """HTTP/1.1 from a plain thread. Any number of threads may share a pool.
 
-Written on sockets, because a command is over before the standard library's client is imported.
-The trap: a request that got no response may have been carried out, so it is sent again only if it
-is repeatable, or if nothing of it left this machine.
+Written on sockets, because importing the standard library's client takes longer than a whole
+command.
+
+The trap: a request without a response may have taken effect, so it is sent again only if it is
+repeatable, or if nothing of it left this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class _NothingSent(ConnectionError):
 
 
 class BlockingPool:
-    """Connections to any origin. `tls` replaces the system's idea of whom to trust."""
+    """Connections to any origin. `tls` replaces the system's trust settings."""
 
     def __init__(self, *, idle_seconds: float, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -41,10 +43,10 @@ class BlockingPool:
     def open(
         self, request: EncodedRequest, *, seconds: float, bytes_max: int | None, whole: bool = True
     ) -> BlockingExchange:
-        """Send a request and return when the head of its response is there.
+        """Send a request and return when the head of its response has arrived.
 
-        `seconds` bounds the whole exchange; if not `whole`, it bounds each wait instead: that for
-        the head and that for each next piece of the body. Raise OSError when there is no response.
+        `seconds` limits the whole exchange; if not `whole`, it limits each wait instead: for the
+        head and for each piece of the body. Raise OSError if there is no response.
         """
         kept = self._kept_for(request.origin)
         if kept is not None:
@@ -54,7 +56,7 @@ class BlockingPool:
             except _NothingSent:
                 pass
             except ConnectionError:
-                # The server may have closed it at the very moment it was used again.
+                # The server may have closed it just when it was reused.
                 if not request.repeatable or not kept.response.untouched:
                     raise
         fresh = self._connect(request.origin, seconds)
@@ -85,7 +87,9 @@ class BlockingPool:
 
 
 class BlockingExchange:
-    """A response, iterated in the pieces it comes in. Closing it early hangs up."""
+    """A response, iterated in the pieces in which it arrives. Closing it early closes the
+    connection.
+    """
 
     def __init__(
         self,
@@ -117,12 +121,12 @@ class BlockingExchange:
         except BaseException:
             self._connection.close()
             raise
-        # Copied, because the connection may belong to another thread once it was given back.
+        # Copied, because the connection may belong to another thread once it is returned.
         self.status, self.headers = self._response.status, self._response.headers
         return self
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raise OSError when the response breaks off, PayloadTooLarge beyond its limit."""
+        """Raise OSError if the response breaks off, PayloadTooLarge beyond its limit."""
         response = self._response
         try:
             while True:
@@ -137,10 +141,10 @@ class BlockingExchange:
             self.close()
 
     def read(self) -> bytes:
-        """Return the whole body. Raise as iterating does."""
+        """Return the whole body. Raise the same errors as iterating."""
         if not self._response.complete or self._response.excess:
             return b"".join(self)
-        body = self._response.take()  # nearly always it came with the head
+        body = self._response.take()  # nearly always it arrived with the head
         self.close()
         return body
 
@@ -202,7 +206,7 @@ class _BlockingConnection:
     def _wait_at_most(self, end: float) -> None:
         left = end - _monotonic()
         if left <= 0:
-            raise TimeoutError("time is up")
-        if abs(left - self._timeout) > left / 50:  # each setting is a call of the system
+            raise TimeoutError("the time limit has passed")
+        if abs(left - self._timeout) > left / 50:  # each setting is a system call
             self._timeout = left
             self._socket.settimeout(left)

@@ -1,6 +1,6 @@
 """Connections that are kept open for the next request to the same origin.
 
-The bounds are on what is kept, not on what is in use: callers limit how much they do at once.
+The limits apply to idle connections, not to those in use: callers limit their own concurrency.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Keepable)
 
 
 class KeptConnections(Generic[C]):
-    """Hands out the newest connection first and closes those that were idle for `seconds`."""
+    """Returns the newest connection first and closes those that were idle for `seconds`."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class KeptConnections(Generic[C]):
             if self._monotonic() - since < self._seconds:
                 self._forget(connection)
                 return connection
-            for old in list(kept):  # the others are older still
+            for old in list(kept):  # the others are even older
                 self._drop(old)
             return None
 
     def forget(self, connection: C) -> None:
-        """Stop keeping a connection that has ended by itself."""
+        """Stop keeping a connection that was closed."""
         with self._lock:
             if connection in self._since:
                 self._forget(connection)
@@ -89,7 +89,7 @@ class KeptConnections(Generic[C]):
                 self._drop(connection)
 
     def close(self) -> None:
-        """Close everything, and from now on what comes back."""
+        """Close all connections, and from now on those that are returned."""
         with self._lock:
             self._closed = True
             for connection in list(self._since):
@@ -109,7 +109,7 @@ class KeptConnections(Generic[C]):
 
 @cache
 def default_tls() -> ssl.SSLContext:
-    """Return the context that trusts what the system trusts and checks names."""
+    """Return a context that uses the system's certificates and checks host names."""
     import ssl  # noqa: PLC0415 - slow to import, and servers nearby do without it
 
     context = ssl.create_default_context()

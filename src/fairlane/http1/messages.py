@@ -1,10 +1,11 @@
 """Write requests and parse responses. No sockets, no clock: bytes in, values out.
 
-The rule: a request is one head that nobody can add lines to, and a response has bounds. Its head,
-and everything later that is not body (chunk sizes, trailers), must stay small; its body ends at the
-caller's limit. Each broken promise of the peer is an `OSError` of its own kind.
-The trap: a parser is used for all responses of its connection, so bytes that come behind a response
-spoil the connection for further requests (`reusable`), but not the response.
+The rule: no input can add lines to the head of a request, and a response has limits. Its head and
+everything later that is not body (chunk sizes, trailers) must stay small; its body ends at the
+caller's limit. Each violation by the peer raises its own kind of `OSError`.
+
+The trap: one parser handles all responses of its connection, so bytes after a response make the
+connection unusable for further requests (`reusable`), but not the response.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import httptools
 from fairlane.core.errors import InvalidRequest, PayloadTooLarge
 
 HEAD_BYTES_MAX: Final = 65_536
-# How many bytes of chunk framing one byte of body may bring along: a chunk of one byte has five.
+# How many bytes of chunk framing each byte of body may have: a chunk of one byte has five.
 _FRAMING_PER_BYTE: Final = 32
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # all but the tab
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # all except the tab
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD"})
 _NO_CONTENT: Final = frozenset({204, 304})
 
@@ -34,11 +35,11 @@ class NameNotFound(OSError):
 
 
 class MalformedResponse(ConnectionError):
-    """What came is not HTTP/1.1, or its head or framing is too large."""
+    """The response is not HTTP/1.1, or its head or framing is too large."""
 
 
 class ConnectionClosed(ConnectionError):
-    """The peer closed the connection before any byte of a response came."""
+    """The peer closed the connection before any byte of a response arrived."""
 
 
 class ResponseCutShort(ConnectionError):
@@ -46,7 +47,7 @@ class ResponseCutShort(ConnectionError):
 
 
 class Origin(NamedTuple):
-    """Where requests go. Connections are kept per origin."""
+    """The target of requests. Connections are kept per origin."""
 
     host: str  # without brackets
     port: int
@@ -54,18 +55,18 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The value of the Host header."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
 class EncodedRequest(NamedTuple):
-    """A request as its bytes, with what the drivers need to know about it."""
+    """A request as bytes, with what the drivers need to know about it."""
 
     origin: Origin
     method: str
     data: bytes
-    repeatable: bool  # sending it twice does no harm
+    repeatable: bool  # sending it twice is safe
 
 
 def encode_request(
@@ -77,8 +78,8 @@ def encode_request(
     *,
     repeatable: bool = False,
 ) -> EncodedRequest:
-    """Return the request for `target` (path and query). Raise InvalidRequest if a part could be
-    read as something else, such as a header that contains a line break.
+    """Return the request for `target` (path and query). Raise InvalidRequest if a part could change
+    its meaning, such as a header that contains a line break.
     """
     if not (target.isascii() and target.isprintable() and target[:1] == "/" and " " not in target):
         raise InvalidRequest("the request target must be a path of visible ASCII characters")
@@ -99,8 +100,8 @@ def encode_request(
 class ResponseParser:
     """Parses the responses of one connection, one after the other.
 
-    `expect` announces the next one. Then `feed` what comes, and call `end` when the peer has
-    closed. `body` collects what was not taken yet.
+    `expect` announces the next response. Then `feed` the bytes that arrive, and call `end` when the
+    peer has closed. `body` collects what was not taken yet.
     """
 
     __slots__ = (
@@ -122,14 +123,14 @@ class ResponseParser:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        # Scripts behind old gateways end their header lines with a bare line feed.
+        # Scripts behind old gateways end header lines with a bare line feed.
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True)
         self.reusable = True  # another request may follow on this connection
         self.expect("GET", None)
         self.complete = True  # nothing is expected before the first request
 
     def expect(self, method: str, bytes_max: int | None) -> None:
-        """Prepare for the response to a request; beyond `bytes_max` its body is cut off."""
+        """Prepare for the response to a request; its body is cut off after `bytes_max`."""
         self.status = 0
         self.headers: dict[str, str] = {}  # names in lower case
         self.begun = False  # the headers are complete
@@ -145,18 +146,18 @@ class ResponseParser:
 
     @property
     def untouched(self) -> bool:
-        """Whether no byte of the response has come."""
+        """Return whether no byte of the response has arrived."""
         return not self._fed
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` has something to say: a piece, the end, or that it is too much."""
+        """Return whether `take` has a piece, the end, or an error."""
         return bool(self.body) or self.complete or self.excess
 
     def feed(self, data: bytes) -> None:
-        """Parse what came. Raise MalformedResponse when it cannot be understood."""
+        """Parse bytes. Raise MalformedResponse if they are not a valid response."""
         if self.complete:
-            self.reusable = False  # nobody asked for it
+            self.reusable = False  # unexpected bytes
             return
         self._fed += len(data)
         try:
@@ -173,27 +174,27 @@ class ResponseParser:
             raise MalformedResponse(self._problem)
 
     def end(self) -> None:
-        """The peer has closed. Raise unless that completes the response."""
+        """Handle that the peer has closed. Raise unless that completes the response."""
         self.reusable = False
         if self.complete:
             return
         if not self._until_close:
             if self.untouched:
-                raise ConnectionClosed("the connection was closed before a response came")
+                raise ConnectionClosed("the connection was closed before a response arrived")
             raise ResponseCutShort("the connection was closed in the middle of the response")
         self.complete = True
 
     def take(self) -> bytes:
-        """Return the body as far as it came since the last call. Raise PayloadTooLarge where the
-        part within the limit has been taken and there was more.
+        """Return the body that arrived since the last call. Raise PayloadTooLarge once the part
+        within the limit has been taken and more arrived.
         """
         if self.excess and not self.body:
-            raise PayloadTooLarge(f"the answer has more than {self._bytes_max} bytes")
+            raise PayloadTooLarge(f"the response has more than {self._bytes_max} bytes")
         found, self.body = self.body, []
         return found[0] if len(found) == 1 else b"".join(found)
 
     def release(self) -> None:
-        """Let go of the parser, which holds on to this object. Nothing is fed afterwards."""
+        """Release the parser, which has a reference to this object. Nothing is fed afterwards."""
         self.reusable = False
         with contextlib.suppress(AttributeError):
             del self._parser
@@ -206,7 +207,7 @@ class ResponseParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.begun:
-            return  # a trailer, or what comes behind the response
+            return  # a trailer, or bytes after the response
         key, text = _lower(name), value.decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
@@ -216,14 +217,14 @@ class ResponseParser:
         status = self._parser.get_status_code()
         if status < 200:
             if status < 100 or status == 101:
-                self._problem = f"the response has the status {status}, which nobody asked for"
+                self._problem = f"the response has the unexpected status {status}"
             return
         if self._parser.get_http_version() not in ("1.0", "1.1"):
             self._problem = "the response is not HTTP/1.0 or HTTP/1.1"
         self.status, self.begun = status, True
         coding = self.headers.get("transfer-encoding")
         if coding is not None and coding.lower() != "chunked":
-            self._problem = "the response has a transfer coding that nobody asked for"
+            self._problem = "the response has an unsupported transfer coding"
         if self._head_only:
             self.complete, self.reusable = True, False  # the parser would wait for a body
             return
@@ -253,7 +254,7 @@ class ResponseParser:
 @lru_cache(maxsize=256)
 def _token(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise InvalidRequest(f"{text!r} cannot be the name of a header or a method")
+        raise InvalidRequest(f"{text!r} is not a valid header name or method")
     return text
 
 
