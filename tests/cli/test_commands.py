@@ -266,7 +266,7 @@ def test_an_empty_list_says_so(run: Run, side: list[str]) -> None:
 def test_a_list_that_goes_on_says_how(run: Run, side: list[str], agent: str) -> None:
     ids = [_queued(run, side, agent) for _ in range(3)]
     first = run("tasks", "--agent", agent, "--limit", "2", *side)
-    cursor = re.search(r"there are more: add --cursor (\d+), or --all", first.err)
+    cursor = re.search(r"more items follow; add --cursor (\d+), or --all", first.err)
     assert cursor
     assert [line.split()[0] for line in first.out.splitlines()] == ["TASK", ids[2], ids[1]]
     rest = run("tasks", "--agent", agent, "--cursor", cursor[1], *side)

@@ -98,8 +98,8 @@ def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
     [
         (["tasks", "--state", "runing"], "'runing' is not a state; did you mean running?"),
         (["tasks", "--limit", "1001"], "--limit: must be a whole number from 1"),
-        (["tasks", "--cursor", "x"], "query parameter 'cursor' has characters that are not"),
-        (["submit", "--handler", "bad name"], "field 'handler' has characters"),
+        (["tasks", "--cursor", "x"], "query parameter 'cursor' has invalid characters"),
+        (["submit", "--handler", "bad name"], "field 'handler' has invalid characters"),
         (["submit", "--handler", "a", "--priority", "urgent"], "field 'priority' must be"),
         (["submit", "--handler", "a", "--deadline", "soon"], "invalid task: invalid deadline"),
         (["submit", "--action", "click"], "invalid task: missing required field 'agentId'"),
@@ -110,7 +110,7 @@ def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
         ),
         (
             ["submit", "--handler", "a", "--idempotency-key", "a b"],
-            "the header Idempotency-Key has characters that are not allowed",
+            "the header Idempotency-Key has invalid characters",
         ),
         (
             ["submit", "--handler", "a", "--idempotency-key", "ä"],
@@ -211,8 +211,8 @@ def test_a_server_that_is_not_there_ends_with_5(run: Run, nobody: str, command: 
     ran = run(*command, "--url", nobody)
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == (
-        f"error: cannot reach {nobody}: is fairlane serve running? "
-        "start it with make run, or fairlane serve\n"
+        f"error: cannot reach {nobody}: no server is listening there; "
+        "start it with fairlane serve\n"
     )
 
 

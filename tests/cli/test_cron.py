@@ -222,7 +222,7 @@ def test_pages_of_jobs_can_be_asked_for_one_by_one_or_all(
     for number in range(3):
         _add(run, side, f"{name}-{number}", "--agent", agent)
     page = run("cron", "list", "--agent", agent, "--limit", "2", *side)
-    assert "there are more: add --cursor" in page.err
+    assert "more items follow; add --cursor" in page.err
     everything = run("cron", "list", "--agent", agent, "--limit", "2", "--all", *side)
     assert everything.out.count("\n") == 4
 

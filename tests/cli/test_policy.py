@@ -314,7 +314,7 @@ def test_the_other_sections_of_a_pinchtab_file_are_ignored_with_a_note(
     ran = run("policy", *verb, str(file), *side)
     assert ran.code == 0, ran
     assert "+ lanes.browser.maxPerAgent: 55" in ran.out
-    note = "ignored, because the document is PinchTab's configuration: server, browser"
+    note = "ignored, because the document is a PinchTab configuration: server, browser"
     assert ran.err == f"note: {file}: {note}\n"
     as_json = run("policy", *verb, str(file), "--json", *side)
     assert as_json.json["notes"] == [note]

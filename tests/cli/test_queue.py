@@ -167,7 +167,7 @@ def test_an_empty_queue_is_an_empty_list(queue: Queue) -> None:
 def test_what_is_not_there_cannot_be_shown(queue: Queue) -> None:
     assert queue.refused("queue", "show", "no-such-id") == (
         3,
-        'there is no entry "no-such-id" in the queue',
+        'the queue has no entry "no-such-id"',
     )
     assert queue.refused("queue", "show")[0] == 2
     other = queue("submit", "--handler", "h")["taskId"]

@@ -215,7 +215,7 @@ def test_a_report_without_a_lease_is_refused(light: Queue, verb: str) -> None:
     code, text = light.refused("sched", verb, "lse_1_1")
     assert (code, text[:29]) == (4, "the lease is no longer yours:")
     code, text = light.refused("sched", verb, "job")
-    assert (code, text) == (3, '"job" is no lease id; use the leaseId of POST /leases')
+    assert (code, text) == (3, '"job" is not a lease id; use the leaseId from POST /leases')
 
 
 def test_a_completed_entry_is_drained_and_stays_so(queue: Queue) -> None:

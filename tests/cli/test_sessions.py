@@ -212,7 +212,7 @@ def test_a_session_shows_who_runs_who_waits_and_why(
     for line in (
         rf"session +{key}",
         "tasks +1 running, 2 waiting",
-        r"at once +1 \(one at once: 60% of the context window is used\)",
+        r"at once +1 \(one at a time: 60% of the context window is used\)",
         r"usage +120 of 200 tokens \(60%\)",
         "mode +queue",
         "debounce +800 ms",
@@ -273,7 +273,7 @@ def test_sessions_are_listed_in_pages(run: Run, side: list[str], key: str) -> No
     assert lines[0].split() == ["SESSION", "RUNNING", "WAITING", "AT", "ONCE", "NOTE"]
     mine = [line.split() for line in lines if line.startswith(keys[0])]
     assert mine == [[keys[0], "0", "0", "1", "throttled"]]
-    assert "there are more: add --cursor" in run("sessions", "--limit", "1", *side).err
+    assert "more items follow; add --cursor" in run("sessions", "--limit", "1", *side).err
 
 
 def test_a_session_that_is_not_there_ends_with_3(run: Run, side: list[str], key: str) -> None:

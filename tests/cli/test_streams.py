@@ -130,7 +130,7 @@ def test_a_type_that_there_is_not_is_told(run: Run, side: list[str]) -> None:
     for follow in ([], ["--follow"]):
         ran = run("events", *follow, "--type", "task.complete", *side)
         assert (ran.code, ran.out) == (2, "")
-        assert "is not a type of event; did you mean task.completed?" in ran.err
+        assert "is not an event type; did you mean task.completed?" in ran.err
 
 
 @pytest.mark.slow

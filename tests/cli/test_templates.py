@@ -158,7 +158,9 @@ def test_a_long_list_goes_on(run: Run, server: Server, name: str) -> None:
     side = ["--url", server.url]
     ids = [_create(run, side, f"{name} {letter}")["id"] for letter in "abc"][::-1]
     ran = run("templates", "list", "--limit", "1", *side)
-    (cursor,) = re.findall(r"^there are more: add --cursor (\d+), or --all$", ran.err, re.MULTILINE)
+    (cursor,) = re.findall(
+        r"^more items follow; add --cursor (\d+), or --all$", ran.err, re.MULTILINE
+    )
     page = run("templates", "list", "--limit", "1", "--cursor", cursor, "--json", *side).json
     assert [one["id"] for one in page["templates"]] == ids[1:2]
     ran = run("templates", "list", "--all", "--limit", "1", *side)

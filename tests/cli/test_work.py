@@ -208,7 +208,7 @@ def test_pages_before_the_first_find_are_passed_over(capsys: pytest.CaptureFixtu
     ran = capsys.readouterr()
     assert (ran.out, ran.err) == (
         "none on this page\n",
-        "there are more: add --cursor 9, or --all\n",
+        "more items follow; add --cursor 9, or --all\n",
     )
 
 
@@ -457,7 +457,7 @@ def test_a_long_list_of_batches_goes_on(
     flags = ("--agent", agent, "--json", *side)
     ids = [run("batch", "submit", name, *flags).json["batchId"] for _ in range(3)][::-1]
     first = run("batch", "list", "--agent", agent, "--limit", "2", *side)
-    assert "there are more: add --cursor" in first.err
+    assert "more items follow; add --cursor" in first.err
     ran = run("batch", "list", "--agent", agent, "--limit", "2", "--all", *side)
     assert [line.split()[0] for line in ran.out.splitlines()] == ["BATCH", *ids]
     assert run("batch", "list", "--agent", "nobody-at-all", *side).out == "no batches\n"

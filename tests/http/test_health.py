@@ -100,7 +100,7 @@ async def test_a_schema_that_is_too_old_is_not_ready(serve: Serve, tmp_path: Pat
     connection = apsw.Connection(str(store))
     newest = connection.pragma("user_version")
     connection.pragma("user_version", 3)
-    text = f"the store's schema is 3 and has to be {newest}: restart"
+    text = f"the store has schema 3, but this version needs {newest}; restart the server"
     await becomes(server.api, text)
     connection.pragma("user_version", newest)
     connection.close()

@@ -467,7 +467,7 @@ async def test_the_other_sections_of_a_pinchtab_file_are_ignored_with_a_note(
 ) -> None:
     document = {"server": {"port": "9867"}, "scheduler": {"maxPerAgent": 55}}
     answer = await change(api, document)
-    note = "ignored, because the document is PinchTab's configuration: server"
+    note = "ignored, because the document is a PinchTab configuration: server"
     assert answer["notes"] == [note]
     assert [(one["path"], one["to"]) for one in answer["changes"]] == [
         ("lanes.browser.maxPerAgent", 55)

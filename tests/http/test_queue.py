@@ -48,7 +48,7 @@ async def test_an_entry_is_added_shown_and_cancelled(api: Api) -> None:
         ({"appId": 5}, "field 'appId' must be text"),
         ({"priority": 1.5}, "field 'priority' must be a whole number or text"),
         ({"priority": "urgent"}, "field 'priority' must be a whole number or one of"),
-        ({"id": "a b"}, "field 'id' has characters that are not allowed"),
+        ({"id": "a b"}, "field 'id' has invalid characters"),
         ({"inputs": []}, "field 'inputs' must be an object"),
         ({"note": "x" * 4097}, "field 'note' must not be longer than 4096 characters"),
     ],
@@ -63,7 +63,7 @@ async def test_an_entry_that_is_wrong_is_refused_by_its_field(
 
 async def test_what_is_no_entry_is_not_found(api: Api) -> None:
     answer = await api.get("/queue/nobody")
-    assert (answer.status, answer.error) == (404, 'there is no entry "nobody" in the queue')
+    assert (answer.status, answer.error) == (404, 'the queue has no entry "nobody"')
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_what_is_no_entry_is_not_found(api: Api) -> None:
         ("/scheduler/plan?now=", "invalid now format: '' is not RFC 3339"),
         ("/scheduler/plan?limit=0", "query parameter 'limit' must be from 1 to 1000"),
         ("/queue?status=draned", "'status' must be one of cancelled, drained, failed"),
-        ("/queue?cursor=1", "query parameter 'cursor' has characters that are not allowed"),
+        ("/queue?cursor=1", "query parameter 'cursor' has invalid characters"),
     ],
 )
 async def test_a_question_that_is_wrong_is_refused(api: Api, path: str, message: str) -> None:

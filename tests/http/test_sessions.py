@@ -53,7 +53,7 @@ async def test_a_session_shows_who_runs_who_waits_and_why(work: Work) -> None:
     ]
     assert session["debouncing"] == 1
     assert (session["effectiveConcurrency"], session["throttled"]) == (1, False)
-    assert session["why"] == "up to 1 at once, as its settings say"
+    assert session["why"] == "up to 1 at a time, as in its settings"
     assert session["generation"] == 0
     assert session["settings"] == {**DEFAULTS, "debounceMaxMs": 600_000}
     assert not {"usage", "cutoff"} & set(session)
@@ -167,7 +167,7 @@ async def test_settings_are_kept_and_laid_over_each_other(work: Work) -> None:
         "maxConcurrent": 2,
     }
     assert (await talk.show())["settings"] == session["settings"]
-    assert session["why"] == "up to 2 at once, as its settings say"
+    assert session["why"] == "up to 2 at a time, as in its settings"
     other = await Talk(work).tune(cap=1)
     assert other["settings"]["mode"] == "queue"
 
@@ -238,7 +238,7 @@ async def test_from_60_percent_on_one_runs_and_below_the_rest_goes_on(work: Work
     assert (session["effectiveConcurrency"], session["throttled"]) == (3, False)
     session = await talk.use(60)
     assert (session["effectiveConcurrency"], session["throttled"]) == (1, True)
-    assert session["why"] == "one at once: 60% of the context window is used"
+    assert session["why"] == "one at a time: 60% of the context window is used"
     assert session["usage"] == {"tokens": 60, "contextWindow": 100}
     ids = [await work.submit(fake=HANG, sessionKey=talk.key) for _ in range(3)]
     await work.arrived(1)

@@ -53,7 +53,7 @@ async def test_an_agent_that_may_only_read(url: str, mode: str) -> None:
     async with over_http(url, mode) as client:
         assert "submit" not in await read_only(client)
         await mistakes(client)
-        with pytest.raises(MCPError, match="there is no tool 'shw'; did you mean show"):
+        with pytest.raises(MCPError, match="unknown tool 'shw'; did you mean show"):
             await client.call_tool("shw", {})
 
 

@@ -133,7 +133,7 @@ def test_a_change_says_which_fields_are_null_and_which_are_absent() -> None:
 
 
 def test_the_path_is_checked_too() -> None:
-    with pytest.raises(InvalidRequest, match="path parameter 'id' has characters that are not"):
+    with pytest.raises(InvalidRequest, match="path parameter 'id' has invalid characters"):
         received(TUNE, Tuned("a*"))
 
 

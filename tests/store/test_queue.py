@@ -231,8 +231,8 @@ def test_an_older_file_without_scheduling_fields_comes_in_unchanged(scheduler: S
         (b'{"schemaVersion": 1, "entries": {}}', "field 'entries' must be a list"),
         (b'{"schemaVersion": 1, "entries": [], "entires": []}', "did you mean entries"),
         (document(None), "entries[0]: an entry must be an object"),  # type: ignore[arg-type]  # what is wrong with it
-        (document(entry("a"), entry("a")), "entries[1]: the id 'a' stands twice"),
-        (document(entry("a b")), "entries[0]: field 'id' has characters"),
+        (document(entry("a"), entry("a")), "entries[1]: the id 'a' appears twice"),
+        (document(entry("a b")), "entries[0]: field 'id' has invalid characters"),
         (document(entry("a", "draned")), "entries[0]: field 'status' must be one of"),
         (document(entry("a", priority=1.5)), "entries[0]: field 'priority' must be a whole"),
         (document(entry("a", priority=True)), "entries[0]: field 'priority' must be a whole"),

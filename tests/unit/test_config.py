@@ -228,7 +228,7 @@ def test_what_is_ignored_of_a_file_is_logged_whenever_that_changes(
 ) -> None:
     name = policy_file(folder, PINCHTAB)
     file = PolicyFile(name, {})
-    note = "ignored, because the document is PinchTab's configuration: "
+    note = "ignored, because the document is a PinchTab configuration: "
     with caplog.at_level(logging.INFO, "fairlane"):
         for text in (PINCHTAB, PINCHTAB, "{}", PINCHTAB.replace("server", "browser")):
             policy_file(folder, text)

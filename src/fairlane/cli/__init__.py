@@ -93,6 +93,6 @@ def _report(error: FairlaneError, *, as_json: bool) -> None:
 
 
 def _discard_output() -> None:
-    """Point stdout at /dev/null, so that the interpreter can flush it when it Exit."""
+    """Point stdout at /dev/null, so that the interpreter can flush it when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -33,7 +33,7 @@ Group = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its
 def _checked(
     pattern: str, expected: str, convert: Callable[[str], Any], least: float = 0
 ) -> Callable[[str], Any]:
-    """Return a type of options: the text has to match the pattern and be at least `least`."""
+    """Return a type of options: the text must match the pattern and be at least `least`."""
 
     def read(text: str) -> Any:
         if not re.fullmatch(pattern, text) or convert(text) < least:
@@ -49,7 +49,7 @@ number = _checked(r"\d{1,9}(\.\d+)?", "a number", float)
 
 
 def span_ms(text: str) -> int | None:
-    """Return the milliseconds of a duration such as `30s`; None if the text is none."""
+    """Return the milliseconds of a duration such as `30s`; None if the text is not a duration."""
     found = _SPAN.fullmatch(text)
     return int(found[1]) * _UNIT_MS[found[2]] if found else None
 
@@ -138,8 +138,8 @@ def declared(
 ) -> None:
     """Add an option for a field of a request, with the field's type, bounds and description.
 
-    `option` is its name, if it is not that of the field. `how` has further arguments for argparse;
-    they win.
+    `option` is its name if it differs from the field's. `how` has further arguments for argparse,
+    which override the derived ones.
     """
     hint = get_type_hints(request, include_extras=True)[field]
     about, found = _described(hint)
@@ -148,7 +148,7 @@ def declared(
 
 
 def _described(hint: Any) -> tuple[str, dict[str, Any]]:
-    """Return what a type says about an option: its help, and its arguments for argparse."""
+    """Return what a type says about an option: its help and its arguments for argparse."""
     about, bounds = "", msgspec.Meta()
     while True:
         if get_origin(hint) is Annotated:
@@ -199,7 +199,7 @@ def _bounded(bounds: msgspec.Meta) -> Callable[[str], int]:
 
 # -------------------------------------------------------------------- shared options
 
-# How each value is called and read, and what the option means for a task that is submitted.
+# The metavar, type and help of each option of a submitted task.
 _SHARED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "agent": ("agent that the task belongs to; fairness is between agents", {"metavar": "ID"}),
     "lane": ("lane that the task runs in", {"metavar": "NAME"}),
@@ -265,7 +265,7 @@ _SHARED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "how many tasks of the session may run at once",
         {"metavar": "N", "type": count},
     ),
-    "note": ("note for people", {"metavar": "TEXT"}),
+    "note": ("note for operators", {"metavar": "TEXT"}),
 }
 _FILTERS: Final[Mapping[str, tuple[str, str]]] = {
     "agent": ("ID", "of this agent"),

@@ -46,7 +46,7 @@ from fairlane.worker import signals
 log = logging.getLogger("fairlane")
 
 POLICY_LOOK_SECONDS: Final = 0.5
-# For responses at a stop, when running tasks have ended or were interrupted.
+# Time for responses at a stop, after running tasks have ended or were interrupted.
 GRACE_SECONDS: Final = 5.0
 
 # Runs beside the server and receives its address. The server stops when it returns.
@@ -220,7 +220,7 @@ class _Server:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._told.is_set() and number == signal.SIGHUP:
-            return  # closing a terminal sends it twice: from the shell and from the system
+            return  # closing a terminal sends the signal twice: from the shell and from the system
         self._signals += 1
         if self._signals > 1:
             log.warning("second signal: ending immediately; running tasks will be retried")
@@ -261,7 +261,7 @@ def _listen_unix(path: str) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket of a server that was killed. Raise `OSError` if one answers there."""
+    """Remove the socket of a server that was killed. Raise `OSError` if a server responds there."""
     file = Path(path)
     if not file.is_socket():
         return

@@ -1,4 +1,4 @@
-"""Arguments of client methods as the fields of requests."""
+"""Convert arguments of client methods to fields of requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_list(values: Sequence[T] | None) -> list[T] | None: ...
 
 
 def as_list(values: Sequence[T] | None) -> list[T] | None:
-    """Return a list as it is sent; the server refuses what is none."""
+    """Return a list as it is sent; the server rejects other values."""
     return list(values) if isinstance(values, Sequence) and not isinstance(values, str) else values
 
 
@@ -38,17 +38,17 @@ def as_text(when: str | datetime | None) -> str | None: ...
 
 
 def as_text(when: str | datetime | None) -> str | None:
-    """Return a moment as RFC 3339 text."""
+    """Return a time as RFC 3339 text."""
     return when.isoformat() if isinstance(when, datetime) else when
 
 
 def as_object(value: Mapping[str, Any] | None) -> Any:
-    """Return an object as it is sent; the server checks what is in it."""
+    """Return an object as it is sent; the server checks its content."""
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def as_raw(values: Sequence[Mapping[str, Any]]) -> list[msgspec.Raw]:
-    """Return objects that are sent as they are, each to be checked on its own."""
+    """Return objects that are sent unchanged; the server checks each on its own."""
     return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
 
 

@@ -1,8 +1,8 @@
 """The client for programs with an event loop: the same methods as `Client`, as coroutines.
 
 A client belongs to the event loop of its first call. Cancelling a call closes its connection, which
-ends a wait on the server too. The trap is that of `client/connection.py`: a request without a
-response may have taken effect.
+also ends a wait on the server. The trap is the same as in `client/connection.py`: a request without
+a response may have taken effect.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AsyncClient(AsyncBaseClient):
         return transport.understood(await self._ask(request), self._server.where)
 
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out a declared operation and return its typed response."""
+        """Perform a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
         return transport.decoded(await self._ask(sent), self._server.where, operation)
@@ -148,7 +148,7 @@ class AsyncClient(AsyncBaseClient):
                     for event in follower.feed(piece):
                         yield event
             except BusyError:
-                # Also while it has never answered: it may be about to start.
+                # Also if it has never responded: it may be about to start.
                 if clock() - heard_at >= self._reconnect_seconds:
                     raise
             pause = min(2 * pause + PAUSE_SECONDS, PAUSE_SECONDS_MAX)
@@ -157,7 +157,7 @@ class AsyncClient(AsyncBaseClient):
     async def _pieces(
         self, path: str, query: Mapping[str, Any], last_id: str
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the body of one connection. Raise the error that came instead of a stream."""
+        """Yield the body of one connection. Raise the error that arrived instead of a stream."""
         where = self._server.where
         request = transport.build(
             "GET",
@@ -176,7 +176,9 @@ class AsyncClient(AsyncBaseClient):
                 if answer.status != 200 or not kind.startswith(transport.EVENT_STREAM):
                     body = await answer.read() if kind.startswith(transport.JSON) else b""
                     transport.understood(Answer(answer.status, answer.headers, body), where)
-                    raise Unreachable(f"the server at {where} does not stream events")
+                    raise Unreachable(
+                        f"the server at {where} does not stream events; check the address"
+                    )
                 async for piece in answer:
                     yield piece
         except OSError as error:

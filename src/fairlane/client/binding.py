@@ -1,4 +1,4 @@
-"""Turns a typed request into a call of its route: the counterpart of `http/operations.py`."""
+"""Turn a typed request into an HTTP request: the counterpart of `http/operations.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The server that a client asks, and HTTP to it from a plain thread.
+"""The address of a server, and HTTP to it from a plain thread.
 
-The trap: a request whose answer got lost may have been carried out, so only what is safe to repeat
-is repeated: reads, and submissions with an idempotency key.
+The trap: a request whose response was lost may have taken effect, so only requests that are safe to
+repeat are repeated: reads, and submissions with an idempotency key.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fairlane.core.errors import Unreachable
 from fairlane.http1.blocking import BlockingExchange, BlockingPool
 from fairlane.http1.messages import EncodedRequest, MalformedResponse, Origin, encode_request
 
-# Shorter than any server keeps an idle connection, so that none is used while it is being closed.
+# Shorter than any server keeps an idle connection, so that none is used while the server closes it.
 IDLE_SECONDS: Final = 2.0
 BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class Server:
-    """Where it is, how it is asked, and how its absence is told."""
+    """The address and token of a server, and its errors."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._bearer = bearer(token)
@@ -40,11 +40,11 @@ class Server:
 
     def unreachable(self, error: OSError, timeout_seconds: float) -> Unreachable:
         if isinstance(error, ConnectionRefusedError):
-            why = "is fairlane serve running? start it with make run, or fairlane serve"
+            why = "no server is listening there; start it with fairlane serve"
         elif isinstance(error, TimeoutError):
             why = f"no response within {timeout_seconds:g} s"
         elif isinstance(error, MalformedResponse):
-            why = "the server there does not speak HTTP"
+            why = "the server there does not speak HTTP; check the address"
         elif isinstance(error, ConnectionError):
             why = (
                 "the connection closed before a response arrived; "

@@ -327,7 +327,7 @@ class Methods(ABC):
     def whoami(
         self,
     ) -> Identity:
-        """Show whose token this is and what it may do."""
+        """Show the token's name and what it may do."""
         request = ShowIdentity()
         return self.perform(WHOAMI, request)
 
@@ -370,7 +370,7 @@ class Methods(ABC):
         return self.perform(BATCHES, request)
 
     def batch(self, batch_id: str) -> BatchStatus:
-        """Show a batch: how many of its tasks are in which state.
+        """Show a batch with the number of its tasks in each state.
 
         Args:
             batch_id: Id of the batch
@@ -410,7 +410,7 @@ class Methods(ABC):
         Args:
             agent: Only jobs of this agent
             name: Only jobs with this name
-            enabled: Only jobs that are enabled, or not
+            enabled: Only enabled (true) or disabled (false) jobs
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the page before
         """
@@ -431,7 +431,7 @@ class Methods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            document: The fields to change; null clears one
+            document: Fields to change; null clears a field
         """
         request = ChangeCronJob(job=job, document=as_object(document))
         return self.perform(UPDATE_CRON_JOB, request)
@@ -441,7 +441,7 @@ class Methods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            cancel: Cancel the tasks that it has started
+            cancel: Also cancel the tasks that the job has started
         """
         request = DeleteCronJob(job=job, cancel=cancel)
         return self.perform(DELETE_CRON_JOB, request)
@@ -457,7 +457,7 @@ class Methods(ABC):
         return self.perform(TOGGLE_CRON_JOB, request)
 
     def run_cron_job(self, job: str) -> CronRunStarted:
-        """Run a cron job now; its schedule does not move.
+        """Run a cron job now; its schedule does not change.
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
@@ -499,7 +499,7 @@ class Methods(ABC):
 
         Args:
             job: Only runs of the job with this id or name
-            job_id: Only runs of the job with this id, which may be deleted
+            job_id: Only runs of the job with this id; it may be deleted
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the page before
@@ -519,11 +519,11 @@ class Methods(ABC):
         """Show when a schedule would run next.
 
         Args:
-            expr: Five fields of cron
+            expr: Cron expression with five fields
             tz: IANA time zone; default: UTC
-            every_ms: An interval, instead of expr, 1 to 9007199254740992
-            at: One moment, instead of expr
-            n: How many moments, 1 to 100
+            every_ms: Interval in milliseconds, instead of expr, 1 to 9007199254740992
+            at: A single time, instead of expr
+            n: Number of times to return, 1 to 100
         """
         request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
         return self.perform(CRON_PREVIEW, request)
@@ -548,9 +548,9 @@ class Methods(ABC):
             agent: Only events of this agent
             lane: Only events of this lane
             types: Only events of these types
-            after: Only events after the one with this id, 0 to 4611686018427387904
+            after: Only events after the event with this id, 0 to 4611686018427387904
             limit: Maximum number of items, 1 to 1000
-            last_event_id: As after, and stronger: browsers send it when they reconnect
+            last_event_id: Overrides after; browsers send it when they reconnect
         """
         request = ListEvents(
             task=task,
@@ -576,14 +576,14 @@ class Methods(ABC):
     def live(
         self,
     ) -> HealthStatus | Unhealthy:
-        """Check whether the process works, or has to be restarted."""
+        """Check whether the process works or needs a restart."""
         request = CheckHealth()
         return self.perform(LIVE, request)
 
     def ready(
         self,
     ) -> HealthStatus | Unhealthy:
-        """Check whether the server can read and write its store and takes requests."""
+        """Check whether the server can read and write its store and accepts requests."""
         request = CheckHealth()
         return self.perform(READY, request)
 
@@ -640,11 +640,11 @@ class Methods(ABC):
         Args:
             worker: Name of the worker
             lanes: Only tasks of these lanes
-            handlers: Only tasks for these handlers; any handler by default
-            kinds: Only tasks of these kinds; "handler" by default
+            handlers: Only tasks for these handlers; default: any handler
+            kinds: Only tasks of these kinds; default: handler
             limit: Maximum number of leases, 1 to 1000
-            wait_ms: How long to wait while there is no task, 0 to 60000
-            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            wait_ms: Maximum wait if there is no task, 0 to 60000
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
         """
         request = LeaseTasks(
@@ -660,7 +660,7 @@ class Methods(ABC):
         return self.perform(LEASE, request)
 
     def withdraw_leases(self, worker: str) -> LeasesWithdrawn:
-        """Answer the waiting lease requests of a worker at once, with nothing.
+        """End the waiting lease requests of a worker at once, without tasks.
 
         Args:
             worker: Name of the worker
@@ -669,11 +669,11 @@ class Methods(ABC):
         return self.perform(WITHDRAW_LEASES, request)
 
     def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
-        """Report that the work of a lease has begun.
+        """Report that a leased task has started.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
+            token: Fencing token, checked in addition to the one in the id
         """
         request = NamedLease(lease_id=lease_id, token=token)
         return self.perform(START_LEASE, request)
@@ -688,15 +688,15 @@ class Methods(ABC):
         output: str | None = None,
         part: int | None = None,
     ) -> LeaseRenewed:
-        """Keep a lease for longer, and report progress and output.
+        """Extend a lease, and report progress and output.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
-            progress: How far the work is, as any JSON
-            output: Text that the work has produced since the last time
-            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+            token: Fencing token, checked in addition to the one in the id
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
+            progress: Progress of the task, as any JSON
+            output: Text that the task has produced since the last report
+            part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -711,13 +711,13 @@ class Methods(ABC):
     def output_lease(
         self, lease_id: str, text: str, *, token: int | None = None, part: int | None = None
     ) -> OutputAccepted:
-        """Send text that the work of a lease has produced.
+        """Send text that a leased task has produced.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            text: Text that the work has produced
-            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+            token: Fencing token, checked in addition to the one in the id
+            text: Text that the task has produced
+            part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
         """
         request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
         return self.perform(OUTPUT_LEASE, request)
@@ -725,12 +725,12 @@ class Methods(ABC):
     def complete_lease(
         self, lease_id: str, *, token: int | None = None, result: Any = None
     ) -> LeaseCompleted:
-        """Report that the work of a lease is done; may be repeated.
+        """Report that a leased task is done; may be repeated.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            result: What the work returned, as any JSON
+            token: Fencing token, checked in addition to the one in the id
+            result: Result of the task, as any JSON
         """
         request = CompleteLease(lease_id=lease_id, token=token, result=result)
         return self.perform(COMPLETE_LEASE, request)
@@ -744,14 +744,14 @@ class Methods(ABC):
         retryable: bool = True,
         retry_after_ms: int | None = None,
     ) -> LeaseReleased:
-        """Report that the work of a lease has failed: one attempt is spent.
+        """Report that a leased task has failed, which spends one attempt.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            error: What went wrong, in a sentence
-            retryable: Whether another attempt may succeed
-            retry_after_ms: Do not try again before this delay has passed, 0 to 86400000
+            token: Fencing token, checked in addition to the one in the id
+            error: What failed, in one sentence
+            retryable: Whether to retry the task
+            retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
         """
         request = FailLease(
             lease_id=lease_id,
@@ -763,11 +763,11 @@ class Methods(ABC):
         return self.perform(FAIL_LEASE, request)
 
     def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
-        """Give a lease back: the task is queued again and no attempt is spent.
+        """Release a lease: the task is queued again and no attempt is spent.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
+            token: Fencing token, checked in addition to the one in the id
         """
         request = NamedLease(lease_id=lease_id, token=token)
         return self.perform(RELEASE_LEASE, request)
@@ -790,12 +790,12 @@ class Methods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Replace the policy; what the document leaves out gets its default.
+        """Replace the policy; keys that the document leaves out get their default.
 
         Args:
             document: The policy document
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -818,12 +818,12 @@ class Methods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Change what the document names; null restores a default.
+        """Change the keys that the document has; null restores a default.
 
         Args:
             document: The policy document
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -861,7 +861,8 @@ class Methods(ABC):
         """Compare two versions of the policy.
 
         Args:
-            before: Version to compare with; default: the one before, 0 to 4611686018427387904
+            before: Version to compare with; default: the version before, 0 to
+                4611686018427387904
             after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
         request = ComparePolicy(before=before, after=after)
@@ -876,12 +877,12 @@ class Methods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Make an old version of the policy the newest one.
+        """Restore an old version of the policy, as a new version.
 
         Args:
             version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -898,11 +899,11 @@ class Methods(ABC):
     def plan(
         self, *, lane: str | None = None, now: str | datetime | None = None, limit: int = 100
     ) -> PlanShown:
-        """Show which tasks a lease would get, now or at another moment, and why the others wait.
+        """Show which tasks a lease would get, now or at another time, and why the others wait.
 
         Args:
             lane: Name of the lane; default: queue
-            now: Plan for this moment; default: now
+            now: Compute the plan for this time; default: now
             limit: Maximum number of items, 1 to 1000
         """
         request = ShowPlan(lane=lane, now=as_text(now), limit=limit)
@@ -911,7 +912,7 @@ class Methods(ABC):
     def reclaim_leases(
         self,
     ) -> LeasesReclaimed:
-        """Take back all expired leases now."""
+        """Reclaim all expired leases now."""
         request = ReclaimLeases()
         return self.perform(RECLAIM_LEASES, request)
 
@@ -938,7 +939,7 @@ class Methods(ABC):
             repo: Directory to run in
             priority: Lower numbers go first; default: 100
             inputs: Inputs of the run
-            note: Note for people
+            note: Note for operators
             agent: Agent that the entry belongs to
         """
         request = AddEntry(
@@ -967,7 +968,7 @@ class Methods(ABC):
         Args:
             status: Only entries with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListEntries(status=status, limit=limit, cursor=cursor)
         return self.perform(QUEUE_LIST, request)
@@ -982,7 +983,7 @@ class Methods(ABC):
         return self.perform(QUEUE_SHOW, request)
 
     def queue_drain(self, *, limit: int | None = None) -> EntriesDrained:
-        """Hand over the next entries for good; the caller runs them and reports nothing.
+        """Take the next entries off the queue without a lease; the caller runs them.
 
         Args:
             limit: Maximum number of entries; default: 1, 1 to 1000
@@ -1023,13 +1024,13 @@ class Methods(ABC):
 
         Args:
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListSessions(limit=limit, cursor=cursor)
         return self.perform(SESSIONS, request)
 
     def session(self, key: str) -> SessionDetail:
-        """Show a session: what runs, what waits, its settings.
+        """Show a session: running and waiting tasks, and settings.
 
         Args:
             key: Key of the session
@@ -1060,7 +1061,7 @@ class Methods(ABC):
             max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
             debounce_max_ms: Maximum total wait for further messages, 0 to 600000
             key: Key of the session
-            unset: Settings to leave to the policy again
+            unset: Settings to restore to the policy's values
         """
         request = ChangeSession(
             mode=mode,
@@ -1110,18 +1111,18 @@ class Methods(ABC):
             key: Key of the session
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
-            sender: Who wrote the message; only messages of one sender are merged
-            sent_at: When it was written; older than the last stop: refused
-            handler: Handler that gets the message; default: an instruction
+            sender: Author of the message; only messages of one sender are merged
+            sent_at: When the message was sent; refused if before the last stopall
+            handler: Handler that gets the message; default: the message is an instruction
             media: Attachments, as any JSON
-            no_merge: Never merge it with other messages
-            lane: Lane that the task waits in
+            no_merge: Do not merge this message with others
+            lane: Lane of the task
             priority: Tasks with a lower number run first, -1000000 to 1000000
             callback_url: URL that receives a POST when the task finishes
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SendMessage(
             mode=mode,
@@ -1179,8 +1180,8 @@ class Methods(ABC):
 
         Args:
             key: Key of the session
-            tokens: Tokens of the context window in use, 0 to 9007199254740992
-            context_window: Size of the context window, 1 to 9007199254740992
+            tokens: Number of tokens in use, 0 to 9007199254740992
+            context_window: Size of the context window in tokens, 1 to 9007199254740992
         """
         request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
         return self.perform(SET_USAGE, request)
@@ -1191,7 +1192,7 @@ class Methods(ABC):
         """Submit a task.
 
         Args:
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SubmitTask(
             task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
@@ -1207,14 +1208,14 @@ class Methods(ABC):
         callback_url: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchAccepted:
-        """Submit many tasks together; each has an outcome of its own.
+        """Submit many tasks together; each is accepted or rejected on its own.
 
         Args:
             tasks: The tasks, each as for POST /tasks
-            parallelism: How many of the tasks run at once, 1 to 10
+            parallelism: Maximum number of the batch's tasks in flight, 1 to 10
             agent: Agent that the batch belongs to
             callback_url: URL that receives a POST when the batch finishes
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SubmitBatch(
             tasks=as_raw(tasks),
@@ -1249,7 +1250,7 @@ class Methods(ABC):
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
-            depends_on: Only tasks that depend on this one
+            depends_on: Only tasks that depend on the task with this id
             text: Only tasks with this text in id, handler, session, error or instruction; a
                 page covers 20,000 tasks and may be empty although there is a next one
             brief: Leave out results and other long fields
@@ -1281,7 +1282,7 @@ class Methods(ABC):
         return self.perform(SHOW, request)
 
     def why(self, task_id: str) -> TaskWhy:
-        """Explain why a task does not run yet.
+        """Explain why a task is not running yet.
 
         Args:
             task_id: Id of the task
@@ -1290,11 +1291,11 @@ class Methods(ABC):
         return self.perform(WHY, request)
 
     def wait_once(self, task_id: str, *, timeout_ms: int = 30000) -> TaskStatus:
-        """Wait until a task has ended or is parked, or time is up, and show it.
+        """Wait until a task ends or is parked, or the time is up, and show it.
 
         Args:
             task_id: Id of the task
-            timeout_ms: How long the server holds the response back, 0 to 60000
+            timeout_ms: Maximum wait for the task to end, 0 to 60000
         """
         request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
         return self.perform(WAIT_ONCE, request)
@@ -1355,7 +1356,7 @@ class Methods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Cancel all open tasks that fit; give at least one filter.
+        """Cancel all matching open tasks; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -1388,7 +1389,7 @@ class Methods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Queue all failed or cancelled tasks that fit again; give at least one filter.
+        """Queue all matching failed or cancelled tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -1421,7 +1422,7 @@ class Methods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Queue all parked tasks that fit again; give at least one filter.
+        """Queue all matching parked tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -1444,7 +1445,7 @@ class Methods(ABC):
         return self.perform(RESET_MANY, request)
 
     def prune(self, *, dry_run: bool = False) -> TasksPruned:
-        """Delete ended tasks that are beyond their retention.
+        """Delete finished tasks that are past their retention.
 
         Args:
             dry_run: Only count the tasks
@@ -1488,7 +1489,7 @@ class Methods(ABC):
 
         Args:
             template_id: Id of the template
-            document: The fields to change; null clears one
+            document: Fields to change; null clears a field
         """
         request = ChangeTemplate(template_id=template_id, document=as_object(document))
         return self.perform(UPDATE_TEMPLATE, request)
@@ -1511,14 +1512,14 @@ class Methods(ABC):
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:
-        """Fill in a template: show the task it makes, or submit it.
+        """Fill in a template: show the resulting task, or submit it.
 
         Args:
             template_id: Id of the template
             params: Values for the template's parameters
-            overrides: Fields of the task, instead of the template's
+            overrides: Fields of the task, which override the template's
             submit: Submit the task; default: only show it
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = FillTemplate(
             template_id=template_id,
@@ -1542,11 +1543,11 @@ class Methods(ABC):
         """Create an access token; its text is in this response only.
 
         Args:
-            name: Name of the token, for people
-            agent: Bind the token to this agent: it sees nothing else
-            scopes: What the token may do; default: submit, read, cancel
-            expires_at: When the token stops working
-            rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
+            name: Name of the token, for operators
+            agent: Bind the token to this agent: it can see and change only that agent's data
+            scopes: Scopes of the token; default: submit, read, cancel
+            expires_at: When the token expires
+            rate: Maximum rate of requests, such as 50/s, 600/m or 1000/h
             max_open: Maximum number of open tasks, 1 to 100000000
         """
         request = CreateAccessToken(
@@ -1562,12 +1563,12 @@ class Methods(ABC):
     def tokens(
         self,
     ) -> TokenList:
-        """List all access tokens, revoked ones too, without their texts."""
+        """List all access tokens, including revoked ones, without their texts."""
         request = ListTokens()
         return self.perform(TOKENS, request)
 
     def revoke_token(self, token: str) -> TokenRevoked:
-        """Revoke an access token; it stops working with the next request.
+        """Revoke an access token, starting with the next request.
 
         Args:
             token: Id or name of the token
@@ -1589,7 +1590,7 @@ class Methods(ABC):
 
         Args:
             window: How far to look back
-            shares: Include each agent's share of every step
+            shares: Include each agent's share in every step
         """
         request = ShowHistory(window=window, shares=shares)
         return self.perform(HISTORY, request)
@@ -1597,7 +1598,7 @@ class Methods(ABC):
     def nodes(
         self,
     ) -> NodeList:
-        """List the processes that serve from the store."""
+        """List the server processes that use the store."""
         request = ListNodes()
         return self.perform(NODES, request)
 
@@ -1617,13 +1618,13 @@ class Methods(ABC):
             task: Only deliveries about this task, batch or cron run
             agent: Only deliveries of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
         return self.perform(DELIVERIES, request)
 
     def delivery(self, delivery_id: str) -> DeliveryDetail:
-        """Show a webhook delivery with all attempts to send it.
+        """Show a webhook delivery with all its attempts.
 
         Args:
             delivery_id: Id of the delivery
@@ -1632,7 +1633,7 @@ class Methods(ABC):
         return self.perform(DELIVERY, request)
 
     def redeliver(self, delivery_id: str) -> DeliveryStatus:
-        """Send a webhook again, now and with the same id.
+        """Send a webhook again now, with the same id.
 
         Args:
             delivery_id: Id of the delivery
@@ -1641,11 +1642,11 @@ class Methods(ABC):
         return self.perform(REDELIVER, request)
 
     def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
-        """Create a webhook endpoint with its own secret, which is in this response only.
+        """Create a webhook endpoint with its own secret, which only this response shows.
 
         Args:
             url: URL that receives the webhooks, without a query
-            agent: Agent whose webhooks the secret signs; default: all without their own
+            agent: Agent whose webhooks the secret signs; default: agents without their own
         """
         request = CreateWebhook(url=url, agent=agent)
         return self.perform(CREATE_WEBHOOK, request)
@@ -1675,17 +1676,17 @@ class Methods(ABC):
     def rotate_webhook(
         self, endpoint_id: str, *, overlap_seconds: int | None = None
     ) -> WebhookSecret:
-        """Give a webhook endpoint a new secret, which is in this response only.
+        """Rotate the secret of a webhook endpoint; only this response shows the new one.
 
         Args:
             endpoint_id: Id of the endpoint
-            overlap_seconds: For how long both secrets sign; default: one day, 0 to 604800
+            overlap_seconds: How long both secrets sign; default: one day, 0 to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return self.perform(ROTATE_WEBHOOK, request)
 
     def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
-        """Send to an endpoint again that was disabled because it answered 410.
+        """Enable an endpoint that was disabled because its receiver responded with 410.
 
         Args:
             endpoint_id: Id of the endpoint
@@ -1713,7 +1714,7 @@ class AsyncMethods(ABC):
     async def whoami(
         self,
     ) -> Identity:
-        """Show whose token this is and what it may do."""
+        """Show the token's name and what it may do."""
         request = ShowIdentity()
         return await self.perform(WHOAMI, request)
 
@@ -1756,7 +1757,7 @@ class AsyncMethods(ABC):
         return await self.perform(BATCHES, request)
 
     async def batch(self, batch_id: str) -> BatchStatus:
-        """Show a batch: how many of its tasks are in which state.
+        """Show a batch with the number of its tasks in each state.
 
         Args:
             batch_id: Id of the batch
@@ -1796,7 +1797,7 @@ class AsyncMethods(ABC):
         Args:
             agent: Only jobs of this agent
             name: Only jobs with this name
-            enabled: Only jobs that are enabled, or not
+            enabled: Only enabled (true) or disabled (false) jobs
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the page before
         """
@@ -1817,7 +1818,7 @@ class AsyncMethods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            document: The fields to change; null clears one
+            document: Fields to change; null clears a field
         """
         request = ChangeCronJob(job=job, document=as_object(document))
         return await self.perform(UPDATE_CRON_JOB, request)
@@ -1827,7 +1828,7 @@ class AsyncMethods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            cancel: Cancel the tasks that it has started
+            cancel: Also cancel the tasks that the job has started
         """
         request = DeleteCronJob(job=job, cancel=cancel)
         return await self.perform(DELETE_CRON_JOB, request)
@@ -1843,7 +1844,7 @@ class AsyncMethods(ABC):
         return await self.perform(TOGGLE_CRON_JOB, request)
 
     async def run_cron_job(self, job: str) -> CronRunStarted:
-        """Run a cron job now; its schedule does not move.
+        """Run a cron job now; its schedule does not change.
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
@@ -1885,7 +1886,7 @@ class AsyncMethods(ABC):
 
         Args:
             job: Only runs of the job with this id or name
-            job_id: Only runs of the job with this id, which may be deleted
+            job_id: Only runs of the job with this id; it may be deleted
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the page before
@@ -1905,11 +1906,11 @@ class AsyncMethods(ABC):
         """Show when a schedule would run next.
 
         Args:
-            expr: Five fields of cron
+            expr: Cron expression with five fields
             tz: IANA time zone; default: UTC
-            every_ms: An interval, instead of expr, 1 to 9007199254740992
-            at: One moment, instead of expr
-            n: How many moments, 1 to 100
+            every_ms: Interval in milliseconds, instead of expr, 1 to 9007199254740992
+            at: A single time, instead of expr
+            n: Number of times to return, 1 to 100
         """
         request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
         return await self.perform(CRON_PREVIEW, request)
@@ -1934,9 +1935,9 @@ class AsyncMethods(ABC):
             agent: Only events of this agent
             lane: Only events of this lane
             types: Only events of these types
-            after: Only events after the one with this id, 0 to 4611686018427387904
+            after: Only events after the event with this id, 0 to 4611686018427387904
             limit: Maximum number of items, 1 to 1000
-            last_event_id: As after, and stronger: browsers send it when they reconnect
+            last_event_id: Overrides after; browsers send it when they reconnect
         """
         request = ListEvents(
             task=task,
@@ -1962,14 +1963,14 @@ class AsyncMethods(ABC):
     async def live(
         self,
     ) -> HealthStatus | Unhealthy:
-        """Check whether the process works, or has to be restarted."""
+        """Check whether the process works or needs a restart."""
         request = CheckHealth()
         return await self.perform(LIVE, request)
 
     async def ready(
         self,
     ) -> HealthStatus | Unhealthy:
-        """Check whether the server can read and write its store and takes requests."""
+        """Check whether the server can read and write its store and accepts requests."""
         request = CheckHealth()
         return await self.perform(READY, request)
 
@@ -2026,11 +2027,11 @@ class AsyncMethods(ABC):
         Args:
             worker: Name of the worker
             lanes: Only tasks of these lanes
-            handlers: Only tasks for these handlers; any handler by default
-            kinds: Only tasks of these kinds; "handler" by default
+            handlers: Only tasks for these handlers; default: any handler
+            kinds: Only tasks of these kinds; default: handler
             limit: Maximum number of leases, 1 to 1000
-            wait_ms: How long to wait while there is no task, 0 to 60000
-            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
+            wait_ms: Maximum wait if there is no task, 0 to 60000
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
         """
         request = LeaseTasks(
@@ -2046,7 +2047,7 @@ class AsyncMethods(ABC):
         return await self.perform(LEASE, request)
 
     async def withdraw_leases(self, worker: str) -> LeasesWithdrawn:
-        """Answer the waiting lease requests of a worker at once, with nothing.
+        """End the waiting lease requests of a worker at once, without tasks.
 
         Args:
             worker: Name of the worker
@@ -2055,11 +2056,11 @@ class AsyncMethods(ABC):
         return await self.perform(WITHDRAW_LEASES, request)
 
     async def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
-        """Report that the work of a lease has begun.
+        """Report that a leased task has started.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
+            token: Fencing token, checked in addition to the one in the id
         """
         request = NamedLease(lease_id=lease_id, token=token)
         return await self.perform(START_LEASE, request)
@@ -2074,15 +2075,15 @@ class AsyncMethods(ABC):
         output: str | None = None,
         part: int | None = None,
     ) -> LeaseRenewed:
-        """Keep a lease for longer, and report progress and output.
+        """Extend a lease, and report progress and output.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            ttl_ms: How long the lease lasts from now; else as in the policy, 1 to 86400000
-            progress: How far the work is, as any JSON
-            output: Text that the work has produced since the last time
-            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+            token: Fencing token, checked in addition to the one in the id
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
+            progress: Progress of the task, as any JSON
+            output: Text that the task has produced since the last report
+            part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -2097,13 +2098,13 @@ class AsyncMethods(ABC):
     async def output_lease(
         self, lease_id: str, text: str, *, token: int | None = None, part: int | None = None
     ) -> OutputAccepted:
-        """Send text that the work of a lease has produced.
+        """Send text that a leased task has produced.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            text: Text that the work has produced
-            part: Number of this text; a part that was sent before is ignored, 0 to 2147483648
+            token: Fencing token, checked in addition to the one in the id
+            text: Text that the task has produced
+            part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
         """
         request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
         return await self.perform(OUTPUT_LEASE, request)
@@ -2111,12 +2112,12 @@ class AsyncMethods(ABC):
     async def complete_lease(
         self, lease_id: str, *, token: int | None = None, result: Any = None
     ) -> LeaseCompleted:
-        """Report that the work of a lease is done; may be repeated.
+        """Report that a leased task is done; may be repeated.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            result: What the work returned, as any JSON
+            token: Fencing token, checked in addition to the one in the id
+            result: Result of the task, as any JSON
         """
         request = CompleteLease(lease_id=lease_id, token=token, result=result)
         return await self.perform(COMPLETE_LEASE, request)
@@ -2130,14 +2131,14 @@ class AsyncMethods(ABC):
         retryable: bool = True,
         retry_after_ms: int | None = None,
     ) -> LeaseReleased:
-        """Report that the work of a lease has failed: one attempt is spent.
+        """Report that a leased task has failed, which spends one attempt.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
-            error: What went wrong, in a sentence
-            retryable: Whether another attempt may succeed
-            retry_after_ms: Do not try again before this delay has passed, 0 to 86400000
+            token: Fencing token, checked in addition to the one in the id
+            error: What failed, in one sentence
+            retryable: Whether to retry the task
+            retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
         """
         request = FailLease(
             lease_id=lease_id,
@@ -2149,11 +2150,11 @@ class AsyncMethods(ABC):
         return await self.perform(FAIL_LEASE, request)
 
     async def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
-        """Give a lease back: the task is queued again and no attempt is spent.
+        """Release a lease: the task is queued again and no attempt is spent.
 
         Args:
             lease_id: Id of the lease
-            token: Fencing token, to be checked besides the one in the id
+            token: Fencing token, checked in addition to the one in the id
         """
         request = NamedLease(lease_id=lease_id, token=token)
         return await self.perform(RELEASE_LEASE, request)
@@ -2176,12 +2177,12 @@ class AsyncMethods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Replace the policy; what the document leaves out gets its default.
+        """Replace the policy; keys that the document leaves out get their default.
 
         Args:
             document: The policy document
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -2204,12 +2205,12 @@ class AsyncMethods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Change what the document names; null restores a default.
+        """Change the keys that the document has; null restores a default.
 
         Args:
             document: The policy document
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -2251,7 +2252,8 @@ class AsyncMethods(ABC):
         """Compare two versions of the policy.
 
         Args:
-            before: Version to compare with; default: the one before, 0 to 4611686018427387904
+            before: Version to compare with; default: the version before, 0 to
+                4611686018427387904
             after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
         request = ComparePolicy(before=before, after=after)
@@ -2266,12 +2268,12 @@ class AsyncMethods(ABC):
         expected_version: int | None = None,
         actor: str | None = None,
     ) -> PolicyChanged:
-        """Make an old version of the policy the newest one.
+        """Restore an old version of the policy, as a new version.
 
         Args:
             version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
-            note: Why the policy changes
-            author: Who changes the policy
+            note: Reason of the change
+            author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
             actor: Who makes the change, for people; one line of text
@@ -2288,11 +2290,11 @@ class AsyncMethods(ABC):
     async def plan(
         self, *, lane: str | None = None, now: str | datetime | None = None, limit: int = 100
     ) -> PlanShown:
-        """Show which tasks a lease would get, now or at another moment, and why the others wait.
+        """Show which tasks a lease would get, now or at another time, and why the others wait.
 
         Args:
             lane: Name of the lane; default: queue
-            now: Plan for this moment; default: now
+            now: Compute the plan for this time; default: now
             limit: Maximum number of items, 1 to 1000
         """
         request = ShowPlan(lane=lane, now=as_text(now), limit=limit)
@@ -2301,7 +2303,7 @@ class AsyncMethods(ABC):
     async def reclaim_leases(
         self,
     ) -> LeasesReclaimed:
-        """Take back all expired leases now."""
+        """Reclaim all expired leases now."""
         request = ReclaimLeases()
         return await self.perform(RECLAIM_LEASES, request)
 
@@ -2328,7 +2330,7 @@ class AsyncMethods(ABC):
             repo: Directory to run in
             priority: Lower numbers go first; default: 100
             inputs: Inputs of the run
-            note: Note for people
+            note: Note for operators
             agent: Agent that the entry belongs to
         """
         request = AddEntry(
@@ -2357,7 +2359,7 @@ class AsyncMethods(ABC):
         Args:
             status: Only entries with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListEntries(status=status, limit=limit, cursor=cursor)
         return await self.perform(QUEUE_LIST, request)
@@ -2372,7 +2374,7 @@ class AsyncMethods(ABC):
         return await self.perform(QUEUE_SHOW, request)
 
     async def queue_drain(self, *, limit: int | None = None) -> EntriesDrained:
-        """Hand over the next entries for good; the caller runs them and reports nothing.
+        """Take the next entries off the queue without a lease; the caller runs them.
 
         Args:
             limit: Maximum number of entries; default: 1, 1 to 1000
@@ -2413,13 +2415,13 @@ class AsyncMethods(ABC):
 
         Args:
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListSessions(limit=limit, cursor=cursor)
         return await self.perform(SESSIONS, request)
 
     async def session(self, key: str) -> SessionDetail:
-        """Show a session: what runs, what waits, its settings.
+        """Show a session: running and waiting tasks, and settings.
 
         Args:
             key: Key of the session
@@ -2450,7 +2452,7 @@ class AsyncMethods(ABC):
             max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
             debounce_max_ms: Maximum total wait for further messages, 0 to 600000
             key: Key of the session
-            unset: Settings to leave to the policy again
+            unset: Settings to restore to the policy's values
         """
         request = ChangeSession(
             mode=mode,
@@ -2500,18 +2502,18 @@ class AsyncMethods(ABC):
             key: Key of the session
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
-            sender: Who wrote the message; only messages of one sender are merged
-            sent_at: When it was written; older than the last stop: refused
-            handler: Handler that gets the message; default: an instruction
+            sender: Author of the message; only messages of one sender are merged
+            sent_at: When the message was sent; refused if before the last stopall
+            handler: Handler that gets the message; default: the message is an instruction
             media: Attachments, as any JSON
-            no_merge: Never merge it with other messages
-            lane: Lane that the task waits in
+            no_merge: Do not merge this message with others
+            lane: Lane of the task
             priority: Tasks with a lower number run first, -1000000 to 1000000
             callback_url: URL that receives a POST when the task finishes
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SendMessage(
             mode=mode,
@@ -2569,8 +2571,8 @@ class AsyncMethods(ABC):
 
         Args:
             key: Key of the session
-            tokens: Tokens of the context window in use, 0 to 9007199254740992
-            context_window: Size of the context window, 1 to 9007199254740992
+            tokens: Number of tokens in use, 0 to 9007199254740992
+            context_window: Size of the context window in tokens, 1 to 9007199254740992
         """
         request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
         return await self.perform(SET_USAGE, request)
@@ -2581,7 +2583,7 @@ class AsyncMethods(ABC):
         """Submit a task.
 
         Args:
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SubmitTask(
             task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
@@ -2597,14 +2599,14 @@ class AsyncMethods(ABC):
         callback_url: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchAccepted:
-        """Submit many tasks together; each has an outcome of its own.
+        """Submit many tasks together; each is accepted or rejected on its own.
 
         Args:
             tasks: The tasks, each as for POST /tasks
-            parallelism: How many of the tasks run at once, 1 to 10
+            parallelism: Maximum number of the batch's tasks in flight, 1 to 10
             agent: Agent that the batch belongs to
             callback_url: URL that receives a POST when the batch finishes
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = SubmitBatch(
             tasks=as_raw(tasks),
@@ -2639,7 +2641,7 @@ class AsyncMethods(ABC):
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
-            depends_on: Only tasks that depend on this one
+            depends_on: Only tasks that depend on the task with this id
             text: Only tasks with this text in id, handler, session, error or instruction; a
                 page covers 20,000 tasks and may be empty although there is a next one
             brief: Leave out results and other long fields
@@ -2671,7 +2673,7 @@ class AsyncMethods(ABC):
         return await self.perform(SHOW, request)
 
     async def why(self, task_id: str) -> TaskWhy:
-        """Explain why a task does not run yet.
+        """Explain why a task is not running yet.
 
         Args:
             task_id: Id of the task
@@ -2680,11 +2682,11 @@ class AsyncMethods(ABC):
         return await self.perform(WHY, request)
 
     async def wait_once(self, task_id: str, *, timeout_ms: int = 30000) -> TaskStatus:
-        """Wait until a task has ended or is parked, or time is up, and show it.
+        """Wait until a task ends or is parked, or the time is up, and show it.
 
         Args:
             task_id: Id of the task
-            timeout_ms: How long the server holds the response back, 0 to 60000
+            timeout_ms: Maximum wait for the task to end, 0 to 60000
         """
         request = WaitForTask(task_id=task_id, timeout_ms=timeout_ms)
         return await self.perform(WAIT_ONCE, request)
@@ -2745,7 +2747,7 @@ class AsyncMethods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Cancel all open tasks that fit; give at least one filter.
+        """Cancel all matching open tasks; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -2778,7 +2780,7 @@ class AsyncMethods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Queue all failed or cancelled tasks that fit again; give at least one filter.
+        """Queue all matching failed or cancelled tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -2811,7 +2813,7 @@ class AsyncMethods(ABC):
         kind: Literal["action", "handler", "instruction"] | None = None,
         dry_run: bool = False,
     ) -> TasksChanged:
-        """Queue all parked tasks that fit again; give at least one filter.
+        """Queue all matching parked tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
@@ -2834,7 +2836,7 @@ class AsyncMethods(ABC):
         return await self.perform(RESET_MANY, request)
 
     async def prune(self, *, dry_run: bool = False) -> TasksPruned:
-        """Delete ended tasks that are beyond their retention.
+        """Delete finished tasks that are past their retention.
 
         Args:
             dry_run: Only count the tasks
@@ -2880,7 +2882,7 @@ class AsyncMethods(ABC):
 
         Args:
             template_id: Id of the template
-            document: The fields to change; null clears one
+            document: Fields to change; null clears a field
         """
         request = ChangeTemplate(template_id=template_id, document=as_object(document))
         return await self.perform(UPDATE_TEMPLATE, request)
@@ -2903,14 +2905,14 @@ class AsyncMethods(ABC):
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:
-        """Fill in a template: show the task it makes, or submit it.
+        """Fill in a template: show the resulting task, or submit it.
 
         Args:
             template_id: Id of the template
             params: Values for the template's parameters
-            overrides: Fields of the task, instead of the template's
+            overrides: Fields of the task, which override the template's
             submit: Submit the task; default: only show it
-            idempotency_key: Repeating the request with this key changes nothing
+            idempotency_key: A repeated request with this key changes nothing
         """
         request = FillTemplate(
             template_id=template_id,
@@ -2934,11 +2936,11 @@ class AsyncMethods(ABC):
         """Create an access token; its text is in this response only.
 
         Args:
-            name: Name of the token, for people
-            agent: Bind the token to this agent: it sees nothing else
-            scopes: What the token may do; default: submit, read, cancel
-            expires_at: When the token stops working
-            rate: Maximum number of requests, as in 50/s, 600/m or 1000/h
+            name: Name of the token, for operators
+            agent: Bind the token to this agent: it can see and change only that agent's data
+            scopes: Scopes of the token; default: submit, read, cancel
+            expires_at: When the token expires
+            rate: Maximum rate of requests, such as 50/s, 600/m or 1000/h
             max_open: Maximum number of open tasks, 1 to 100000000
         """
         request = CreateAccessToken(
@@ -2954,12 +2956,12 @@ class AsyncMethods(ABC):
     async def tokens(
         self,
     ) -> TokenList:
-        """List all access tokens, revoked ones too, without their texts."""
+        """List all access tokens, including revoked ones, without their texts."""
         request = ListTokens()
         return await self.perform(TOKENS, request)
 
     async def revoke_token(self, token: str) -> TokenRevoked:
-        """Revoke an access token; it stops working with the next request.
+        """Revoke an access token, starting with the next request.
 
         Args:
             token: Id or name of the token
@@ -2981,7 +2983,7 @@ class AsyncMethods(ABC):
 
         Args:
             window: How far to look back
-            shares: Include each agent's share of every step
+            shares: Include each agent's share in every step
         """
         request = ShowHistory(window=window, shares=shares)
         return await self.perform(HISTORY, request)
@@ -2989,7 +2991,7 @@ class AsyncMethods(ABC):
     async def nodes(
         self,
     ) -> NodeList:
-        """List the processes that serve from the store."""
+        """List the server processes that use the store."""
         request = ListNodes()
         return await self.perform(NODES, request)
 
@@ -3009,13 +3011,13 @@ class AsyncMethods(ABC):
             task: Only deliveries about this task, batch or cron run
             agent: Only deliveries of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: Continue behind a page: its nextCursor
+            cursor: nextCursor of the previous page
         """
         request = ListDeliveries(state=state, task=task, agent=agent, limit=limit, cursor=cursor)
         return await self.perform(DELIVERIES, request)
 
     async def delivery(self, delivery_id: str) -> DeliveryDetail:
-        """Show a webhook delivery with all attempts to send it.
+        """Show a webhook delivery with all its attempts.
 
         Args:
             delivery_id: Id of the delivery
@@ -3024,7 +3026,7 @@ class AsyncMethods(ABC):
         return await self.perform(DELIVERY, request)
 
     async def redeliver(self, delivery_id: str) -> DeliveryStatus:
-        """Send a webhook again, now and with the same id.
+        """Send a webhook again now, with the same id.
 
         Args:
             delivery_id: Id of the delivery
@@ -3033,11 +3035,11 @@ class AsyncMethods(ABC):
         return await self.perform(REDELIVER, request)
 
     async def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
-        """Create a webhook endpoint with its own secret, which is in this response only.
+        """Create a webhook endpoint with its own secret, which only this response shows.
 
         Args:
             url: URL that receives the webhooks, without a query
-            agent: Agent whose webhooks the secret signs; default: all without their own
+            agent: Agent whose webhooks the secret signs; default: agents without their own
         """
         request = CreateWebhook(url=url, agent=agent)
         return await self.perform(CREATE_WEBHOOK, request)
@@ -3067,17 +3069,17 @@ class AsyncMethods(ABC):
     async def rotate_webhook(
         self, endpoint_id: str, *, overlap_seconds: int | None = None
     ) -> WebhookSecret:
-        """Give a webhook endpoint a new secret, which is in this response only.
+        """Rotate the secret of a webhook endpoint; only this response shows the new one.
 
         Args:
             endpoint_id: Id of the endpoint
-            overlap_seconds: For how long both secrets sign; default: one day, 0 to 604800
+            overlap_seconds: How long both secrets sign; default: one day, 0 to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return await self.perform(ROTATE_WEBHOOK, request)
 
     async def enable_webhook(self, endpoint_id: str) -> WebhookEndpoint:
-        """Send to an endpoint again that was disabled because it answered 410.
+        """Enable an endpoint that was disabled because its receiver responded with 410.
 
         Args:
             endpoint_id: Id of the endpoint

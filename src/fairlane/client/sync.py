@@ -1,8 +1,8 @@
-"""The client: Fairlane's verbs for programs that are not in the server's process.
+"""The client for programs that do not run in the server's process.
 
-An answer is the JSON of the route, as a dict; a refusal is raised as the error of `core.errors`
-that has its code. Any number of threads may use one client. A stream that breaks off is opened
-again behind the last event that was handed out, so that none is skipped and none comes twice.
+A response is typed; an error response is raised as the class of `core.errors` with its code. Any
+number of threads may use one client. A stream that breaks off is opened again after the last event
+that was returned, so that no event is skipped or repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairlane.schema.tasks import TASK_OUTPUT, NamedTask
 TIMEOUT_SECONDS: Final = 30.0
 # A stream has a heartbeat every 15 s: what is silent for so long is dead.
 SILENCE_SECONDS: Final = 45.0
-# For how long a lost server is looked for, and how often.
+# How long, and how often, to retry a server that is gone.
 RECONNECT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.25
 PAUSE_SECONDS_MAX: Final = 5.0
@@ -67,7 +67,7 @@ class Client(BaseClient):
         return transport.understood(self._transport.ask(request), self._transport.where)
 
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out a declared operation and return its typed response."""
+        """Perform a declared operation and return its typed response."""
         path, asked = bound(operation, request)
         sent = transport.build(operation.method, path, timeout_seconds=self._timeout, **asked)
         return transport.decoded(self._transport.ask(sent), self._transport.where, operation)
@@ -114,7 +114,7 @@ class Client(BaseClient):
                         yield sse.Event("")
                     yield from events
             except BusyError:
-                pass  # it broke off, which is as good as an end
+                pass  # it broke off, which means the same as an end
             finally:
                 streaming.pieces.close()
             streaming = self._connected_again(connect, follower.last_id)

@@ -1,4 +1,4 @@
-"""Requests to a server and the meaning of its responses, independent of what carries them."""
+"""Requests to a server and the meaning of its responses, for any transport."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 
-# What a server may answer with. Those of other branches happen elsewhere.
+# Errors that a server may respond with. Other branches of the tree occur elsewhere.
 _ERRORS: Final[Sequence[type[FairlaneError]]] = (
     *errors.CallerError.__subclasses__(),
     *errors.BusyError.__subclasses__(),
@@ -47,7 +47,7 @@ class Asked(TypedDict, total=False):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request; `target` is the path and the query, quoted for the wire."""
+    """A request; `target` is the path and the query, percent-encoded."""
 
     method: str
     target: str
@@ -75,7 +75,7 @@ class Streaming(msgspec.Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """HTTP, or anything else that answers requests."""
+    """HTTP, or anything else that responds to requests."""
 
     where: str
 
@@ -128,15 +128,15 @@ def build(
 
 
 def understood(answer: Answer, where: str) -> dict[str, Any]:
-    """Return the JSON of a response, or raise the error that it is."""
+    """Return the JSON of a response. Raise the error that it contains."""
     try:
         shape = wire.decode(answer.body)
     except (wire.DecodeError, UnicodeDecodeError):
         shape = None
     if not isinstance(shape, dict) or (answer.status >= 400 and "code" not in shape):
         raise Unreachable(
-            f"the server at {where} is not Fairlane "
-            f"(its response had status {answer.status}); give the right address with --url"
+            f"the server at {where} is not Fairlane (it responded with status {answer.status}); "
+            "check the address"
         )
     if answer.status >= 400:
         raise _error(shape, answer)
@@ -144,14 +144,14 @@ def understood(answer: Answer, where: str) -> dict[str, Any]:
 
 
 def decoded(answer: Answer, where: str, operation: Operation[Any, R]) -> R:
-    """Return the response of an operation as its type, or raise the error that it is."""
+    """Return the response of an operation as its type. Raise the error that it contains."""
     if answer.status < 400:
         try:
             if operation.statuses:
                 return operation.convert_response(msgspec.json.decode(answer.body))
             return msgspec.json.decode(answer.body, type=operation.response)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # not one of our servers, or one that speaks another version: said below
+            pass  # not a Fairlane server, or another version: reported below
     understood(answer, where)
     raise Unreachable(
         f"the server at {where} sent a response that this version cannot read; "
@@ -160,15 +160,16 @@ def decoded(answer: Answer, where: str, operation: Operation[Any, R]) -> R:
 
 
 def opened(streaming: Streaming, where: str) -> Streaming:
-    """Return the stream, or raise the error that came instead."""
+    """Return the stream. Raise the error that arrived instead."""
     kind = streaming.headers.get("content-type", "")
     if streaming.status == 200 and kind.startswith(EVENT_STREAM):
         return streaming
-    first = next(streaming.pieces, b"")  # what has not begun would not hang up either
+    # an iterator that never started would not close the connection
+    first = next(streaming.pieces, b"")
     body = b"".join([first, *streaming.pieces]) if kind.startswith(JSON) else b""
     streaming.pieces.close()
     understood(Answer(streaming.status, streaming.headers, body), where)
-    raise Unreachable(f"the server at {where} does not stream events")
+    raise Unreachable(f"the server at {where} does not stream events; check the address")
 
 
 def parsed(url: str) -> tuple[str, str, int | None, str]:
@@ -203,7 +204,7 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
     if code == errors.InvalidPolicy.code:
         return errors.InvalidPolicy((shape.get("details") or {}).get("problems") or [message])
     kind = _BY_CODE.get(code)
-    if kind is None:  # an error of the server itself, or of a newer one
+    if kind is None:  # an error of the server itself, or of a newer version
         unknown = FairlaneError(message, details={"code": code, "status": answer.status})
         unknown.code = code
         return unknown
@@ -211,7 +212,7 @@ def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
 
 
 def _header(text: str, name: str = "Idempotency-Key") -> str:
-    """Return the text, or refuse what cannot be a header value, as the server would."""
+    """Return the text. Raise for text that cannot be a header value, as the server would."""
     if not (text.isascii() and text.isprintable()):
         raise errors.InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters")
     return text

@@ -1,5 +1,5 @@
-"""Foreign dialects: the documents, variables and headers of other programs, and nothing else.
+"""Foreign dialects: the documents, variables and headers of other programs.
 
-PinchTab, cool-workflow, BrowserOS and GoClaw each have a module. The other rooms call these
-functions and do not know the spellings.
+PinchTab, cool-workflow, BrowserOS and GoClaw each have a module. The rest of Fairlane calls these
+functions and does not know the foreign names.
 """

@@ -1,7 +1,7 @@
-"""cool-workflow's files: the entries of a `queue.json`, and a `scheduling-policy.json`.
+"""Files of cool-workflow: the entries of a `queue.json`, and a `scheduling-policy.json`.
 
-A queue file is read as a whole or not at all; everything that is wrong with it is reported at once.
-Fields that are not known stay with the entry.
+A queue file is imported as a whole or not at all; all its problems are reported at once. Unknown
+fields stay with the entry.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fairlane.core.policy import LANE_RULES, Policy, nearest
 from fairlane.core.types import Identifier
 
 SCHEMA_VERSION: Final = 1
-ENTRIES_MAX: Final = 20_000  # in one transaction, which holds up everybody else
+ENTRIES_MAX: Final = 20_000  # in one transaction, which blocks all other writes
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 PROBLEMS_SHOWN_MAX: Final = 20
 
-# What an entry of a file says about its scheduling; everything else is kept as it is.
+# Fields of an entry that concern its scheduling; all others are stored unchanged.
 _SCHEDULING: Final = frozenset(
     (
         *("schemaVersion", "id", "priority", "enqueuedAt", "status", "attempts", "leaseId"),
@@ -44,7 +44,7 @@ _ATTEMPT: Final = re.compile(r" \(attempt \d+/\d+\)$")
 
 
 class FileEntry(msgspec.Struct, rename="camel"):
-    """What is checked of an entry in a file; fields that are not known stay as they are."""
+    """The checked fields of an entry in a file; unknown fields stay as they are."""
 
     id: Identifier
     status: Literal["pending", "ready", "leased", "parked", "drained", "cancelled", "draining"]
@@ -62,7 +62,7 @@ class FileEntry(msgspec.Struct, rename="camel"):
     note: str | None = None
 
 
-# Makes the submission of an entry: its id, params, priority and first moment.
+# Returns the submission of an entry: its id, params, priority and start time.
 Submit = Callable[[str, Mapping[str, Any], int, str | None], Submission]
 
 
@@ -70,14 +70,12 @@ Submit = Callable[[str, Mapping[str, Any], int, str | None], Submission]
 
 
 def queue_entries(document: Mapping[str, Any], submit: Submit) -> list[QueueEntry]:
-    """Return the entries of a queue file in the order in which they came in.
+    """Return the entries of a queue file in the order in which they were added.
 
     Raise `InvalidRequest` that lists the problems.
     """
     if document.get("schemaVersion") != SCHEMA_VERSION or document["schemaVersion"] is True:
-        raise InvalidRequest(
-            "field 'schemaVersion' must be 1: a file of another version is not understood here"
-        )
+        raise InvalidRequest("field 'schemaVersion' must be 1; other versions are not supported")
     unknown = next((name for name in document if name not in ("schemaVersion", "entries")), None)
     if unknown is not None:
         raise InvalidRequest(f"unknown field '{unknown[:40]}'{nearest(unknown, ['entries'])}")
@@ -86,7 +84,7 @@ def queue_entries(document: Mapping[str, Any], submit: Submit) -> list[QueueEntr
         raise InvalidRequest("field 'entries' must be a list of entries")
     if len(found) > ENTRIES_MAX:
         raise InvalidRequest(
-            f"field 'entries' must not hold more than {ENTRIES_MAX}: split the file"
+            f"field 'entries' must not have more than {ENTRIES_MAX} entries: split the file"
         )
     entries = _checked(found, submit)
     return sorted(entries, key=lambda one: (one.enqueued_at or 0, one.submission.id))
@@ -104,7 +102,7 @@ def _checked(found: Sequence[Any], submit: Submit) -> list[QueueEntry]:
             problems.append(f"{name}: {error.message}")
             continue
         if entry.submission.id in seen:
-            problems.append(f"{name}: the id '{entry.submission.id}' stands twice in the file")
+            problems.append(f"{name}: the id '{entry.submission.id}' appears twice in the file")
         seen.add(entry.submission.id)
         entries.append(entry)
     if problems:
@@ -130,13 +128,13 @@ def _entry(one: Any, submit: Submit) -> QueueEntry:
     ends[DRAINED] = ("drainedAt", entry.drained_at)
     attempts = _whole("attempts", entry.attempts)
     if not 0 <= attempts <= model.PRIORITY_MAX:
-        raise InvalidRequest("field 'attempts' must be a whole number, at least 0")
+        raise InvalidRequest("field 'attempts' must be a whole number of at least 0")
     return QueueEntry(
         submission=made,
         status=entry.status,
         enqueued_at=_moment("enqueuedAt", entry.enqueued_at),
         attempts=attempts,
-        # How many attempts it took is known besides, and shown again.
+        # The number of attempts is stored separately and shown again.
         reason=None if entry.parked_reason is None else _ATTEMPT.sub("", entry.parked_reason),
         ended_at=_moment(*ends.get(entry.status, ("", None))),
     )
@@ -157,7 +155,7 @@ def _moment(name: str, text: str | None) -> int | None:
 
 # -------------------------------------------------------------------- scheduling-policy.json
 
-# Where the keys of the file live in the policy, all in one lane.
+# The policy path of each key of the file, all in one lane.
 _PATHS: Final[Mapping[str, str]] = {
     "maxConcurrent": "maxInflight",
     "maxAttempts": "maxAttempts",
@@ -185,16 +183,16 @@ def flat_policy(policy: Policy) -> dict[str, Any]:
         "maxAttempts": retries.max_attempts,
         "leaseTtlMs": policy.lease_ttl_ms(LANE),
         "backoffBaseMs": retries.backoff_ms,
-        # 2, as a file has it, not 2.0
+        # 2, as in a file, not 2.0
         "backoffFactor": int(factor) if factor == int(factor) else factor,
         "backoffCapMs": retries.max_backoff_ms,
     }
 
 
 def translated(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return what the document says in our keys; what is wrong with it goes to `problems`.
+    """Return the document in Fairlane's keys; add what is wrong with it to `problems`.
 
-    What cool-workflow would silently replace by its default is refused here.
+    Values that cool-workflow would silently replace by a default are refused here.
     """
     said = {key: document[key] for key in (*_PATHS, _VERSION) if key in document}
     if not said:
@@ -202,7 +200,7 @@ def translated(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     result = {key: value for key, value in document.items() if key not in said}
     version = said.pop(_VERSION, SCHEMA_VERSION)
     if isinstance(version, bool) or version != SCHEMA_VERSION:
-        problems.append(f"{_VERSION} must be {SCHEMA_VERSION}: no other is known")
+        problems.append(f"{_VERSION} must be {SCHEMA_VERSION}; other versions are not supported")
     for key, value in said.items():
         rule = LANE_RULES[_PATHS[key]]
         assert isinstance(rule, Field)

@@ -1,10 +1,10 @@
-"""PinchTab: its configuration in the keys of a policy, and its HTTP headers.
+"""PinchTab: its configuration as policy keys, and its HTTP headers.
 
-The configuration comes in two forms: as the file, in which the section `scheduler` counts and every
-other section is ignored; and as that section by itself, which is what PinchTab hands to a reload. A
-document with keys of ours beside `scheduler` is ours, and its unknown keys are refused. The trap:
-`enabled`, `maxInflight` and `workerCount` are keys of ours too, with another meaning, so they alone
-do not make a document PinchTab's.
+The configuration has two forms: the whole file, of which only the section `scheduler` is used; and
+that section alone, which PinchTab sends to a reload. A document with Fairlane's keys beside
+`scheduler` is Fairlane's, and its unknown keys are refused. The trap: `enabled`, `maxInflight` and
+`workerCount` are keys of both with different meanings, so they alone do not make a document
+PinchTab's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlane.core.documents import Schema
 
 SECTION: Final = "scheduler"
 
-# Where each key lives in a policy. PinchTab spells two of them in two ways.
+# The policy path of each key. PinchTab has two names for two of them.
 _PATHS: Final[Mapping[str, documents.Path]] = {
     "enabled": ("enabled",),
     "strategy": ("lanes", "browser", "strategy"),
@@ -36,9 +36,9 @@ _PATHS: Final[Mapping[str, documents.Path]] = {
 _SHARED: Final = frozenset({"enabled", "maxInflight", "workerCount"})
 _TTL: Final = "resultTTL"
 _SESSIONS: Final = "sessions"
-_SHOWN_MAX: Final = 20  # of the ignored sections in a note
+_SHOWN_MAX: Final = 20  # number of ignored sections that a note names
 
-# A span as Go writes it: 5m0s, 1h30m, 1.5h, 300ms.
+# A duration as Go writes it: 5m0s, 1h30m, 1.5h, 300ms.
 _PART: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)"
 _SPAN: Final = re.compile(rf"(?:{_PART})+|0")
 _SPAN_CHARACTERS_MAX: Final = 64
@@ -54,19 +54,23 @@ _UNIT_SECONDS: Final = {
 
 
 def is_section(document: Mapping[str, Any], own: Schema) -> bool:
-    """Whether this is the section by itself: some key is only PinchTab's, and none is only ours."""
+    """Return whether this is the section alone: it has a key that only PinchTab has, and none that
+    only Fairlane has.
+    """
     keys, ours = document.keys(), own.keys() - _SHARED | {SECTION}
     return bool(keys & (_PATHS.keys() - _SHARED)) and not keys & ours
 
 
 def is_file(document: Mapping[str, Any], own: Schema) -> bool:
-    """Whether this is the file: it has the section, and no key of ours beside it."""
+    """Return whether this is the file: it has the section, and no key of Fairlane beside it."""
     rest = (key for key in document if key != SECTION)
     return SECTION in document and not any(_is_own(document, key, own) for key in rest)
 
 
 def _is_own(document: Mapping[str, Any], key: str, own: Schema) -> bool:
-    """Whether a key beside the section is ours. `sessions` is a section of PinchTab too."""
+    """Return whether a key beside the section is Fairlane's. `sessions` is a section of PinchTab
+    too.
+    """
     rules, value = own.get(key), document[key]
     if key == _SESSIONS and isinstance(value, dict) and isinstance(rules, Mapping):
         return bool(value.keys() & rules.keys())
@@ -74,21 +78,21 @@ def _is_own(document: Mapping[str, Any], key: str, own: Schema) -> bool:
 
 
 def reduced(document: dict[str, Any], own: Schema) -> dict[str, Any]:
-    """Return the file without what is not ours to read, and the section as such a file."""
+    """Return the file without its ignored sections, and the section alone as such a file."""
     if is_section(document, own):
         return {SECTION: document}
     return {SECTION: document[SECTION]} if is_file(document, own) else document
 
 
 def notes(document: Mapping[str, Any], own: Schema, meant: Schema) -> list[str]:
-    """Name the sections of the file that are ignored, and the key that may be `meant` by each."""
+    """Name the ignored sections of the file, and the key that may be `meant` by each."""
     ignored = [key for key in document if key != SECTION]
     if not ignored or not is_file(document, own):
         return []
     words = [_shown(key, meant) for key in ignored[:_SHOWN_MAX]]
     if len(ignored) > _SHOWN_MAX:
         words.append(f"{len(ignored) - _SHOWN_MAX} more")
-    return [f"ignored, because the document is PinchTab's configuration: {', '.join(words)}"]
+    return [f"ignored, because the document is a PinchTab configuration: {', '.join(words)}"]
 
 
 def _shown(key: str, meant: Schema) -> str:
@@ -97,7 +101,7 @@ def _shown(key: str, meant: Schema) -> str:
 
 
 def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> dict[str, Any]:
-    """Return what the document says in our keys; what is wrong goes to `problems`."""
+    """Return the document in Fairlane's keys; add what is wrong with it to `problems`."""
     if is_section(document, own):
         return _laid({}, document, (), problems)
     if SECTION not in document:
@@ -110,7 +114,7 @@ def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> di
 def _laid(
     result: dict[str, Any], section: Any, path: documents.Path, problems: list[str]
 ) -> dict[str, Any]:
-    """Put in what the section at `path` says, which is nothing where it is empty or zero."""
+    """Add the values of the section at `path`; empty and zero values are skipped."""
     if not isinstance(section, dict):
         problems.append(f"{SECTION} must be an object")
         return result
@@ -121,14 +125,14 @@ def _laid(
             continue
         value = _seconds(said) if key == _TTL and isinstance(said, str) else said
         if value is None and said is not None:
-            problems.append(f"{place} must be seconds, or a span such as 5m0s")
+            problems.append(f"{place} must be a number of seconds, or a duration such as 5m0s")
         elif value is False or (value is not None and value != 0):
             documents.put(result, _PATHS[key], value)
     return result
 
 
 def _seconds(span: str) -> int | None:
-    """Return a span in whole seconds, rounded up; None for what is no span."""
+    """Return a duration in whole seconds, rounded up; None if the value is not a duration."""
     if len(span) > _SPAN_CHARACTERS_MAX or not _SPAN.fullmatch(span):
         return None
     parts = re.findall(_PART, span)
@@ -147,5 +151,5 @@ def action_headers(tab_id: str) -> dict[str, str]:
 
 
 def webhook_headers(event: str, task_id: str) -> dict[str, str]:
-    """Return the headers by which PinchTab's receivers know what a webhook is about."""
+    """Return the headers that tell PinchTab's receivers what a webhook is about."""
     return {"X-PinchTab-Event": event, "X-PinchTab-Task-ID": task_id}

@@ -1,4 +1,4 @@
-"""Policy documents of any program: ours, PinchTab's configuration, cool-workflow's rules."""
+"""Policy documents of Fairlane, PinchTab (configuration) and cool-workflow (rules)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlane.core import policy as policies
 from fairlane.core.documents import Schema
 from fairlane.core.policy import LANE_RULES, RULES, unframed
 
-# All keys at the top of a document that are not PinchTab's.
+# All top-level keys of a document that are not PinchTab's.
 _OWN: Final[Schema] = {**RULES, **dict.fromkeys(coolworkflow.POLICY_KEYS, LANE_RULES)}
 
 
@@ -37,12 +37,12 @@ patch: Final = functools.partial(policies.patch, dialect=FOREIGN)
 
 
 def notes(document: Any) -> list[str]:
-    """Return what of an accepted document is ignored, for the operator."""
+    """Return the ignored parts of an accepted document, for the operator."""
     if not isinstance(document, dict):
         return []
     return pinchtab.notes(unframed(document), _OWN, RULES)
 
 
 def reduced(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without what is ignored, so that keys of ours may be added to it."""
+    """Return the document without its ignored parts, so that Fairlane's keys can be added to it."""
     return pinchtab.reduced(document, _OWN)

@@ -288,8 +288,7 @@ def _of_text(
         shown = info.pattern.replace("$(?!\\n)", "$")
         yield Problem(
             path,
-            f"{_named(path)} has characters that are not allowed, or is too long: "
-            f"it must match {shown}",
+            f"{_named(path)} has invalid characters or is too long; it must match {shown}",
         )
 
 

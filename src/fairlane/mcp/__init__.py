@@ -1,4 +1,4 @@
-"""The MCP edge: Fairlane's verbs as tools for agents, over stdio and over HTTP.
+"""Serve Fairlane's verbs over MCP, as tools for agents, on stdio and over HTTP.
 
 Only `server.py` and `stdio.py` import the SDK, which is an extra and slow to load; the rest works
 without it.

@@ -1,7 +1,7 @@
-"""What a tool answers: the bytes that its command prints, and whether it went wrong.
+"""Run a tool and return its response: the bytes that its command prints, and whether it failed.
 
-A tool that writes is refused before anything is asked. What is refused, here or by a route, is an
-answer too, with the error's JSON as its text, so that a model can read it and do better.
+A tool that writes is refused before it runs if writes are not allowed. A refusal is a response too,
+with the error's JSON as its text, so that a model can read it and correct the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from fairlane.schema.operation import Response
 
 log = logging.getLogger("fairlane.mcp")
 
-# More than this helps no model. What a write answers is never held back: it has been done.
+# A longer response helps no model. The response to a write is never withheld, because the write has
+# happened.
 ANSWER_BYTES_MAX: Final = 1_048_576
 
 
@@ -43,16 +44,16 @@ async def answer(calls: Calls, tool: Tool, given: Mapping[str, Any], *, writes: 
     except FairlaneError as error:
         return _failed(wire.error(error))
     except Exception:
-        log.exception("the tool %s went wrong", tool.name)
+        log.exception("the tool %s failed", tool.name)
         return _failed(
-            {"code": "internal_error", "error": "something went wrong here; see the log"}
+            {"code": "internal_error", "error": "internal error; the server's log has details"}
         )
 
 
 def _not_allowed(tool: Tool) -> Forbidden:
     return Forbidden(
-        f"the tool {tool.name} changes something and is not allowed here; who started this server "
-        "can allow it: fairlane mcp --allow-writes, or fairlane serve --mcp-writes",
+        f"the tool {tool.name} changes data and this server is read-only; start it with fairlane "
+        "mcp --allow-writes or fairlane serve --mcp-writes to allow it",
         details={"tool": tool.name, "scope": tool.scope},
     )
 
@@ -62,8 +63,8 @@ def _told(tool: Tool, shape: Shape) -> Answer:
     raw = b"\n".join(wire.encode(one) for one in shapes)
     if len(raw) > ANSWER_BYTES_MAX and not tool.writes:
         raise PayloadTooLarge(
-            f"the answer has {len(raw)} bytes, more than {ANSWER_BYTES_MAX}; "
-            "ask for less at a time (limit), or read it with the command or over HTTP"
+            f"the response has {len(raw)} bytes, more than {ANSWER_BYTES_MAX}; request fewer "
+            "items (limit), or use the command line or HTTP"
         )
     return Answer(raw.decode(), shape)
 

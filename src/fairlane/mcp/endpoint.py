@@ -1,7 +1,7 @@
-"""The MCP server under a path of the HTTP server: an ASGI application that takes POST.
+"""Mount the MCP server under a path of the HTTP server, as an ASGI application that takes POST.
 
-The SDK is loaded when the first request comes, because that takes longer than to start a server
-that may never be asked. Its requests run in a task that is ours, so that they end with the server.
+The first request loads the SDK, which takes longer than starting a server that may never get an MCP
+request. The SDK's requests run in a task of this class, so they end with the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def installed() -> bool:
 def require() -> None:
     if not installed():
         raise OperatorError(
-            "the MCP server needs an extra that is not installed: pip install 'fairlane[mcp]'"
+            "the MCP server needs an extra that is not installed; run pip install 'fairlane[mcp]'"
         )
 
 
@@ -74,7 +74,10 @@ class Endpoint:
 
 
 async def _send_not_allowed(send: Send) -> None:
-    shape = {"code": "method_not_allowed", "error": "MCP takes POST here; it has no sessions"}
+    shape = {
+        "code": "method_not_allowed",
+        "error": "this MCP endpoint takes POST only; it has no sessions",
+    }
     headers = [(b"content-type", b"application/json"), (b"allow", b"POST")]
     await send({"type": "http.response.start", "status": 405, "headers": headers})
     await send({"type": "http.response.body", "body": wire.encode(shape)})

@@ -1,7 +1,7 @@
-"""What a tool takes, as JSON Schema and as a check, both made from the signature of its verb.
+"""Derive a tool's arguments from the signature of its verb: as JSON Schema and as a check.
 
-Arguments have the names that the routes use. What is null is as good as absent. The insides of a
-document are only described here: whether they are right is for the route to say.
+Arguments have the names that the routes use. Null means absent. Documents are only described here;
+the operation checks their content.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def arguments_type(
     without: frozenset[str],
     about: Mapping[str, str],
 ) -> type[msgspec.Struct]:
-    """A struct with a field for each argument that a tool takes, described by `about`."""
+    """Return a struct with a field for each argument of a tool, described by `about`."""
     found: list[tuple[str, Any, Any]] = []
     spellings: dict[str, str] = {}
     for name, (kind, required) in _parameters(verb).items():
@@ -47,7 +47,7 @@ def arguments_type(
 
 
 def schema_of(kind: type[msgspec.Struct]) -> Schema:
-    """JSON Schema without references, titles and nulls: the simpler, the more models get it."""
+    """Return a JSON Schema without references, titles and nulls, which more models understand."""
     (schema,), components = msgspec.json.schema_components([kind], ref_template="{name}")
     simple = _simple(schema, components)
     assert isinstance(simple, dict)
@@ -55,7 +55,7 @@ def schema_of(kind: type[msgspec.Struct]) -> Schema:
 
 
 def document(kind: type[msgspec.Struct]) -> Schema:
-    """What the body of a route looks like, as a part of a tool's schema."""
+    """Return the schema of a request body, as a part of a tool's schema."""
     schema = schema_of(kind)
     del schema["type"]
     schema.pop("description", None)
@@ -63,14 +63,16 @@ def document(kind: type[msgspec.Struct]) -> Schema:
 
 
 def changes(kind: type[msgspec.Struct]) -> Schema:
-    """The same, when any of its fields may be left out."""
+    """Return the same schema with all fields optional."""
     schema = document(kind)
     schema.pop("required", None)
     return schema
 
 
 def arguments(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """What to call the verb with. Raises `InvalidRequest` that names the argument."""
+    """Return the arguments to call the verb with. Raise `InvalidRequest` that names a wrong
+    argument.
+    """
     present = {name: value for name, value in given.items() if value is not None}
     checked = validation.convert(present, kind)
     named = {name: getattr(checked, name) for name in checked.__struct_fields__}
@@ -78,7 +80,7 @@ def arguments(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str,
 
 
 def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
-    """Each argument with its type, and whether it has to be given."""
+    """Yield each argument with its type and whether it is required."""
     hints = get_type_hints(verb)
     found: dict[str, tuple[Any, bool]] = {}
     for name, parameter in list(inspect.signature(verb).parameters.items())[1:]:
@@ -91,7 +93,7 @@ def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
 
 
 def _plain(kind: Any) -> Any:
-    """Without None, and without types that JSON has no word for: a moment is text."""
+    """Return a type without None and without types that JSON lacks: a time is text."""
     if get_origin(kind) not in _UNIONS:
         return kind
     kept = [one for one in get_args(kind) if one not in (types.NoneType, datetime)]

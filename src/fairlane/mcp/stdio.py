@@ -1,9 +1,8 @@
-"""The MCP server on standard input and output, one JSON-RPC message on each line.
+"""Serve MCP on standard input and output, one JSON-RPC message per line.
 
-Nothing but messages goes to standard output: while it serves, the SDK has what else is printed go
-to standard error. The end of the input is the end of the server, and so is SIGTERM. The trap: a
-thread that waits for input cannot be told to stop, so it must be one that the program may leave
-behind.
+Only messages go to standard output: while the server runs, the SDK redirects other output to
+standard error. The server ends at the end of its input or on SIGTERM. The trap: a thread that waits
+for input cannot be stopped, so it must be a daemon thread that the process leaves behind.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ async def serve(perform: Perform, *, writes: bool) -> None:
             lines.begin()
             await server.run(read, write, server.create_initialization_options())
     except* BrokenPipeError:
-        pass  # who asked has gone, which is as good as the end of the input
+        pass  # the client has gone, which means the same as the end of the input
 
 
 class Lines:
-    """The lines of standard input, to be awaited one after the other."""
+    """Read standard input line by line, asynchronously."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
-        self._room = threading.Semaphore(_LINES_AHEAD)  # who sends fast does not fill the memory
+        self._room = threading.Semaphore(_LINES_AHEAD)  # a fast sender does not fill the memory
 
     def begin(self) -> None:
         source = io.FileIO(os.dup(0))
@@ -69,7 +68,7 @@ class Lines:
         return line
 
     def _read(self, source: io.FileIO) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing reads any more
             for line in _lines(source):
                 self._room.acquire()
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
@@ -77,7 +76,7 @@ class Lines:
 
 
 def _lines(source: io.FileIO) -> Iterator[str]:
-    """Whole lines, and what stands behind the last one; not those that are too long."""
+    """Yield whole lines and the rest after the last one; skip lines that are too long."""
     rest, skipping = b"", False
     while chunk := source.read(_CHUNK_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -86,7 +85,7 @@ def _lines(source: io.FileIO) -> Iterator[str]:
                 yield line.decode("utf-8", "replace")
             skipping = False
         if len(rest) > LINE_BYTES_MAX:
-            log.warning("a message of more than %d bytes is skipped", LINE_BYTES_MAX)
+            log.warning("skipped a message of more than %d bytes", LINE_BYTES_MAX)
             rest, skipping = b"", True
     if rest and not skipping:
         yield rest.decode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""What callers send and what they get back: request and response shapes, JSON limits, SSE."""
+"""Every operation with its typed request and response; the limits of JSON; server-sent events."""

@@ -1,4 +1,4 @@
-"""Who the caller is, as the server sees it."""
+"""The identity of the caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlane.schema.operation import GET, Operation, Request, Response
 
 
 class ShowIdentity(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class Identity(Response):
@@ -34,5 +34,5 @@ WHOAMI: Final = Operation(
     ShowIdentity,
     Identity,
     None,
-    "Show whose token this is and what it may do",
+    "Show the token's name and what it may do",
 )

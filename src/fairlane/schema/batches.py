@@ -22,7 +22,7 @@ class ListBatches(Request):
 
 
 class BatchRequest(Request):
-    """Names one batch."""
+    """The id of one batch."""
 
     batch_id: BatchId = field(name="id")
 
@@ -48,12 +48,12 @@ class BatchPage(Response):
 
 class BatchCancelled(Response):
     batch: str
-    cancelled: Annotated[int, Meta(description="How many tasks were cancelled")]
+    cancelled: Annotated[int, Meta(description="Number of cancelled tasks")]
     state: str
 
 
 def batch_status(batch: Batch, by_state: dict[str, int] | None = None) -> BatchStatus:
-    """Describe a batch, with how many of its tasks are in which state if that is known."""
+    """Return the status of a batch, with the number of tasks in each state if that is known."""
     return BatchStatus(
         batch=batch.id,
         agent=batch.agent,
@@ -84,7 +84,7 @@ BATCH: Final = Operation(
     BatchRequest,
     BatchStatus,
     Scope.READ,
-    "Show a batch: how many of its tasks are in which state",
+    "Show a batch with the number of its tasks in each state",
 )
 CANCEL_BATCH: Final = Operation(
     "cancel_batch",

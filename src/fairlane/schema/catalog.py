@@ -1,4 +1,4 @@
-"""Every operation, by name: what a server can be asked."""
+"""Every operation by its name."""
 
 from __future__ import annotations
 

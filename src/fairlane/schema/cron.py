@@ -1,7 +1,7 @@
 """Cron: jobs that submit tasks on a schedule, the log of their runs, and a preview.
 
-The types of jobs are in `core/job_documents.py`. A job is named by its id, or by its name if only
-one agent uses that.
+`core/job_documents.py` has the types of jobs. Callers name a job by its id, or by its name if only
+one agent uses that name.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ class CreateCronJob(Request):
 class ListCronJobs(Request):
     agent: Annotated[str | None, Meta(description="Only jobs of this agent")] = None
     name: Annotated[str | None, Meta(description="Only jobs with this name")] = None
-    enabled: Annotated[bool | None, Meta(description="Only jobs that are enabled, or not")] = None
+    enabled: Annotated[
+        bool | None, Meta(description="Only enabled (true) or disabled (false) jobs")
+    ] = None
     limit: PageLimit = 100
     cursor: Cursor | None = None
 
 
 class CronJobRequest(Request):
-    """Names one job."""
+    """The id or name of one job."""
 
     job: JobName = field(name="id")
 
@@ -60,13 +62,15 @@ class CronJobRequest(Request):
 class ChangeCronJob(Request):
     job: JobName = field(name="id")
     document: Annotated[
-        dict[str, Any], WholeBody(), Meta(description="The fields to change; null clears one")
+        dict[str, Any], WholeBody(), Meta(description="Fields to change; null clears a field")
     ]
 
 
 class DeleteCronJob(Request):
     job: JobName = field(name="id")
-    cancel: Annotated[bool, Meta(description="Cancel the tasks that it has started")] = False
+    cancel: Annotated[bool, Meta(description="Also cancel the tasks that the job has started")] = (
+        False
+    )
 
 
 class ToggleCronJob(Request):
@@ -84,7 +88,7 @@ class ListCronJobRuns(Request):
 class ListCronRuns(Request):
     job: Annotated[str | None, Meta(description="Only runs of the job with this id or name")] = None
     job_id: Annotated[
-        str | None, Meta(description="Only runs of the job with this id, which may be deleted")
+        str | None, Meta(description="Only runs of the job with this id; it may be deleted")
     ] = None
     status: Annotated[RunStatus | None, Meta(description="Only runs with this status")] = None
     limit: PageLimit = 100
@@ -93,22 +97,22 @@ class ListCronRuns(Request):
 
 class PreviewSchedule(Request):
     expr: Annotated[
-        str | None, Meta(description="Five fields of cron", examples=["0 9 * * 1-5"])
+        str | None, Meta(description="Cron expression with five fields", examples=["0 9 * * 1-5"])
     ] = None
     tz: Annotated[
         str | None, Meta(description="IANA time zone; default: UTC", examples=["Europe/Berlin"])
     ] = None
     every_ms: Annotated[
         Annotated[int, Meta(ge=1, le=2**53)] | None,
-        Meta(description="An interval, instead of expr"),
+        Meta(description="Interval in milliseconds, instead of expr"),
     ] = None
-    at: Annotated[Moment | None, Meta(description="One moment, instead of expr")] = None
-    n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX, description="How many moments")] = 5
+    at: Annotated[Moment | None, Meta(description="A single time, instead of expr")] = None
+    n: Annotated[int, Meta(ge=1, le=PREVIEW_MAX, description="Number of times to return")] = 5
 
 
 class CronJobState(Response):
     consecutive_errors: int
-    runs: Annotated[int, Meta(description="How many runs the schedule has started")]
+    runs: Annotated[int, Meta(description="Number of runs that the schedule has started")]
     next_run_at_ms: int | None = None
     last_run_at_ms: int | None = None
     last_status: str | None = None
@@ -116,12 +120,12 @@ class CronJobState(Response):
 
 
 class CronJob(JobDocument, Response, kw_only=True, forbid_unknown_fields=False):
-    """A job with every default; secrets are masked."""
+    """A job with all defaults filled in; secrets are masked."""
 
     id: str
     name: str
     unreadable: Annotated[
-        list[str] | None, Meta(description="Fields whose stored form is damaged")
+        list[str] | None, Meta(description="Fields that are damaged in the store")
     ] = None
     next_run_at: Moment | None = None
     next_run_at_ms: int | None = None
@@ -172,7 +176,7 @@ class CronRunPage(Response):
 
 class PreviewedMoment(Response):
     utc: Moment
-    local: Annotated[str, Meta(description="The same moment on the clocks of the time zone")]
+    local: Annotated[str, Meta(description="The same time in the time zone")]
 
 
 class SchedulePreview(Response):
@@ -259,7 +263,7 @@ RUN_CRON_JOB: Final = Operation(
     CronJobRequest,
     CronRunStarted,
     Scope.OPERATE,
-    "Run a cron job now; its schedule does not move",
+    "Run a cron job now; its schedule does not change",
     status=202,
 )
 CRON_JOB_RUNS: Final = Operation(

@@ -1,4 +1,4 @@
-"""JSON bodies as typed values: within the limits of JSON, and checked by the one validator."""
+"""Decode JSON bodies to typed values, within the limits of JSON and checked by the validator."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> dict[
 
 @functools.cache
 def _later(kind: Any) -> str | None:
-    """Return the field whose items are decoded later, each for itself: a list of raw JSON."""
+    """Return the field whose items are decoded one by one later: a list of raw JSON."""
     fields = msgspec.structs.fields(kind) if isinstance(kind, type) else ()
     return next((one.encode_name for one in fields if _is_raw_list(one.type)), None)
 

@@ -24,13 +24,13 @@ class ListEvents(Request):
         Meta(description="Only events of these types", examples=[[events.TYPES[0]]]),
     ] = field(name="type", default=None)
     after: Annotated[
-        SequenceNumber | None, Meta(description="Only events after the one with this id")
+        SequenceNumber | None, Meta(description="Only events after the event with this id")
     ] = None
     limit: PageLimit = 100
     last_event_id: Annotated[
         Annotated[str, Meta(pattern=r"^[0-9]{1,19}$(?!\n)")] | None,
         Header("Last-Event-ID"),
-        Meta(description="As after, and stronger: browsers send it when they reconnect"),
+        Meta(description="Overrides after; browsers send it when they reconnect"),
     ] = None
 
 
@@ -59,7 +59,7 @@ class EventShown(Response, kw_only=True):
 
 class EventPage(Response):
     events: list[EventShown]
-    next_after: Annotated[int, Meta(description="Where the next page begins: its `after`")]
+    next_after: Annotated[int, Meta(description="`after` of the next page")]
     more: bool
 
 
@@ -77,7 +77,7 @@ def event_shown(
     batch: str | None,
     result: str | None,
 ) -> EventShown:
-    """Describe an event, with what its task adds to it."""
+    """Return an event with the fields that its task adds."""
     return EventShown(
         id=one.id,
         type=one.type,

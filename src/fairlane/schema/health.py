@@ -1,4 +1,4 @@
-"""Health: whether the process works (live), and whether it should get requests now (ready)."""
+"""Health: whether the process works (live), and whether it can take requests now (ready)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from fairlane.schema.operation import GET, Operation, Request, Response
 
 
 class CheckHealth(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class HealthStatus(Response):
     status: Annotated[str, Meta(description="live or ready; otherwise dead, draining or not_ready")]
     code: str | None = None
     error: str | None = None
-    reasons: Annotated[list[str] | None, Meta(description="Why the status is not good")] = None
+    reasons: Annotated[list[str] | None, Meta(description="Why the check failed")] = None
 
 
 class Unhealthy(HealthStatus):
-    """The same, with the status 503."""
+    """The same, with status 503."""
 
 
 LIVE: Final = Operation(
@@ -31,7 +31,7 @@ LIVE: Final = Operation(
     CheckHealth,
     HealthStatus,
     None,
-    "Check whether the process works, or has to be restarted",
+    "Check whether the process works or needs a restart",
     open=True,
     statuses={Unhealthy: 503},
 )
@@ -42,7 +42,7 @@ READY: Final = Operation(
     CheckHealth,
     HealthStatus,
     None,
-    "Check whether the server can read and write its store and takes requests",
+    "Check whether the server can read and write its store and accepts requests",
     open=True,
     statuses={Unhealthy: 503},
 )

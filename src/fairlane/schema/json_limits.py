@@ -1,11 +1,11 @@
-"""What JSON from outside may look like: no key twice, no U+0000, nothing without bounds.
+"""Limits of JSON in requests: no duplicate keys, no U+0000, a bound on everything.
 
-Python's readers of JSON are lenient where two programs may understand the same text differently:
-they keep the last of two equal keys, and numbers of any size. What was read is measured here, and
-refused in words that name what is wrong and where.
+Python's JSON parsers are lenient where two programs may read the same text differently: they keep
+the last of two equal keys, and numbers of any size. This module checks what was parsed, and names
+what is wrong and where.
 
-Nearly every body is short and in order, so that is found out first and cheaply; only a text that
-may be out of bounds is looked at piece by piece.
+Nearly every body is short and valid, so a cheap check comes first; only a text that may exceed a
+limit is examined piece by piece.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS_MAX: Final = 1000
 ITEMS_MAX: Final = 10_000
 NUMBER_MAX: Final = 2**63 - 1
 
-# What can be in a text that is not longer is within the bounds of strings, keys and items.
+# A text up to this length cannot exceed the limits of strings, keys and items.
 _SHORT_BYTES: Final = 4096
 _SHOWN_MAX: Final = 60
 _SPACED_COLON: Final = re.compile(rb"[ \n\t\r]:")
@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder()
 
 
 def check(raw: bytes, value: Any = None, *, items_max: int = ITEMS_MAX) -> None:
-    """Raises `InvalidRequest` when valid JSON is out of bounds; `value` is what it says, if known.
+    """Raise `InvalidRequest` if valid JSON exceeds a limit; `value` is the parsed JSON, if known.
 
     The body may be one level deeper than its fields may be.
     """
@@ -58,19 +58,19 @@ def check(raw: bytes, value: Any = None, *, items_max: int = ITEMS_MAX) -> None:
 
 
 def _one_colon_each(raw: bytes, keys: int) -> bool:
-    """Certain when true: every colon behind a quote is behind a key, and there are no others."""
+    """Return True only if every colon follows a quoted key, so that counting colons counts keys."""
     return keys == raw.count(b'":') and not _SPACED_COLON.search(raw)
 
 
 def check_without(raw: bytes, field: str) -> None:
-    """The same for all but one field, whose items are each checked later, for themselves."""
+    """Check all but one field, whose items are checked one by one later."""
     fields: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     left_out = fields.get(field)
     check(raw if left_out is None else raw.replace(bytes(left_out), b"0", 1))
 
 
 def check_any(raw: bytes) -> None:
-    """For what somebody else reads: that it is JSON, and within bounds."""
+    """Check that text which another program will parse is JSON within the limits."""
     try:
         value = _decoder.decode(raw)
     except RecursionError:
@@ -81,7 +81,7 @@ def check_any(raw: bytes) -> None:
 
 
 def malformed(raw: bytes, error: Exception) -> InvalidRequest:
-    """Why JSON cannot be read. Half of a character is only called cut off by our reader."""
+    """Return why JSON cannot be parsed. Our parser reports half a surrogate pair as truncated."""
     half = "an escape is half of a surrogate pair"
     return InvalidRequest(
         f"the body is not valid JSON: {half if _HALF_PAIR.search(raw) else error}"
@@ -89,9 +89,9 @@ def malformed(raw: bytes, error: Exception) -> InvalidRequest:
 
 
 def _count(value: Any) -> tuple[int, int]:
-    """How many keys all objects have together, and how many objects and lists there are.
+    """Return the number of keys in all objects, and of objects and lists.
 
-    Less than no keys when a number is too large.
+    The number of keys is negative if a number is too large.
     """
     keys = 0
     nested = [value] if type(value) is dict or type(value) is list else []
@@ -103,14 +103,14 @@ def _count(value: Any) -> tuple[int, int]:
         for inner in parts:
             kind = type(inner)
             if kind is dict or kind is list:
-                nested.append(inner)  # the loop goes on to what is added
+                nested.append(inner)  # the loop also visits what is appended
             elif kind is int and not -NUMBER_MAX <= inner <= NUMBER_MAX:
                 return -1, 0
     return keys, len(nested)
 
 
 def _bounded(value: Any, items_max: int, *, texts: bool) -> bool:
-    """Whether everything is within its bounds, which for texts is certain unless told to look."""
+    """Return whether everything is within its limits; texts are checked only if `texts` is set."""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         inner: list[Any] = []
@@ -135,7 +135,7 @@ def _is_short(one: Any) -> bool:
 
 
 def _complain(value: Any, items_max: int) -> None:
-    """Name the first piece that is out of bounds."""
+    """Raise an error that names the first value that exceeds a limit."""
     level: list[tuple[str, Any]] = [("", value)]
     for depth in range(DEPTH_MAX + 2):
         inner: list[tuple[str, Any]] = []
@@ -172,7 +172,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _inside(path: str, one: Any) -> Iterator[tuple[str, Any]]:
-    """What is in an object or a list, with where it is. Paths do not grow without end."""
+    """Yield the content of an object or a list with its path. Paths have a maximum length."""
     short = path if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX].rstrip('[')}…"
     if type(one) is list:
         return ((f"{short}[{number}]", inner) for number, inner in enumerate(one))
@@ -185,16 +185,16 @@ def _named(path: str) -> str:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with all that was said, also what was said twice."""
+    """An object with all its pairs, duplicate keys included."""
 
 
 def _check_keys(raw: bytes) -> None:
-    """Exactly, and slowly: read it again with all that it says."""
+    """Check for duplicate keys exactly, and slowly: parse the text again with all pairs."""
     nested: list[tuple[str, Any]] = [("", json.loads(raw, object_pairs_hook=_Pairs))]
     for path, one in nested:
         if isinstance(one, _Pairs):
             _check_pairs(path, one)
-            nested += _inside(path, dict(one))  # the loop goes on to what is added
+            nested += _inside(path, dict(one))  # the loop also visits what is appended
         elif isinstance(one, list):
             nested += _inside(path, list(one))  # as above
 
@@ -203,5 +203,7 @@ def _check_pairs(path: str, pairs: _Pairs) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            raise InvalidRequest(f"{_named(path)} has the key '{key[:_SHOWN_MAX]}' twice")
+            raise InvalidRequest(
+                f"{_named(path)} has the key '{key[:_SHOWN_MAX]}' twice; send it once"
+            )
         seen.add(key)

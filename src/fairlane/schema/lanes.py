@@ -1,4 +1,4 @@
-"""Lanes: how full each is, and what an operator does to one."""
+"""Lanes: list them, pause, resume and clear one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LaneName = Annotated[str, Meta(description="Name of the lane")]
 
 
 class ListLanes(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class LaneRequest(Request):
-    """Names one lane."""
+    """The name of one lane."""
 
     name: LaneName
 
@@ -37,11 +37,11 @@ class ReservedSlots(Response):
 
 class LaneStatus(Response):
     name: str
-    ceiling: Annotated[int | None, Meta(description="How many tasks may run at once")]
+    ceiling: Annotated[int | None, Meta(description="Maximum number of running tasks")]
     active: Annotated[int, Meta(description="Slots in use")]
-    waiting: Annotated[int, Meta(description="Tasks in the queue")]
+    waiting: Annotated[int, Meta(description="Queued tasks")]
     ready: Annotated[int, Meta(description="Tasks that wait only for a slot")]
-    oldest_wait_ms: Annotated[int, Meta(description="How long the oldest ready task has waited")]
+    oldest_wait_ms: Annotated[int, Meta(description="Waiting time of the oldest ready task")]
     parked: int
     completed: int
     failed: int
@@ -62,13 +62,13 @@ class LanePaused(Response):
 
 class LaneCleared(Response):
     lane: str
-    cancelled: Annotated[int, Meta(description="How many tasks were cancelled")]
+    cancelled: Annotated[int, Meta(description="Number of cancelled tasks")]
 
 
 def lane_status(
     name: str, settings: LanePolicy, tally: Tally, oldest_at: int | None, now: int
 ) -> LaneStatus:
-    """Describe a lane; `oldest_at` is since when its oldest ready task has waited."""
+    """Return the status of a lane; `oldest_at` is when its oldest ready task became ready."""
     return LaneStatus(
         name=name,
         ceiling=settings.max_inflight,

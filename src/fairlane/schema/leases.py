@@ -1,7 +1,7 @@
-"""Leases: external workers take tasks, report progress and results, and give leases back.
+"""Leases: external workers lease tasks, report progress and results, and release leases.
 
-A lease's id holds its fencing token, so a report under an old lease is answered `lease_lost` and
-changes nothing.
+A lease's id contains its fencing token, so a report under an old lease gets the error `lease_lost`
+and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ PART_MAX: Final = 2**31
 
 LeaseId = Annotated[str, Meta(description="Id of the lease")]
 Token = Annotated[
-    int | None, Meta(description="Fencing token, to be checked besides the one in the id")
+    int | None, Meta(description="Fencing token, checked in addition to the one in the id")
 ]
 TtlMs = Annotated[int, Meta(ge=1, le=DAY_MS)]
 Ttl = Annotated[
-    TtlMs | None, Meta(description="How long the lease lasts from now; else as in the policy")
+    TtlMs | None, Meta(description="Duration of the lease from now; default: that of the policy")
 ]
 Worker = Annotated[Identifier, Meta(description="Name of the worker")]
 Part = Annotated[
     Annotated[int, Meta(ge=0, le=PART_MAX)] | None,
-    Meta(description="Number of this text; a part that was sent before is ignored"),
+    Meta(description="Number of this piece of output; a repeated number is ignored"),
 ]
 
 # -------------------------------------------------------------------- requests
@@ -47,15 +47,15 @@ class LeaseTasks(Request):
     lanes: Annotated[list[str] | None, Meta(description="Only tasks of these lanes")] = None
     handlers: Annotated[
         Annotated[list[Word], Meta(max_length=NAMES_MAX)] | None,
-        Meta(description="Only tasks for these handlers; any handler by default"),
+        Meta(description="Only tasks for these handlers; default: any handler"),
     ] = None
     kinds: Annotated[
         list[Literal["action", "handler", "instruction"]] | None,
-        Meta(description='Only tasks of these kinds; "handler" by default'),
+        Meta(description="Only tasks of these kinds; default: handler"),
     ] = None
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Maximum number of leases")] = 1
     wait_ms: Annotated[
-        int, Meta(ge=0, le=WAIT_MS_MAX, description="How long to wait while there is no task")
+        int, Meta(ge=0, le=WAIT_MS_MAX, description="Maximum wait if there is no task")
     ] = 0
     ttl_ms: Ttl = None
     start: Annotated[bool, Meta(description="Mark the tasks as running at once")] = False
@@ -66,7 +66,7 @@ class WithdrawLeases(Request):
 
 
 class NamedLease(Request):
-    """Names one lease."""
+    """The id of one lease."""
 
     lease_id: LeaseId = field(name="id")
     token: Token = None
@@ -74,28 +74,28 @@ class NamedLease(Request):
 
 class RenewLease(NamedLease):
     ttl_ms: Ttl = None
-    progress: Annotated[Any, Meta(description="How far the work is, as any JSON")] = None
+    progress: Annotated[Any, Meta(description="Progress of the task, as any JSON")] = None
     output: Annotated[
-        str | None, Meta(description="Text that the work has produced since the last time")
+        str | None, Meta(description="Text that the task has produced since the last report")
     ] = None
     part: Part = None
 
 
 class SendOutput(NamedLease, kw_only=True):
-    text: Annotated[str, Meta(description="Text that the work has produced")] = field(name="output")
+    text: Annotated[str, Meta(description="Text that the task has produced")] = field(name="output")
     part: Part = None
 
 
 class CompleteLease(NamedLease):
-    result: Annotated[Any, Meta(description="What the work returned, as any JSON")] = None
+    result: Annotated[Any, Meta(description="Result of the task, as any JSON")] = None
 
 
 class FailLease(NamedLease, kw_only=True):
-    error: Annotated[str, Meta(description="What went wrong, in a sentence")]
-    retryable: Annotated[bool, Meta(description="Whether another attempt may succeed")] = True
+    error: Annotated[str, Meta(description="What failed, in one sentence")]
+    retryable: Annotated[bool, Meta(description="Whether to retry the task")] = True
     retry_after_ms: Annotated[
         Annotated[int, Meta(ge=0, le=DAY_MS)] | None,
-        Meta(description="Do not try again before this delay has passed"),
+        Meta(description="Do not retry before this delay has passed"),
     ] = None
 
 
@@ -103,7 +103,7 @@ class FailLease(NamedLease, kw_only=True):
 
 
 class TaskInput(Response):
-    """What a task that was depended on has left."""
+    """The result of a task that this one depends on."""
 
     task_id: str
     state: str
@@ -119,7 +119,7 @@ class LeaseGrant(Response, kw_only=True):
     next_eligible_at: Moment | None = None
     token: int
     attempt: int
-    attempts: Annotated[int, Meta(description="How many attempts have failed")]
+    attempts: Annotated[int, Meta(description="Number of failed attempts")]
     priority: int
     task: TaskStatus = field(name="task")
     timeout_ms: int | None = None
@@ -135,11 +135,11 @@ class LeaseGrants(Response):
 
 
 class LeasesWithdrawn(Response):
-    withdrawn: Annotated[int, Meta(description="How many waiting requests were answered")]
+    withdrawn: Annotated[int, Meta(description="Number of waiting requests that were ended")]
 
 
 class LeaseStatus(Response):
-    """A lease and what has become of its task."""
+    """A lease and the state of its task."""
 
     lease_id: str
     task_id: str
@@ -149,7 +149,7 @@ class LeaseStatus(Response):
 
 
 class LeaseRenewed(LeaseStatus, kw_only=True):
-    cancel_requested: Annotated[bool, Meta(description="Whether the worker has to stop the work")]
+    cancel_requested: Annotated[bool, Meta(description="Whether the worker must stop the task")]
 
 
 class OutputAccepted(Response):
@@ -176,7 +176,8 @@ def lease_grant(
     inputs: Sequence[tuple[str, str, str | None]],
     timeout_ms: int | None,
 ) -> LeaseGrant:
-    """Describe a lease to the worker that runs its task; `timeout_ms` is that of the task's kind.
+    """Return a lease for the worker that runs its task; `timeout_ms` is the default of the task's
+    kind.
 
     Raise `ValueError` for a task whose stored request is damaged.
     """
@@ -191,7 +192,8 @@ def lease_grant(
         attempts=row.attempts - 1,
         priority=row.priority,
         task=task,
-        timeout_ms=task.timeout_ms or timeout_ms,  # the task's own goes before that of its kind
+        # the task's own timeout overrides that of its kind
+        timeout_ms=task.timeout_ms or timeout_ms,
         inputs=[TaskInput(*one.values()) for one in wire.task_inputs(body, inputs)] or None,
     )
 
@@ -226,7 +228,7 @@ WITHDRAW_LEASES: Final = Operation(
     WithdrawLeases,
     LeasesWithdrawn,
     Scope.LEASE,
-    "Answer the waiting lease requests of a worker at once, with nothing",
+    "End the waiting lease requests of a worker at once, without tasks",
 )
 START_LEASE: Final = Operation(
     "start_lease",
@@ -235,7 +237,7 @@ START_LEASE: Final = Operation(
     NamedLease,
     LeaseStatus,
     Scope.LEASE,
-    "Report that the work of a lease has begun",
+    "Report that a leased task has started",
 )
 RENEW_LEASE: Final = Operation(
     "renew_lease",
@@ -244,7 +246,7 @@ RENEW_LEASE: Final = Operation(
     RenewLease,
     LeaseRenewed,
     Scope.LEASE,
-    "Keep a lease for longer, and report progress and output",
+    "Extend a lease, and report progress and output",
 )
 OUTPUT_LEASE: Final = Operation(
     "output_lease",
@@ -253,7 +255,7 @@ OUTPUT_LEASE: Final = Operation(
     SendOutput,
     OutputAccepted,
     Scope.LEASE,
-    "Send text that the work of a lease has produced",
+    "Send text that a leased task has produced",
 )
 COMPLETE_LEASE: Final = Operation(
     "complete_lease",
@@ -262,7 +264,7 @@ COMPLETE_LEASE: Final = Operation(
     CompleteLease,
     LeaseCompleted,
     Scope.LEASE,
-    "Report that the work of a lease is done; may be repeated",
+    "Report that a leased task is done; may be repeated",
 )
 FAIL_LEASE: Final = Operation(
     "fail_lease",
@@ -271,7 +273,7 @@ FAIL_LEASE: Final = Operation(
     FailLease,
     LeaseReleased,
     Scope.LEASE,
-    "Report that the work of a lease has failed: one attempt is spent",
+    "Report that a leased task has failed, which spends one attempt",
 )
 RELEASE_LEASE: Final = Operation(
     "release_lease",
@@ -280,5 +282,5 @@ RELEASE_LEASE: Final = Operation(
     NamedLease,
     LeaseReleased,
     Scope.LEASE,
-    "Give a lease back: the task is queued again and no attempt is spent",
+    "Release a lease: the task is queued again and no attempt is spent",
 )

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, derived from the operations: parameters, bodies, responses and errors."""
+"""Derive OpenAPI 3.1 from the operations: parameters, bodies, responses and errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _operation(
 
 
 def _responses(operation: Operation[Any, Any], known: Mapping[Any, Schema]) -> Schema:
-    """Describe the response of each status."""
+    """Return the description of the response for each status."""
     found: dict[str, list[Schema]] = {}
     for kind, status in operation.responses.items():
         found.setdefault(str(status), []).append(known[kind])
@@ -113,7 +113,7 @@ def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -
                 "required": place == "path" or name in components[part.__name__]["required"],
                 **_documented(schema),
             }
-            if described["schema"].get("type") == "array":  # a list is written with commas
+            if described["schema"].get("type") == "array":  # a comma-separated list
                 described |= {"style": "form", "explode": False}
             if place == "path":  # an empty one would be another path
                 described["schema"].setdefault("minLength", 1)
@@ -121,7 +121,9 @@ def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -
 
 
 def _documented(schema: Schema) -> Schema:
-    """A parameter's schema without null, which no query can say, and its description beside it."""
+    """Return a parameter's schema without null, which a query cannot express, and its
+    description.
+    """
     choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     kept = {key: value for key, value in schema.items() if key not in ("anyOf", "description")}
     if kept.get("default", "") is None:
@@ -174,7 +176,7 @@ def error(statuses: Mapping[str, int]) -> Schema:
 
 
 def _bounded(schema: Schema) -> Schema:
-    """No object that a caller sends may have more keys than JSON limits allow."""
+    """Limit the keys of every object that a caller sends, as the JSON limits do."""
     if schema.get("type") == "object" and not schema.get("additionalProperties", True):
         return {**schema, "maxProperties": json_limits.KEYS_MAX}
     return schema

@@ -1,15 +1,15 @@
-"""One declaration per operation, and what its types say about it.
+"""Declare each operation once, and derive what its types say about it.
 
-An `Operation` names the method, the path, the scope, the request and response types, and says in
-one line what it does. The HTTP route, OpenAPI, the client methods, the MCP tool and the reference
-tables come from it; one function of `services/` implements it.
+An `Operation` has a method, a path, a scope, the request and response types, and a one-line
+summary. The HTTP route, OpenAPI, the client methods, the MCP tool and the reference tables come
+from it; one function of `services/` implements it.
 
-A field of a request is read from the path if the path names it in braces, from a header if its
-type is annotated with `Header`, from the query if the method has no body or if it is annotated
-with `Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body; if
-its type is a struct, the body is checked by it. A field annotated with `RawBody` gets the bytes of
-the body. One annotated with `Nulls` names the fields of the body that are null, for changes in
-which null clears a setting. Python and JSON names follow one rule, `json_name`.
+A field of a request is read from the path if the path names it in braces, from a header if its type
+is annotated with `Header`, from the query if the method has no body or if it is annotated with
+`Query`, and from the JSON body otherwise. A field annotated with `WholeBody` is the body; if its
+type is a struct, that struct checks the body. A field annotated with `RawBody` gets the bytes of
+the body. One annotated with `Nulls` lists the fields of the body that are null, for changes in
+which null clears a setting. `json_name` converts Python names to JSON names.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
 class Request(msgspec.Struct, rename=json_name, forbid_unknown_fields=True):
-    """What a caller sends; unknown fields are refused."""
+    """A request; unknown fields are refused."""
 
 
 class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
-    """What a caller gets. A field with a default is absent while it has that value.
+    """A response. A field with a default is absent from the JSON while it has that value.
 
-    In Python a field is an attribute: `task.started_at`. Until version 0.3 the JSON names work as
-    keys, too: `task["startedAt"]`, `task.get("error")`, `"error" in task`.
+    In Python a field is an attribute: `task.started_at`. Until version 0.3 the JSON names also work
+    as keys: `task["startedAt"]`, `task.get("error")`, `"error" in task`.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -79,26 +79,26 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
         return self.to_dict().items()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object that this response is on the wire."""
+        """Return the response as its JSON object."""
         shape: dict[str, Any] = msgspec.to_builtins(self)
         return shape
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Marks a field that is read from a header: `Annotated[str | None, Header("X-Name")]`."""
+    """Mark a field that is read from a header: `Annotated[str | None, Header("X-Name")]`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Marks a field that is read from the query although the method has a body."""
+    """Mark a field that is read from the query although the method has a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBody:
-    """Marks the field that is the whole JSON body, for documents that the core checks.
+    """Mark the field that is the whole JSON body, for documents that the core checks.
 
     `shape` is the type that describes the document in OpenAPI.
     """
@@ -108,15 +108,16 @@ class WholeBody:
 
 @dataclass(frozen=True, slots=True)
 class RawBody:
-    """Marks the field that gets the bytes of the JSON body, to tell a repetition from a change.
+    """Mark the field that gets the bytes of the JSON body, to tell a repetition from a change.
 
-    No caller sets it. For a caller in this process the bytes are those that a client would send.
+    Callers do not set it. For a caller in this process the bytes are those that a client would
+    send.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Nulls:
-    """Marks the list of the body's fields that are null. What is absent is not in it."""
+    """Mark the list of the body's fields that are null. Absent fields are not in it."""
 
 
 Q = TypeVar("Q", bound=Request)
@@ -125,16 +126,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Operation(Generic[Q, R]):
-    """What a caller may ask, declared once.
+    """An operation that callers can request.
 
-    `scope` is what a token needs; None lets any valid token in. `agents` lets tokens of a single
-    agent call it, so the service must show and change nothing of others. `open` needs no token.
-    `waits` names the field that says for how long the server may hold the response back.
-    `statuses` are those of other response types than the first. `audited` overrides the rule that
-    whatever changes something and needs an operator's scope is written to the audit log.
-    `empty_body` refuses a body that says anything; otherwise it is ignored if no field is read
-    from it. `also` are methods that do the same. `positional` names optional fields that client
-    methods also accept without their name.
+    `scope` is the scope that a token needs; None accepts any valid token. `agents` accepts tokens
+    of a single agent, so the service must restrict them to that agent's data. `open` needs no
+    token. `waits` names the field that says how long the server may delay the response. `statuses`
+    are those of further response types. `audited` overrides the rule that every change that needs
+    an operator's scope is written to the audit log. `empty_body` refuses a body with content;
+    otherwise the body is ignored if no field is read from it. `also` are further methods of the
+    same route. `positional` names optional fields that client methods also accept by position.
     """
 
     name: str
@@ -169,12 +169,14 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names in braces of the path, in order."""
+        """Return the names in braces of the path, in order."""
         return tuple(_PARAMETER.findall(self.path))
 
     @functools.cached_property
     def places(self) -> dict[str, str]:
-        """Where each field is read from: a part of the request, `document`, `raw` or `nulls`."""
+        """Return where each field is read from: a part of the request, `document`, `raw` or
+        `nulls`.
+        """
         others = "query" if self.method in _WITHOUT_BODY else "body"
         return {
             one.name: "path" if one.encode_name in self.parameters else _PLACES.get(marker, others)
@@ -184,7 +186,7 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def headers(self) -> dict[str, str]:
-        """The header that each field of this kind is read from."""
+        """Return the header of each field that is read from one."""
         return {
             name: marker.name
             for name in self.places
@@ -193,12 +195,12 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def document(self) -> str | None:
-        """The field that is the whole body, if there is one."""
+        """Return the field that is the whole body, if there is one."""
         return self._only("document")
 
     @functools.cached_property
     def document_type(self) -> type[msgspec.Struct] | None:
-        """The struct that checks the whole body; None if the body is checked elsewhere."""
+        """Return the struct that checks the whole body; None if the body is checked elsewhere."""
         if self.document is None:
             return None
         kind = get_type_hints(self.request)[self.document]
@@ -206,31 +208,31 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def document_shape(self) -> Any:
-        """The type that describes the document, or None if the body is no document."""
+        """Return the type that describes the document, or None if the body is no document."""
         marker = None if self.document is None else _marker(self.request, self.document)
         described = marker.shape if isinstance(marker, WholeBody) else None
         return self.document_type or described
 
     @functools.cached_property
     def raw_body(self) -> str | None:
-        """The field that gets the bytes of the body, if there is one."""
+        """Return the field that gets the bytes of the body, if there is one."""
         return self._only("raw")
 
     @functools.cached_property
     def needs_body(self) -> bool:
-        """Whether a request without a body is refused: a change has to say what changes."""
+        """Return whether a request without a body is refused: a change must say what to change."""
         fields = msgspec.structs.fields(self.part("body"))
         return self.document is not None or self.method == PATCH or any(f.required for f in fields)
 
     @functools.cached_property
     def nulls(self) -> str | None:
-        """The field that lists the body's fields that are null, if there is one."""
+        """Return the field that lists the body's null fields, if there is one."""
         return self._only("nulls")
 
     def body_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the JSON names of fields of the body by their Python names; either may be given.
+        """Return the JSON names of body fields by their Python names; callers may use either.
 
-        Raise `InvalidRequest` for a name that is no field.
+        Raise `InvalidRequest` for an unknown name.
         """
         fields = {one.name: one.encode_name for one in msgspec.structs.fields(self.part("body"))}
         spellings = {json: name for name, json in fields.items()} | {name: name for name in fields}
@@ -271,13 +273,13 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def responses(self) -> dict[Any, int]:
-        """The status of each type of response."""
+        """Return the status of each response type."""
         return {self.response: self.status, **self.statuses}
 
     def convert_response(self, shape: Any) -> R:
         """Return a decoded response as the declared type whose required fields it has.
 
-        Raise `msgspec.ValidationError` if there is none.
+        Raise `msgspec.ValidationError` if no type fits.
         """
         kind = self.response if not self.statuses else _fitting(self.responses, shape)
         return msgspec.convert(shape, kind)
@@ -287,7 +289,7 @@ class Operation(Generic[Q, R]):
 def _part(
     request: type[Request], place: str, places: tuple[tuple[str, str], ...]
 ) -> type[msgspec.Struct]:
-    """The same type for the same request, however many operations take it."""
+    """Return the same type for the same request, shared by all operations that use it."""
     where = dict(places)
     fields = msgspec.structs.fields(request)
     suffix = "" if place == "body" else place.title()
@@ -312,7 +314,7 @@ def _fitting(kinds: Iterable[Any], shape: Any) -> Any:
         needed = (one.encode_name for one in msgspec.structs.fields(kind) if one.required)
         if all(name in given for name in needed):
             return kind
-    raise msgspec.ValidationError("the response has none of the declared types")
+    raise msgspec.ValidationError("the response matches none of the declared types")
 
 
 def query_text(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The policy: show it, change it, compare its versions, roll it back.
+"""Policy: show it, change it, compare its versions, roll it back.
 
-The body of a change is a policy document and nothing else; who changes it and why is in the query.
+The body of a change is only the policy document; author and note are in the query.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PolicyVersions(Request):
 
 class ComparePolicy(Request):
     before: Annotated[
-        SequenceNumber | None, Meta(description="Version to compare with; default: the one before")
+        SequenceNumber | None,
+        Meta(description="Version to compare with; default: the version before"),
     ] = field(name="from", default=None)
     after: Annotated[
         SequenceNumber | None, Meta(description="Version to compare; default: the newest")
@@ -62,10 +63,10 @@ class CheckPolicy(Request):
 
 
 class PolicyReason(Request, kw_only=True):
-    """Why the policy changes, who changes it, and which version must still be in force."""
+    """The note, the author, and the version that must still be in force."""
 
-    note: Annotated[Note | None, Query(), Meta(description="Why the policy changes")] = None
-    author: Annotated[Actor | None, Query(), Meta(description="Who changes the policy")] = None
+    note: Annotated[Note | None, Query(), Meta(description="Reason of the change")] = None
+    author: Annotated[Actor | None, Query(), Meta(description="Author of the change")] = None
     expected_version: Annotated[
         SequenceNumber | None,
         Query(),
@@ -83,7 +84,7 @@ class RollbackPolicy(PolicyReason):
 
 
 class PolicyDifference(Response):
-    """A value that differs; `from` or `to` is absent where the value does not exist."""
+    """A value that differs; `from` or `to` is absent if the value does not exist there."""
 
     path: str
     before: Any = field(name="from", default=UNSET)
@@ -93,7 +94,9 @@ class PolicyDifference(Response):
 class PolicyVersion(Response, kw_only=True):
     version: int
     created_at: Moment | None = None
-    source: Annotated[str, Meta(description="How this version came: put, patch, rollback, …")]
+    source: Annotated[
+        str, Meta(description="How this version was created: put, patch, rollback, …")
+    ]
     author: str | None = None
     note: str | None = None
 
@@ -124,7 +127,7 @@ class PolicyChanged(Response):
     changes: list[PolicyDifference]
     policy: dict[str, Any]
     notes: Annotated[
-        list[str] | None, Meta(description="What of the document was ignored, and why")
+        list[str] | None, Meta(description="Ignored parts of the document, and why")
     ] = None
 
 
@@ -158,7 +161,7 @@ SET_POLICY: Final = Operation(
     ChangePolicy,
     PolicyChanged,
     Scope.ADMIN,
-    "Replace the policy; what the document leaves out gets its default",
+    "Replace the policy; keys that the document leaves out get their default",
     agents=False,
 )
 PATCH_POLICY: Final = Operation(
@@ -168,7 +171,7 @@ PATCH_POLICY: Final = Operation(
     ChangePolicy,
     PolicyChanged,
     Scope.ADMIN,
-    "Change what the document names; null restores a default",
+    "Change the keys that the document has; null restores a default",
     agents=False,
 )
 CHECK_POLICY: Final = Operation(
@@ -209,6 +212,6 @@ ROLLBACK_POLICY: Final = Operation(
     RollbackPolicy,
     PolicyChanged,
     Scope.ADMIN,
-    "Make an old version of the policy the newest one",
+    "Restore an old version of the policy, as a new version",
     agents=False,
 )

@@ -1,7 +1,7 @@
-"""The queue and the plan, in the words and fields of `sched` and `queue`.
+"""Queue and plan, with the names and fields of `sched` and `queue`.
 
-An entry of the queue is a task of the lane `queue` that runs the handler `run`. Its params are the
-fields of the entry, also those that only an imported file has: so an entry is an open JSON object.
+A queue entry is a task of the lane `queue` that runs the handler `run`. Its params are the fields
+of the entry, including those that only an imported file has, so an entry is an open JSON object.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fairlane.schema.wire import DecodeError, decode, moment, moment_or_none, on
 
 EntryShape = dict[str, Any]
 EntryText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
-# The rank and the number of the last entry of a page.
+# The rank and number of the last entry of a page.
 QueueCursor = Annotated[
     str,
     Meta(
         pattern=r"^-?[0-9]{1,18}\.-?[0-9]{1,18}$(?!\n)",
-        description="Continue behind a page: its nextCursor",
+        description="nextCursor of the previous page",
     ),
 ]
 
@@ -49,12 +49,14 @@ QueueCursor = Annotated[
 
 class ShowPlan(Request):
     lane: Annotated[str | None, Meta(description="Name of the lane; default: queue")] = None
-    now: Annotated[Moment | None, Meta(description="Plan for this moment; default: now")] = None
+    now: Annotated[
+        Moment | None, Meta(description="Compute the plan for this time; default: now")
+    ] = None
     limit: PageLimit = 100
 
 
 class ReclaimLeases(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class AddEntry(Request):
@@ -73,7 +75,7 @@ class AddEntry(Request):
         int | str | None, Meta(description="Lower numbers go first; default: 100")
     ] = None
     inputs: Annotated[Mapping[str, Any] | None, Meta(description="Inputs of the run")] = None
-    note: Annotated[EntryText | None, Meta(description="Note for people")] = None
+    note: Annotated[EntryText | None, Meta(description="Note for operators")] = None
     agent: Annotated[
         IdentifierOrEmpty | None, Meta(description="Agent that the entry belongs to")
     ] = None
@@ -86,7 +88,7 @@ class ListEntries(Request):
 
 
 class EntryRequest(Request):
-    """Names one entry."""
+    """The id of one entry."""
 
     entry_id: Annotated[str, Meta(description="Id of the entry")] = field(name="id")
 
@@ -105,7 +107,7 @@ class ImportEntries(Request):
 
 
 class ShowQueuePolicy(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class SetQueuePolicy(Request):
@@ -117,7 +119,7 @@ class SetQueuePolicy(Request):
 
 
 class PlannedLease(Response):
-    """Without a lease id: that has a fencing token, which only a granted lease has."""
+    """A lease without an id, which contains a fencing token that only a granted lease has."""
 
     id: str
     lease_expires_at: Moment
@@ -142,11 +144,12 @@ class PlanShown(Response):
     leases: list[PlannedLease]
     skipped: list[SkippedTask]
     counts: Annotated[
-        dict[str, int], Meta(description="How many tasks would be leased, or skipped for a reason")
+        dict[str, int],
+        Meta(description="Number of tasks that would be leased, or skipped, by reason"),
     ]
     truncated: bool
     at_least: Annotated[
-        list[str] | None, Meta(description="Reasons for which there may be more tasks than counted")
+        list[str] | None, Meta(description="Reasons that may apply to more tasks than counted")
     ] = None
 
 
@@ -197,7 +200,7 @@ class QueuePolicyShown(Response):
 
 
 def new_entry(request: AddEntry, entry_id: str, agent: str | None = None) -> QueueEntry:
-    """Return the entry that a request describes; `entry_id` and `agent` if it names none."""
+    """Return the entry of a request; `entry_id` and `agent` are its defaults."""
     params = {
         "runId": _stripped(request.run),
         "appId": _stripped(request.app),
@@ -215,7 +218,7 @@ def _stripped(text: str | None) -> str | None:
 
 
 def imported_entries(document: Mapping[str, Any]) -> list[QueueEntry]:
-    """Return the entries of a queue file. Raise `InvalidRequest` that lists the problems."""
+    """Return the entries of a queue file. Raise `InvalidRequest` that lists every problem."""
     found = coolworkflow.queue_entries(
         document,
         lambda id_, params, priority, run_at: _submission(id_, params, priority, run_at=run_at),
@@ -249,7 +252,7 @@ _FIRST: Final = ("runId", "appId", "workflowId", "repo")
 
 
 def entry_shape(task: Task, body: str, error: str | None) -> EntryShape:
-    """Return a task as an entry: the fields that are set."""
+    """Return a task as a queue entry with the fields that are set."""
     request, params, damaged = _stored(body)
     known: EntryShape = {
         "schemaVersion": SCHEMA_VERSION,
@@ -279,7 +282,7 @@ def _stored(body: str) -> tuple[dict[str, Any], dict[str, Any], bool]:
 
 
 def _now(task: Task, error: str | None) -> dict[str, Any]:
-    """Return what is true of an entry in its present status."""
+    """Return the fields that depend on the entry's status."""
     if task.leased and not task.terminal:
         return {
             "leaseId": model.lease_id(task.seq, task.token),
@@ -305,7 +308,7 @@ PLAN: Final = Operation(
     ShowPlan,
     PlanShown,
     Scope.READ,
-    "Show which tasks a lease would get, now or at another moment, and why the others wait",
+    "Show which tasks a lease would get, now or at another time, and why the others wait",
     agents=False,
 )
 RECLAIM_LEASES: Final = Operation(
@@ -315,7 +318,7 @@ RECLAIM_LEASES: Final = Operation(
     ReclaimLeases,
     LeasesReclaimed,
     Scope.LEASE,
-    "Take back all expired leases now",
+    "Reclaim all expired leases now",
     empty_body=True,
 )
 QUEUE_ADD: Final = Operation(
@@ -353,7 +356,7 @@ QUEUE_DRAIN: Final = Operation(
     DrainEntries,
     EntriesDrained,
     Scope.LEASE,
-    "Hand over the next entries for good; the caller runs them and reports nothing",
+    "Take the next entries off the queue without a lease; the caller runs them",
 )
 QUEUE_IMPORT: Final = Operation(
     "queue_import",

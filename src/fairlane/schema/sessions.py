@@ -45,7 +45,7 @@ WindowSize = Annotated[int, Meta(ge=1, le=2**53)]
 
 class ListSessions(Request):
     limit: PageLimit = 100
-    cursor: Annotated[str | None, Meta(description="Continue behind a page: its nextCursor")] = None
+    cursor: Annotated[str | None, Meta(description="nextCursor of the previous page")] = None
 
 
 class ShowSession(Request):
@@ -53,7 +53,7 @@ class ShowSession(Request):
 
 
 class SessionRequest(Request):
-    """Names one session."""
+    """The key of one session."""
 
     key: SessionKey
 
@@ -61,7 +61,7 @@ class SessionRequest(Request):
 class ChangeSession(Settings, Request, kw_only=True):
     key: SessionKey
     unset: Annotated[
-        list[str], Nulls(), Meta(description="Settings to leave to the policy again")
+        list[str], Nulls(), Meta(description="Settings to restore to the policy's values")
     ] = field(default_factory=list)
 
 
@@ -75,17 +75,21 @@ class SendMessage(MessageSettings, Request, kw_only=True):
     ] = None
     sender: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="Who wrote the message; only messages of one sender are merged"),
+        Meta(description="Author of the message; only messages of one sender are merged"),
     ] = None
     sent_at: Annotated[
-        Moment | None, Meta(description="When it was written; older than the last stop: refused")
+        Moment | None,
+        Meta(description="When the message was sent; refused if before the last stopall"),
     ] = None
     handler: Annotated[
-        Word | None, Meta(description="Handler that gets the message; default: an instruction")
+        Word | None,
+        Meta(description="Handler that gets the message; default: the message is an instruction"),
     ] = None
     media: Annotated[list[Any] | None, Meta(description="Attachments, as any JSON")] = None
-    no_merge: Annotated[bool | None, Meta(description="Never merge it with other messages")] = None
-    lane: Annotated[WordOrEmpty | None, Meta(description="Lane that the task waits in")] = None
+    no_merge: Annotated[bool | None, Meta(description="Do not merge this message with others")] = (
+        None
+    )
+    lane: Annotated[WordOrEmpty | None, Meta(description="Lane of the task")] = None
     priority: Annotated[
         Priority | None, Meta(description="Tasks with a lower number run first")
     ] = None
@@ -111,21 +115,23 @@ class SendMessage(MessageSettings, Request, kw_only=True):
 
 class ReportUsage(Request):
     key: SessionKey
-    tokens: Annotated[TokenCount, Meta(description="Tokens of the context window in use")]
-    context_window: Annotated[WindowSize, Meta(description="Size of the context window")]
+    tokens: Annotated[TokenCount, Meta(description="Number of tokens in use")]
+    context_window: Annotated[WindowSize, Meta(description="Size of the context window in tokens")]
 
 
 class MessageAccepted(TaskAccepted):
-    merged: Annotated[bool, Meta(description="The text was added to a task that waits")] = False
+    merged: Annotated[bool, Meta(description="Whether the text was added to a waiting task")] = (
+        False
+    )
 
 
 class SessionStopped(Response):
-    stopped: Annotated[list[str], Meta(description="Ids of the tasks that were stopped")]
-    drained: Annotated[list[str], Meta(description="Ids of the waiting tasks that will not run")]
+    stopped: Annotated[list[str], Meta(description="Ids of the running tasks that were cancelled")]
+    drained: Annotated[list[str], Meta(description="Ids of the waiting tasks that were cancelled")]
 
 
 class SessionCleared(SessionStopped):
-    generation: Annotated[int, Meta(description="How many times the session was reset")]
+    generation: Annotated[int, Meta(description="Number of resets of the session")]
 
 
 class ContextUsage(Response):
@@ -137,10 +143,15 @@ class SessionSummary(Response):
     session: str
     running: int
     waiting: int
-    debouncing: Annotated[int, Meta(description="Messages that wait for further ones")]
-    later: Annotated[int, Meta(description="Tasks that wait for a moment or for other tasks")]
-    effective_concurrency: Annotated[int, Meta(description="How many tasks may run at once now")]
-    throttled: Annotated[bool, Meta(description="One at once: the context window fills up")]
+    debouncing: Annotated[int, Meta(description="Messages that wait for further messages to merge")]
+    later: Annotated[int, Meta(description="Tasks that wait for a time or for other tasks")]
+    effective_concurrency: Annotated[
+        int, Meta(description="How many tasks may run at the same time now")
+    ]
+    throttled: Annotated[
+        bool,
+        Meta(description="Whether a full context window limits the session to one task"),
+    ]
     usage: ContextUsage | None = None
 
 
@@ -170,9 +181,9 @@ class SessionDetail(Response, kw_only=True):
     usage: ContextUsage | None = None
     generation: int
     settings: Settings
-    why: Annotated[str, Meta(description="Why so many tasks may run at once")]
+    why: Annotated[str, Meta(description="Why this many tasks may run at the same time")]
     cutoff: Annotated[
-        Moment | None, Meta(description="Messages written before this moment are refused")
+        Moment | None, Meta(description="Messages sent before this time are refused")
     ] = None
 
 
@@ -192,7 +203,7 @@ def session_summary(session: Session, policy: SessionPolicy) -> SessionSummary:
 def session_detail(
     session: Session, policy: SessionPolicy, running: Sequence[Task], waiting: Sequence[Task]
 ) -> SessionDetail:
-    """Describe a session with its tasks, and why so many of them may run."""
+    """Return a session with its tasks, and why this many of them may run."""
     resolved = sessions.resolved(policy, session)
     return SessionDetail(
         session=session.key,
@@ -215,8 +226,8 @@ def _why(session: Session, policy: SessionPolicy) -> str:
         return "none for now: interrupted tasks have not ended yet"
     if sessions.throttled(policy, session):
         share = (session.tokens or 0) / (session.context_window or 1)
-        return f"one at once: {share:.0%} of the context window is used"
-    return f"up to {sessions.limit(policy, session)} at once, as its settings say"
+        return f"one at a time: {share:.0%} of the context window is used"
+    return f"up to {sessions.limit(policy, session)} at a time, as in its settings"
 
 
 def _usage(session: Session) -> ContextUsage | None:
@@ -252,7 +263,7 @@ SESSION: Final = Operation(
     ShowSession,
     SessionDetail,
     Scope.READ,
-    "Show a session: what runs, what waits, its settings",
+    "Show a session: running and waiting tasks, and settings",
 )
 SET_SESSION: Final = Operation(
     "set_session",

@@ -1,9 +1,10 @@
-"""Server-sent events, parsed as they come: bytes in, events out.
+"""Parse server-sent events as they arrive: bytes in, events out.
 
-Lines end in CR, LF or CRLF, a blank line ends an event, and chunks may be cut anywhere, inside a
-character too. The rule: nothing is kept beyond one event, and that is bounded.
-The trap: the standard drops an event that the end of the stream cuts short. Agents leave out the
-last blank line, so `finish` hands it out as not `whole` and leaves it to the reader.
+Lines end in CR, LF or CRLF, a blank line ends an event, and chunks may be split anywhere, even
+inside a character. The parser keeps at most one event, whose size is bounded.
+
+The trap: the standard drops an event that the end of the stream cuts off. Agents leave out the last
+blank line, so `finish` returns that event as not `whole` and the reader decides.
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ from typing import Final
 
 import msgspec
 
-# Of an event of our own server: what a task may hold, and more.
+# An event of our own server: the maximum size of a task, and some more.
 FOLLOWED_CHARACTERS_MAX: Final = 64 * 1024 * 1024
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 class EventTooLong(ValueError):
-    """An event has grown beyond the bound."""
+    """An event is longer than the limit."""
 
 
 class Event(msgspec.Struct, frozen=True):
     data: str
-    name: str = ""  # of the field `event`; empty when the event has none
-    whole: bool = True  # False: the stream ended inside it
+    name: str = ""  # the field `event`; empty if the event has none
+    whole: bool = True  # False: the stream ended inside the event
 
 
 class Parser:
-    """One stream. `characters_max` bounds an event with all its lines.
+    """Parses one stream. `characters_max` limits an event with all its lines.
 
-    `last_id` is what to send as Last-Event-ID to go on behind what has been handed out.
+    `last_id` is the Last-Event-ID that continues after the last returned event.
     """
 
     def __init__(self, characters_max: int) -> None:
         self.last_id = ""
         self._characters_max = characters_max
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        self._line: list[str] = []  # the pieces of a line that has not ended yet
+        self._line: list[str] = []  # the pieces of an unfinished line
         self._after_cr = False
         self._data: list[str] = []
         self._name = ""
@@ -48,11 +49,11 @@ class Parser:
         self._characters = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that this chunk completes."""
+        """Return the events that this chunk completes."""
         return self._split(self._decoder.decode(chunk))
 
     def finish(self) -> list[Event]:
-        """What the end of the stream has left: events, the last of them maybe not whole."""
+        """Return the remaining events at the end of the stream; the last may not be whole."""
         events = self._split(self._decoder.decode(b"", final=True))
         rest = "".join(self._line)
         self._take_line(rest)
@@ -87,7 +88,7 @@ class Parser:
                 raise EventTooLong
 
     def _take_line(self, line: str) -> bool:
-        """Add a line to the event; whether it was of use."""
+        """Add a line to the event. Return whether the line had a meaning."""
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "data":
@@ -106,10 +107,10 @@ class Parser:
 
 
 class Follower:
-    """One stream over several connections: each event is given once.
+    """Follows one stream over several connections and returns each event once.
 
-    With ids in the stream a new connection goes on behind `last_id`; without, it gives everything
-    again, and what has been given is passed over.
+    If events have ids, a new connection continues after `last_id`; otherwise it repeats everything,
+    and events that were returned before are skipped.
     """
 
     def __init__(self, last_id: str = "") -> None:
@@ -118,7 +119,7 @@ class Follower:
         self.connected()
 
     def connected(self) -> None:
-        """What is fed from here on comes from a new connection."""
+        """Start over with the data of a new connection."""
         self._parser = Parser(FOLLOWED_CHARACTERS_MAX)
         self._known = 0 if self.last_id else self._given
 

@@ -1,4 +1,4 @@
-"""How a task is shown: the request that it was made from, and where it stands."""
+"""The status of a task: its request and its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AttemptStatus(Response):
 
 
 class TaskStatus(Response, kw_only=True):
-    """A task: the request that it was made from, and where it stands."""
+    """A task: its request and its state."""
 
     task_id: str
     agent: str
@@ -70,7 +70,7 @@ class TaskStatus(Response, kw_only=True):
     error: str | None = None
     result: Any = None
     unreadable: Annotated[
-        list[str] | None, Meta(description="What is damaged in the store and left out here")
+        list[str] | None, Meta(description="Fields that are damaged in the store and left out here")
     ] = None
     latency_ms: int | None = None
     attempt_log: list[AttemptStatus] | None = None
@@ -86,7 +86,9 @@ class TaskStatus(Response, kw_only=True):
 
 
 class StoredRequest(msgspec.Struct, rename=json_name):
-    """The stored request of a task, as far as responses show it; user JSON stays as it is."""
+    """The stored request of a task, with the fields that responses show; user JSON stays as
+    it is.
+    """
 
     action: str | None = None
     tab: str | None = None
@@ -122,9 +124,9 @@ def task_status(
     *,
     secrets: bool = False,
 ) -> TaskStatus:
-    """Describe a whole task. Only the worker that runs it gets its secrets.
+    """Return the full status of a task. Only the worker that runs it gets its secrets.
 
-    `unreadable` names what is damaged in the store, and so is left out.
+    `unreadable` names fields that are damaged in the store and left out.
     """
     request, shown = _readable(body, secrets=secrets), stored(result)
     damaged = {"request": request is None, "result": result is not None and shown is None}
@@ -160,9 +162,9 @@ def task_status(
 
 
 def _add_particulars(status: TaskStatus, row: Task, log: Sequence[Attempt]) -> None:
-    """Add what only tasks of some kind or state have."""
+    """Add the fields that only tasks of some kind or state have."""
     if row.kind == model.INSTRUCTION:
-        # No wait between attempts counts.
+        # Pauses between attempts do not count.
         is_over = log and status.latency_ms is not None
         status.execution_time_ms = log[-1].ran_ms if is_over else status.latency_ms
     if row.leased and not row.terminal:
@@ -174,7 +176,7 @@ def _add_particulars(status: TaskStatus, row: Task, log: Sequence[Attempt]) -> N
 
 
 def brief_status(row: Task, body: str, error: str | None, log: Sequence[Attempt]) -> TaskStatus:
-    """Describe a task for a list that only names it: no field is long, and none is secret."""
+    """Return a short status for lists: no long field and no secret."""
     status = task_status(row, body, None, error and error[:BRIEF_CHARACTERS_MAX], log)
     status.llm_config = status.attempt_log = None
     if status.instruction is not None:
@@ -187,12 +189,12 @@ def brief_status(row: Task, body: str, error: str | None, log: Sequence[Attempt]
 
 
 def request_of(task: TaskStatus) -> dict[str, Any]:
-    """Return the request in a task that has been read: what its executor gets."""
+    """Return the request of a task, as its executor gets it."""
     return {name: value for name, value in task.items() if name in _REQUEST_NAMES}
 
 
 def _readable(body: str, *, secrets: bool) -> StoredRequest | None:
-    """Return the stored request, or None when it is damaged."""
+    """Return the stored request, or None if it is damaged."""
     try:
         request = _stored_request.decode(body)
     except msgspec.DecodeError:

@@ -46,7 +46,7 @@ Once = Annotated[
     str,
     Meta(
         pattern=r"^[\x21-\x7e]{1,255}$(?!\n)",
-        description="Repeating the request with this key changes nothing",
+        description="A repeated request with this key changes nothing",
     ),
 ]
 
@@ -60,7 +60,7 @@ class SubmitTask(Request, gc=False):
 
 
 class SubmitBatch(Request):
-    """The items stay raw: each is checked on its own and has an outcome of its own."""
+    """A batch. Its items stay raw: each is checked on its own and has its own outcome."""
 
     tasks: Annotated[
         list[RawTask],
@@ -71,7 +71,7 @@ class SubmitBatch(Request):
     ]
     parallelism: Annotated[
         Annotated[int, Meta(ge=1, le=PARALLELISM_MAX)] | None,
-        Meta(description="How many of the tasks run at once"),
+        Meta(description="Maximum number of the batch's tasks in flight"),
     ] = None
     agent: Annotated[
         IdentifierOrEmpty | None, Meta(description="Agent that the batch belongs to")
@@ -95,12 +95,16 @@ class ListTasks(Request):
     session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
     batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
     kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
-    depends_on: Annotated[str | None, Meta(description="Only tasks that depend on this one")] = None
+    depends_on: Annotated[
+        str | None, Meta(description="Only tasks that depend on the task with this id")
+    ] = None
     text: Annotated[
         Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] | None,
         Meta(
-            description="Only tasks with this text in id, handler, session, error or instruction; "
-            "a page covers 20,000 tasks and may be empty although there is a next one"
+            description=(
+                "Only tasks with this text in id, handler, session, error or instruction; a page "
+                "covers 20,000 tasks and may be empty although there is a next one"
+            )
         ),
     ] = None
     brief: Annotated[bool, Meta(description="Leave out results and other long fields")] = False
@@ -109,7 +113,7 @@ class ListTasks(Request):
 
 
 class NamedTask(Request):
-    """Names one task."""
+    """The id of one task."""
 
     task_id: TaskId = field(name="id")
 
@@ -117,12 +121,12 @@ class NamedTask(Request):
 class WaitForTask(Request):
     task_id: TaskId = field(name="id")
     timeout_ms: Annotated[
-        int, Meta(ge=0, le=WAIT_MS_MAX, description="How long the server holds the response back")
+        int, Meta(ge=0, le=WAIT_MS_MAX, description="Maximum wait for the task to end")
     ] = 30_000
 
 
 class ManyTasks(Request):
-    """Which tasks a change is about; at least one field says which."""
+    """A filter of tasks; at least one field is required."""
 
     agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
     states: Annotated[
@@ -150,7 +154,7 @@ class TaskAccepted(Response, gc=False):
 
 
 class BatchItem(Response):
-    """The outcome of one item: a task, or why there is none."""
+    """The outcome of one item: a task, or an error."""
 
     state: str
     task_id: str | None = None
@@ -181,7 +185,7 @@ class CeilingStatus(Response):
 
 
 class TaskWhy(Response):
-    """Why a task does not run yet. What does not apply, or is not known, is null."""
+    """Why a task is not running yet. A field that does not apply or is unknown is null."""
 
     task_id: str
     state: str
@@ -234,7 +238,7 @@ class TasksChanged(Response):
     matched: int
     changed: int
     dry_run: bool
-    task_ids: Annotated[list[str], Meta(description="The first hundred")]
+    task_ids: Annotated[list[str], Meta(description="Only the first hundred")]
 
 
 class TasksPruned(Response):
@@ -310,7 +314,7 @@ SUBMIT_BATCH: Final = Operation(
     SubmitBatch,
     BatchAccepted,
     Scope.SUBMIT,
-    "Submit many tasks together; each has an outcome of its own",
+    "Submit many tasks together; each is accepted or rejected on its own",
     status=202,
 )
 TASKS: Final = Operation(
@@ -338,7 +342,7 @@ WHY: Final = Operation(
     NamedTask,
     TaskWhy,
     Scope.READ,
-    "Explain why a task does not run yet",
+    "Explain why a task is not running yet",
 )
 WAIT_ONCE: Final = Operation(
     "wait_once",
@@ -347,7 +351,7 @@ WAIT_ONCE: Final = Operation(
     WaitForTask,
     TaskStatus,
     Scope.READ,
-    "Wait until a task has ended or is parked, or time is up, and show it",
+    "Wait until a task ends or is parked, or the time is up, and show it",
     waits="timeout_ms",
 )
 TASK_OUTPUT: Final = Operation(
@@ -402,7 +406,7 @@ CANCEL_MANY: Final = Operation(
     ManyTasks,
     TasksChanged,
     Scope.CANCEL,
-    "Cancel all open tasks that fit; give at least one filter",
+    "Cancel all matching open tasks; needs at least one filter",
     audited=True,
 )
 RETRY_MANY: Final = Operation(
@@ -412,7 +416,7 @@ RETRY_MANY: Final = Operation(
     ManyTasks,
     TasksChanged,
     Scope.OPERATE,
-    "Queue all failed or cancelled tasks that fit again; give at least one filter",
+    "Queue all matching failed or cancelled tasks again; needs at least one filter",
 )
 RESET_MANY: Final = Operation(
     "reset_many",
@@ -421,7 +425,7 @@ RESET_MANY: Final = Operation(
     ManyTasks,
     TasksChanged,
     Scope.OPERATE,
-    "Queue all parked tasks that fit again; give at least one filter",
+    "Queue all matching parked tasks again; needs at least one filter",
 )
 PRUNE: Final = Operation(
     "prune",
@@ -430,6 +434,6 @@ PRUNE: Final = Operation(
     PruneTasks,
     TasksPruned,
     Scope.OPERATE,
-    "Delete ended tasks that are beyond their retention",
+    "Delete finished tasks that are past their retention",
     agents=False,
 )

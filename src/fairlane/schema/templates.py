@@ -45,7 +45,7 @@ class ListTemplates(Request):
 
 
 class TemplateRequest(Request):
-    """Names one template."""
+    """The id of one template."""
 
     template_id: TemplateId = field(name="id")
 
@@ -55,7 +55,7 @@ class ChangeTemplate(Request):
     document: Annotated[
         dict[str, Any],
         WholeBody(),
-        Meta(description="The fields to change; null clears one"),
+        Meta(description="Fields to change; null clears a field"),
     ]
 
 
@@ -65,7 +65,7 @@ class FillTemplate(Request):
         dict[str, Any] | None, Meta(description="Values for the template's parameters")
     ] = None
     overrides: Annotated[
-        TaskRequest | None, Meta(description="Fields of the task, instead of the template's")
+        TaskRequest | None, Meta(description="Fields of the task, which override the template's")
     ] = None
     submit: Annotated[bool | None, Meta(description="Submit the task; default: only show it")] = (
         None
@@ -88,9 +88,9 @@ class TemplateDetail(Response, kw_only=True):
     ] = None
     metadata: dict[str, Any] | None = None
     unreadable: Annotated[
-        list[str] | None, Meta(description="Fields whose stored form is damaged")
+        list[str] | None, Meta(description="Fields that are damaged in the store")
     ] = None
-    usage_count: Annotated[int, Meta(description="How many tasks were made from it")]
+    usage_count: Annotated[int, Meta(description="Number of tasks created from it")]
     created_at: Moment
     updated_at: Moment
 
@@ -111,7 +111,7 @@ class TemplateSubmitted(TaskAccepted, kw_only=True):
 
 
 class TemplateFilled(TaskRequest, Response, forbid_unknown_fields=False):
-    """The task that a template makes, as `POST /tasks` takes it; secrets are masked."""
+    """The task of a filled-in template, as `POST /tasks` takes it; secrets are masked."""
 
 
 def template_detail(template: Template) -> TemplateDetail:
@@ -199,7 +199,7 @@ USE_TEMPLATE: Final[Operation[FillTemplate, TemplateSubmitted | TemplateFilled]]
     FillTemplate,
     TemplateSubmitted,
     Scope.SUBMIT,
-    "Fill in a template: show the task it makes, or submit it",
+    "Fill in a template: show the resulting task, or submit it",
     status=202,
     statuses={TemplateFilled: 200},
     positional=("params",),

@@ -1,4 +1,4 @@
-"""Access tokens: create, list, revoke. A token's text is shown once, when it is created."""
+"""Access tokens: create, list, revoke. The text of a token is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fairlane.schema.wire import moment, moment_or_none
 
 
 class CreateAccessToken(Request):
-    name: Annotated[str, Meta(description="Name of the token, for people")]
+    name: Annotated[str, Meta(description="Name of the token, for operators")]
     agent: Annotated[
-        Identifier | None, Meta(description="Bind the token to this agent: it sees nothing else")
+        Identifier | None,
+        Meta(
+            description="Bind the token to this agent: it can see and change only that agent's data"
+        ),
     ] = None
     scopes: Annotated[
-        list[str] | None, Meta(description="What the token may do; default: submit, read, cancel")
+        list[str] | None, Meta(description="Scopes of the token; default: submit, read, cancel")
     ] = None
-    expires_at: Annotated[Moment | None, Meta(description="When the token stops working")] = None
+    expires_at: Annotated[Moment | None, Meta(description="When the token expires")] = None
     rate: Annotated[
-        str | None, Meta(description="Maximum number of requests, as in 50/s, 600/m or 1000/h")
+        str | None, Meta(description="Maximum rate of requests, such as 50/s, 600/m or 1000/h")
     ] = None
     max_open: Annotated[
         Annotated[int, Meta(ge=1, le=OPEN_MAX)] | None,
@@ -31,7 +34,7 @@ class CreateAccessToken(Request):
 
 
 class ListTokens(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class RevokeAccessToken(Request):
@@ -54,7 +57,7 @@ class TokenShown(Response):
 
 
 class TokenCreated(TokenShown, kw_only=True):
-    token: Annotated[str, Meta(description="The token itself; it is never shown again")]
+    token: Annotated[str, Meta(description="The text of the token; it is never shown again")]
 
 
 class TokenList(Response):
@@ -101,7 +104,7 @@ TOKENS: Final = Operation(
     ListTokens,
     TokenList,
     Scope.ADMIN,
-    "List all access tokens, revoked ones too, without their texts",
+    "List all access tokens, including revoked ones, without their texts",
     agents=False,
 )
 REVOKE_TOKEN: Final = Operation(
@@ -111,6 +114,6 @@ REVOKE_TOKEN: Final = Operation(
     RevokeAccessToken,
     TokenRevoked,
     Scope.ADMIN,
-    "Revoke an access token; it stops working with the next request",
+    "Revoke an access token, starting with the next request",
     agents=False,
 )

@@ -1,4 +1,4 @@
-"""What operators watch: totals, the last minutes and hours, and the nodes of a store."""
+"""Totals, the last minutes and hours, and the nodes of a store, for operators."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fairlane.schema.operation import GET, Operation, Request, Response
 from fairlane.schema.wire import span
 
 Milliseconds = Annotated[int | None, Meta(description="null if nothing was measured")]
-Share = Annotated[float, Meta(description="Part of all slots, from 0 to 1")]
+Share = Annotated[float, Meta(description="Share of all slots, from 0 to 1")]
 
 
 class ShowHistory(Request):
     window: Annotated[Literal["5m", "1h", "24h"], Meta(description="How far to look back")] = "5m"
-    shares: Annotated[bool, Meta(description="Include each agent's share of every step")] = False
+    shares: Annotated[bool, Meta(description="Include each agent's share in every step")] = False
 
 
 class ListNodes(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class ShowStats(Request):
-    """Takes nothing."""
+    """No parameters."""
 
 
 class HistoryPoint(Response):
@@ -47,7 +47,7 @@ class HistoryPoint(Response):
 class AgentShare(Response):
     agent: Annotated[str | None, Meta(description="null for all other agents together")]
     share: Share
-    fair_share: Annotated[float, Meta(description="The share that the weights promise")]
+    fair_share: Annotated[float, Meta(description="The share that its weight entitles it to")]
     shares: list[float | None] | None = None
     fair_shares: list[float | None] | None = None
 
@@ -55,7 +55,7 @@ class AgentShare(Response):
 class HistoryShown(Response):
     window: str
     step_ms: int
-    since: Annotated[Moment | None, Meta(description="When this process began to measure")]
+    since: Annotated[Moment | None, Meta(description="When this process started to measure")]
     points: list[HistoryPoint]
     agents: list[AgentShare]
 
@@ -67,7 +67,7 @@ class NodeStatus(Response):
     version: str
     started_at: Moment
     seen_at: Moment
-    state: Annotated[str, Meta(description="ready, draining, or silent: it sends no heartbeats")]
+    state: Annotated[str, Meta(description="ready, draining, or silent (no heartbeat)")]
     running: Annotated[int, Meta(description="Leases that its worker holds")]
     answered: Annotated[bool, Meta(description="Whether this node sent this response")]
 
@@ -111,7 +111,7 @@ class TaskTotals(Response):
 
 
 class BrowserLimits(Response):
-    """The limits of the lane `browser` in force."""
+    """The limits in force of the lane `browser`."""
 
     strategy: str
     max_queue_size: int | None
@@ -120,7 +120,9 @@ class BrowserLimits(Response):
     max_per_agent_flight: int | None
     max_per_agent_inflight: int | None
     worker_count: int
-    result_ttl: Annotated[str, Meta(description="As in 5m0s")] = field(name="resultTTL")
+    result_ttl: Annotated[str, Meta(description="A duration such as 5m0s")] = field(
+        name="resultTTL"
+    )
 
 
 class SchedulerStats(Response):
@@ -205,6 +207,6 @@ NODES: Final = Operation(
     ListNodes,
     NodeList,
     Scope.READ,
-    "List the processes that serve from the store",
+    "List the server processes that use the store",
     agents=False,
 )

@@ -1,7 +1,7 @@
-"""Webhooks: the log of deliveries, and endpoints that have their own secret.
+"""Webhooks: the log of deliveries, and endpoints with their own secret.
 
-Of a delivery's URL only scheme, host and port are shown, because people put secrets into the rest.
-An endpoint's secret is shown once, in the response to the request that creates or rotates it.
+Responses show only scheme, host and port of a delivery's URL, because the rest may contain secrets.
+An endpoint's secret is shown once, in the response that creates or rotates it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fairlane.core.webhooks import OVERLAP_SECONDS_MAX, Delivery, DeliveryState,
 from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
 from fairlane.schema.wire import moment, moment_or_none
 
-# The moment and the id of the last delivery of a page.
+# The time and id of the last delivery of a page.
 DeliveryCursor = Annotated[
     str,
     Meta(
         pattern=r"^[0-9]{1,15}\.[A-Za-z0-9_.:@-]{1,300}$(?!\n)",
-        description="Continue behind a page: its nextCursor",
+        description="nextCursor of the previous page",
     ),
 ]
 
@@ -38,7 +38,7 @@ class ListDeliveries(Request):
 
 
 class DeliveryRequest(Request):
-    """Names one delivery."""
+    """The id of one delivery."""
 
     delivery_id: Annotated[str, Meta(description="Id of the delivery")] = field(name="id")
 
@@ -47,7 +47,9 @@ class CreateWebhook(Request):
     url: Annotated[str, Meta(description="URL that receives the webhooks, without a query")]
     agent: Annotated[
         IdentifierOrEmpty | None,
-        Meta(description="Agent whose webhooks the secret signs; default: all without their own"),
+        Meta(
+            description="Agent whose webhooks the secret signs; default: agents without their own"
+        ),
     ] = None
 
 
@@ -58,7 +60,7 @@ class ListWebhooks(Request):
 
 
 class WebhookRequest(Request):
-    """Names one endpoint."""
+    """The id of one endpoint."""
 
     endpoint_id: Annotated[str, Meta(description="Id of the endpoint")] = field(name="id")
 
@@ -66,13 +68,13 @@ class WebhookRequest(Request):
 class RotateWebhook(WebhookRequest):
     overlap_seconds: Annotated[
         Annotated[int, Meta(ge=0, le=OVERLAP_SECONDS_MAX)] | None,
-        Meta(description="For how long both secrets sign; default: one day"),
+        Meta(description="How long both secrets sign; default: one day"),
     ] = None
 
 
 class DeliveryStatus(Response, kw_only=True):
     id: str
-    task: Annotated[str, Meta(description="Id of the task, batch or cron run it is about")]
+    task: Annotated[str, Meta(description="Id of the task, batch or cron run")]
     agent: str | None = None
     event: str
     url: Annotated[str, Meta(description="Scheme, host and port of the receiver")]
@@ -107,17 +109,19 @@ class WebhookEndpoint(Response, kw_only=True):
     id: str
     agent: str | None = None
     url: str
-    state: Annotated[str, Meta(description="enabled, or disabled after the receiver answered 410")]
+    state: Annotated[
+        str, Meta(description="enabled, or disabled after the receiver responded with 410")
+    ]
     created_at: Moment
     rotated_at: Moment | None = None
     previous_until: Annotated[
-        Moment | None, Meta(description="Until when the previous secret also signs")
+        Moment | None, Meta(description="When the previous secret stops signing")
     ] = None
     disabled_at: Moment | None = None
 
 
 class WebhookSecret(WebhookEndpoint, kw_only=True):
-    secret: Annotated[str, Meta(description="The secret itself; it is never shown again")]
+    secret: Annotated[str, Meta(description="The secret; it is never shown again")]
 
 
 class WebhookPage(Response):
@@ -187,7 +191,7 @@ DELIVERY: Final = Operation(
     DeliveryRequest,
     DeliveryDetail,
     Scope.READ,
-    "Show a webhook delivery with all attempts to send it",
+    "Show a webhook delivery with all its attempts",
 )
 REDELIVER: Final = Operation(
     "redeliver",
@@ -196,7 +200,7 @@ REDELIVER: Final = Operation(
     DeliveryRequest,
     DeliveryStatus,
     Scope.OPERATE,
-    "Send a webhook again, now and with the same id",
+    "Send a webhook again now, with the same id",
     status=202,
 )
 CREATE_WEBHOOK: Final = Operation(
@@ -206,7 +210,7 @@ CREATE_WEBHOOK: Final = Operation(
     CreateWebhook,
     WebhookSecret,
     Scope.OPERATE,
-    "Create a webhook endpoint with its own secret, which is in this response only",
+    "Create a webhook endpoint with its own secret, which only this response shows",
     status=201,
 )
 WEBHOOKS: Final = Operation(
@@ -234,7 +238,7 @@ ROTATE_WEBHOOK: Final = Operation(
     RotateWebhook,
     WebhookSecret,
     Scope.OPERATE,
-    "Give a webhook endpoint a new secret, which is in this response only",
+    "Rotate the secret of a webhook endpoint; only this response shows the new one",
 )
 ENABLE_WEBHOOK: Final = Operation(
     "enable_webhook",
@@ -243,7 +247,7 @@ ENABLE_WEBHOOK: Final = Operation(
     WebhookRequest,
     WebhookEndpoint,
     Scope.OPERATE,
-    "Send to an endpoint again that was disabled because it answered 410",
+    "Enable an endpoint that was disabled because its receiver responded with 410",
 )
 DELETE_WEBHOOK: Final = Operation(
     "delete_webhook",

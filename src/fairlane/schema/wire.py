@@ -1,6 +1,6 @@
-"""The JSON shapes of every edge that no operation declares: what callers get back.
+"""JSON shapes that no operation declares.
 
-Keys are camelCase, moments RFC 3339 UTC with milliseconds, a field without a value is absent.
+Keys are camelCase, times are RFC 3339 UTC with milliseconds, and a field without a value is absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_MAX: Final = 1000
 ERROR_CHARACTERS_MAX: Final = 1000
 PROGRESS_BYTES_MAX: Final = 4096
-OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # what is kept of the text that one attempt produces
+OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # stored output of one attempt
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
@@ -33,13 +33,13 @@ _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 def sse(event_type: str, data: Any, number: int | None = None) -> bytes:
-    """One server-sent event. JSON has no line breaks, so its data is one line."""
+    """Return one server-sent event. JSON has no line breaks, so its data is one line."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %s\ndata: %s\n\n" % (event_type.encode(), encode(data))
 
 
 def stored(text: str | None) -> msgspec.Raw | None:
-    """Return stored JSON to be sent as it is, or None for none and for what is no JSON."""
+    """Return stored JSON unchanged; None if there is none or it is not JSON."""
     try:
         return None if text is None else _raw_decoder.decode(text)
     except DecodeError:
@@ -55,7 +55,7 @@ _request_decoder = msgspec.json.Decoder(_Request)
 
 
 def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> list[dict[str, Any]]:
-    """What the parents have left, in the order in which the task names them."""
+    """Return the results of the parents, in the order in which the task names them."""
     place = {id_: number for number, id_ in enumerate(_request_decoder.decode(body).depends_on)}
     return [
         {
@@ -77,13 +77,15 @@ def error(problem: FairlaneError) -> dict[str, Any]:
 
 
 def one_line(message: str) -> str:
-    """A message may repeat what a caller sent: without control characters, and not all of it."""
+    """Return a message without control characters and cut to a maximum; it may repeat user
+    input.
+    """
     cut = message if len(message) <= ERROR_CHARACTERS_MAX else message[:ERROR_CHARACTERS_MAX] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else " " for c in cut)
 
 
 def span(seconds: int) -> str:
-    """Hours, minutes and seconds as in `5m0s`."""
+    """Return a duration as hours, minutes and seconds: `5m0s`."""
     hours, rest = divmod(seconds, 3600)
     minutes, seconds = divmod(rest, 60)
     if hours:

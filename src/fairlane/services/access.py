@@ -1,4 +1,4 @@
-"""Who the caller is."""
+"""Show the identity of the caller."""
 
 from __future__ import annotations
 

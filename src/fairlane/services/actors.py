@@ -1,4 +1,4 @@
-"""Who changes something, for the record that people read."""
+"""Name who changed something, for logs that operators read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LINE_CHARACTERS_MAX: Final = 500
 
 
 def actor(caller: Caller, named: str | None) -> str | None:
-    """Return the name of the caller's token; without a token, the name that the caller gives."""
+    """Return the name of the caller's token; without a token, the name that the caller gave."""
     if caller.token is not None:
         return caller.name
     return one_line("the header X-Fairlane-Actor", named)
 
 
 def one_line(what: str, text: str | None) -> str | None:
-    """Return a line of text for people, or None if it is empty. Raise `InvalidRequest` otherwise.
+    """Return a line of text, or None if it is empty. Raise `InvalidRequest` if it is not one line.
 
     `what` names the text in the error.
     """

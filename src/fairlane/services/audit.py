@@ -1,4 +1,4 @@
-"""The audit log: list it. What is written to it: see `trail.py`."""
+"""Audit log: list it. `trail.py` writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every service by the name of its operation, and how a caller in this process has one called."""
+"""Every service by the name of its operation, and calls of services from this process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SERVICES: Final[dict[str, Service[Any, Any]]] = REGISTERED
 
 
 async def perform(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:
-    """Carry out an operation for a caller in this process, checked as a request over HTTP is.
+    """Perform an operation for a caller in this process, with the same checks as over HTTP.
 
     A response that may hold encoded JSON is read back, so that it is the value that a client gets.
     """
@@ -109,7 +109,7 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
 
 
 def service_of(operation: Operation[Q, R]) -> Service[Q, R]:
-    """Return the service of an operation; what operators change goes to the audit log."""
+    """Return the service of an operation, with the audit log for changes by operators."""
     service: Service[Q, R] = SERVICES[operation.name]
     if not operation.is_audited:
         return service
@@ -124,7 +124,7 @@ def service_of(operation: Operation[Q, R]) -> Service[Q, R]:
 
 
 class Guarded(Protocol):
-    """What says who may ask: an operation, or a route."""
+    """The access rule of an operation or a route."""
 
     @property
     def scope(self) -> Scope | None: ...
@@ -134,12 +134,12 @@ class Guarded(Protocol):
 
 
 def refused(caller: Caller, wanted: Guarded) -> Forbidden | None:
-    """Return why a caller may not ask this, or None."""
+    """Return why a caller may not make this request, or None."""
     try:
         if wanted.scope is not None:
             caller.require(wanted.scope)
     except Forbidden as problem:
         return problem
     if caller.agent is not None and not wanted.agents:
-        return Forbidden("this is about all agents; a token that is one agent's cannot do it")
+        return Forbidden("this request concerns all agents; a token of one agent cannot make it")
     return None

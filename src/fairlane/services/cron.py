@@ -1,7 +1,7 @@
 """Cron: jobs that submit tasks on a schedule, the log of their runs, and a preview.
 
-A job is named by its id or its name. The log outlives its job: its runs can still be listed by the
-job's id. No response shows a secret.
+Callers name a job by its id or its name. The log outlives its job: the runs of a deleted job can
+still be listed by its id. No response shows a secret.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fairlane.services.registry import implements
 async def create_cron_job(
     node: Node, caller: Caller, request: schema.CreateCronJob
 ) -> CronJob | CronJobPage:
-    """Create one job, or all of `{"jobs": […]}` or none."""
+    """Create one job, or all jobs of `{"jobs": […]}`, or none if one is invalid."""
     listed = _listed(request.document)
     if listed is None:
         return _shown((await _created(node, caller, [request.document], many=False))[0])
@@ -57,7 +57,7 @@ async def _created(node: Node, caller: Caller, documents: list[Any], *, many: bo
     for place, document in enumerate(documents):
         _check_urls(node, document, f"jobs[{place}]: " if many else "")
     now = node.clock.now()
-    # In a thread: dates that seldom come take long to find.
+    # In a thread: rare dates take long to find.
     if many:
         parsed = await asyncio.to_thread(jobs.parse_all, documents, now)
     else:
@@ -118,7 +118,7 @@ async def run_cron_job(
     node: Node, caller: Caller, request: schema.CronJobRequest
 ) -> CronRunStarted:
     if node.draining:
-        raise Draining("the server is stopping; ask another one or try again later")
+        raise Draining("the server is stopping; use another one or try again later")
     job = await _found(node, caller, request.job)
     run: Run = await node.writer.ask(RunJob(job.id))
     assert run.task_id is not None
@@ -145,11 +145,11 @@ async def list_cron_runs(node: Node, caller: Caller, request: schema.ListCronRun
 async def _runs_of(
     node: Node, caller: Caller, word: str, request: schema.ListCronJobRuns | schema.ListCronRuns
 ) -> CronRunPage:
-    """List the runs of a job that is named by its id or name, or of a deleted one, by its id."""
+    """List the runs of a job by its id or name, or of a deleted job by its id."""
     job = await _job(node, caller, word)
     page = await _runs(node, caller, word if job is None else job.id, request)
     if job is None and not page.count and request.cursor is None:
-        hint = "; /cron/runs lists the runs of deleted jobs, too"
+        hint = "; GET /cron/runs also lists runs of deleted jobs"
         raise NotFound(not_found(word).message + hint)
     return page
 
@@ -194,7 +194,7 @@ async def preview_schedule(
 def _schedule(request: schema.PreviewSchedule) -> ScheduleDocument:
     given = [name for name in ("expr", "every_ms", "at") if getattr(request, name) is not None]
     if len(given) != 1:
-        raise InvalidRequest("give one of the query parameters 'expr', 'everyMs' and 'at'")
+        raise InvalidRequest("set exactly one of the query parameters 'expr', 'everyMs' and 'at'")
     if request.expr is not None:
         return ScheduleDocument(kind="cron", expr=request.expr, tz=request.tz)
     if request.at is not None:
@@ -213,14 +213,14 @@ async def _found(node: Node, caller: Caller, word: str) -> Job:
 
 
 async def _job(node: Node, caller: Caller, word: str) -> Job | None:
-    """Return a job of the caller by its id, or by a name that only one agent uses."""
+    """Return the caller's job with this id, or with this name if only one agent uses it."""
     views = node.views
     job: Job | None = await views.read(views.job, word)
     if job is not None and caller.owns(job.definition.agent_id):
         return job
     named: list[Job] = await views.read(views.jobs, caller.agent, word, None, None, 2)
     if len(named) > 1:
-        raise Conflict(f"several agents have a job named '{word[:128]}': name it by its id")
+        raise Conflict(f"several agents have a job named '{word[:128]}'; use its id")
     return named[0] if named else None
 
 
@@ -240,7 +240,7 @@ def _listed(document: dict[str, Any]) -> list[Any] | None:
 def _claimed(caller: Caller, document: Any) -> Any:
     """Return a document in which a job without an agent belongs to the agent of the caller."""
     if caller.agent is None or not isinstance(document, dict):
-        return document  # what is no object is refused later
+        return document  # checked later
     task = document["task"] if isinstance(document.get("task"), dict) else {}
     if isinstance(task.get("agentId"), str):
         caller.agent_for(task["agentId"])
@@ -251,7 +251,7 @@ def _claimed(caller: Caller, document: Any) -> Any:
 
 
 def _check_urls(node: Node, document: Any, where: str = "") -> None:
-    """Raise `InvalidRequest` for a URL that nothing may be sent to."""
+    """Raise `InvalidRequest` for a URL that the outbound guard does not allow."""
     for field, url in _urls(document):
         if isinstance(url, str) and url.strip():
             try:
@@ -270,7 +270,7 @@ def _urls(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_one(error: Conflict) -> Conflict:
-    """Return the conflict of the only job of a request, without its place in a list."""
+    """Return the conflict of a request's only job, without its index in a list."""
     details = dict(error.details or {})
     details.pop("problems", None)
     return Conflict(error.message, details=details)

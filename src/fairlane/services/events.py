@@ -1,6 +1,6 @@
 """Events as JSON: pages of the log, and the events of one task.
 
-A look covers a bounded number of ids, so that a filter that matches nothing does not take long.
+One read covers a bounded number of ids, so a filter that matches nothing does not take long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WINDOW: Final = 5000
 async def list_events(node: Node, caller: Caller, request: schema.ListEvents) -> EventPage:
     views, wanted = node.views, event_filter(caller, request)
     after, size = first_id(request) or 0, 0
-    found: list[Any] = []  # as JSON, made away from the event loop
+    found: list[Any] = []  # as JSON, encoded outside the event loop
     last = await views.read(views.last_event)
     more = after < last
     while more and len(found) < request.limit and size < PAGE_BYTES_MAX:
@@ -50,13 +50,13 @@ async def list_task_events(node: Node, caller: Caller, request: schema.TaskEvent
 
 
 def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
-    """Return which events are wanted. Raise what keeps the caller from them."""
+    """Return the filter of a request. Raise an error if the caller may not see these events."""
     caller.agent_for(request.agent)
     for word in request.types or ():
         if word not in events.TYPES:
             hint = nearest(word, events.TYPES)
-            known = f"; known are {', '.join(events.TYPES)}"
-            raise InvalidRequest(f"'{word[:40]}' is not a type of event{hint or known}")
+            known = f"; use one of {', '.join(events.TYPES)}"
+            raise InvalidRequest(f"'{word[:40]}' is not an event type{hint or known}")
     return EventFilter(
         task=request.task,
         batch=request.batch,
@@ -68,14 +68,16 @@ def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
 
 
 def first_id(request: schema.ListEvents) -> int | None:
-    """Return where to continue. What a browser sends when it reconnects is newer than its URL."""
+    """Return the id to continue after. The id that a reconnecting browser sends is newer than its
+    URL.
+    """
     return request.after if request.last_event_id is None else int(request.last_event_id)
 
 
 def window(
     views: Views, wanted: EventFilter, after: int, last: int, left: tuple[int, int]
 ) -> tuple[Page[EventView], int]:
-    """Return the events of the next window and where to continue; `left` are items and bytes."""
+    """Return the events of the next window and where to continue; `left` limits items and bytes."""
     until = min(after + WINDOW, last)
     found = views.events(wanted, after, until, *left)
     return found, found[-1].event.id if found.more else until

@@ -1,7 +1,7 @@
 """Health: live and ready.
 
-Ready means that a write was durable a moment ago; if nothing was written, one is tried. The reasons
-name no address and no path, because anybody may read them.
+Ready means that a recent write was durable; if there was none, the check writes. The reasons
+contain no address and no path, because they need no token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fairlane.schema import health as schema
 from fairlane.schema.health import HealthStatus, Unhealthy
 from fairlane.services.registry import implements
 
-FRESH_SECONDS: Final = 2.0  # a write that is no older shows that writes are possible
+FRESH_SECONDS: Final = 2.0  # a write this recent shows that the store accepts writes
 STUCK_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 5.0
 
-WRITER_ENDED: Final = "the write thread has ended; start the process again"
+WRITER_ENDED: Final = "the write thread has ended; restart the process"
 UNREADABLE: Final = "the store cannot be read"
 UNWRITABLE: Final = "the store cannot be written"
 
@@ -38,9 +38,9 @@ async def check_ready(node: Node, _: Caller, __: schema.CheckHealth) -> HealthSt
 
 
 async def readiness(node: Node, answer_seconds: float = ANSWER_SECONDS) -> HealthStatus:
-    """Return whether the node is ready; the store has `answer_seconds` to answer."""
+    """Return whether the node is ready; the store has `answer_seconds` to respond."""
     if node.draining:
-        reasons = ["the server is stopping and takes no new work"]
+        reasons = ["the server is stopping and accepts no new tasks"]
         return _unhealthy("draining", Draining.code, reasons)
     reasons = _writer_problems(node) or await _store_problems(node, answer_seconds)
     if reasons:
@@ -54,7 +54,11 @@ def _writer_problems(node: Node) -> list[str]:
         return [WRITER_ENDED]
     since = writer.busy_since
     busy = 0.0 if since is None else node.clock.monotonic() - since
-    return [f"the writer has been at one batch for {busy:.0f} s"] if busy > STUCK_SECONDS else []
+    return (
+        [f"the writer has been busy with one batch for {busy:.0f} s"]
+        if busy > STUCK_SECONDS
+        else []
+    )
 
 
 async def _store_problems(node: Node, answer_seconds: float) -> list[str]:
@@ -64,7 +68,9 @@ async def _store_problems(node: Node, answer_seconds: float) -> list[str]:
     except (FairlaneError, TimeoutError):
         return [UNREADABLE]
     if found < needed:
-        return [f"the store's schema is {found} and has to be {needed}: restart"]
+        return [
+            f"the store has schema {found}, but this version needs {needed}; restart the server"
+        ]
     return await _write_problems(node, answer_seconds)
 
 
@@ -80,7 +86,7 @@ async def _write_problems(node: Node, answer_seconds: float) -> list[str]:
         return [f"{UNWRITABLE} within {answer_seconds:g} s"]
     except Exception:  # noqa: BLE001 - whatever it is, nothing can be written
         full = "full" in node.engine.trouble
-        return [f"{UNWRITABLE}: its disk is full" if full else UNWRITABLE]
+        return [f"{UNWRITABLE}: the disk is full" if full else UNWRITABLE]
     return []
 
 

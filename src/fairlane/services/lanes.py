@@ -17,7 +17,7 @@ from fairlane.schema.lanes import LaneCleared, LaneList, LanePaused, lane_status
 from fairlane.services.actors import actor
 from fairlane.services.registry import implements
 
-LANE_CLEARED: Final = "lane_cleared: its lane was emptied by an operator"
+LANE_CLEARED: Final = "lane_cleared: an operator cleared the lane"
 
 
 @implements(schema.LANES)

@@ -1,8 +1,8 @@
-"""Leases: external workers take tasks, report progress and results, and give leases back.
+"""Leases: external workers lease tasks, report progress and results, and release leases.
 
-The trap: a caller may be gone before there is anything to give, and a response may be impossible
-to send. Then what was granted goes back at once and costs no attempt, so that no lease is held by
-a worker that has not received it.
+The trap: a caller may disconnect before a lease is granted, or the response may fail to send. Then
+the granted leases are released at once and cost no attempt, so no worker holds a lease that it has
+not received.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fairlane.services.registry import implements
 
 log = logging.getLogger("fairlane.leases")
 
-_VERSION: Final = 1  # of the responses that cool-workflow's clients know
-_NO_TASK: Final = 0  # the number of no task
+_VERSION: Final = 1  # in responses that cool-workflow's clients read
+_NO_TASK: Final = 0  # no task has this number
 
 Key = tuple[int, int]
 
@@ -49,7 +49,7 @@ Key = tuple[int, int]
 
 
 def give_back(node: Node, response: LeaseGrants) -> None:
-    """Release the leases of a response that cannot be delivered."""
+    """Release the leases of a response that could not be delivered."""
     for one in response.leases:
         node.writer.tell(Release(*_parsed(one.lease_id)))
 
@@ -88,13 +88,13 @@ async def withdraw(node: Node, caller: Caller, request: schema.WithdrawLeases) -
 async def _check_lanes(node: Node, names: Sequence[str]) -> None:
     if all(name in node.policy.lanes for name in names):
         return
-    # Another node may have made a lane a moment ago: the newest policy is in the store.
+    # Another node may just have added a lane: the store has the newest policy.
     view = await node.views.read(node.views.policy, None)
     lanes = node.policy.lanes if view is None else wire.decode(view.document)["lanes"]
     for name in names:
         if name not in lanes:
             hint = nearest(name, lanes)
-            raise InvalidRequest(f"field 'lanes': '{name[:64]}' is no lane of the policy{hint}")
+            raise InvalidRequest(f"field 'lanes': the policy has no lane '{name[:64]}'{hint}")
 
 
 def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
@@ -114,27 +114,32 @@ def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
 
 
 def _routes(request: LeaseTasks) -> tuple[frozenset[str], bool]:
-    """Return the routes that are named, and whether every handler is wanted besides."""
+    """Return the named routes, and whether all handlers are wanted too."""
     kinds: Sequence[str] = [HANDLER] if request.kinds is None else request.kinds
     if request.handlers is not None and HANDLER not in kinds:
-        raise InvalidRequest("'handlers' goes with the kind 'handler': add it to 'kinds'")
+        raise InvalidRequest("field 'handlers' needs the kind 'handler'; add it to 'kinds'")
     routes = {route_of(HANDLER, name) for name in request.handlers or ()}
     routes |= {route_of(kind) for kind in kinds if kind != HANDLER}
     any_handler = HANDLER in kinds and request.handlers is None
     if not routes and not any_handler:
         raise InvalidRequest(
-            "fields 'handlers' and 'kinds' leave nothing to lease: leave them out for any handler"
+            "fields 'handlers' and 'kinds' match no task; leave them out to lease tasks of any "
+            "handler"
         )
     return frozenset(routes), any_handler
 
 
 def _check_worker(name: str) -> None:
     if is_node(name):
-        raise InvalidRequest("field 'worker' must not begin with node_: so servers name themselves")
+        raise InvalidRequest(
+            "field 'worker' must not start with node_, which is reserved for servers"
+        )
 
 
 def _leases(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
-    """Return the leases that can be shown. A task whose request is damaged fails, alone."""
+    """Return the leases that can be shown. A task whose stored request is damaged fails on
+    its own.
+    """
     found = []
     for grant in grants:
         timeout_ms = node.policy.kinds[grant.task.kind].timeout_ms
@@ -160,7 +165,7 @@ async def start(node: Node, caller: Caller, request: NamedLease) -> LeaseStatus:
 async def renew(node: Node, caller: Caller, request: schema.RenewLease) -> LeaseRenewed:
     key = await _key(node, caller, request)
     if request.output is None and request.part is not None:
-        raise InvalidRequest("field 'part' goes with 'output'")
+        raise InvalidRequest("field 'part' needs 'output'")
     asked = [node.writer.ask(Renew(*key, request.ttl_ms, _progress(request.progress)))]
     if request.output is not None:
         output = Output(*key, request.part, request.output, trusted=False)
@@ -209,10 +214,12 @@ def _released(request: NamedLease, task: Task, *, failed: bool) -> LeaseReleased
 
 
 async def _key(node: Node, caller: Caller, request: NamedLease) -> Key:
-    """Return task and token of a lease. Another agent's lease looks like one that never was."""
+    """Return task and fencing token of a lease. Another agent's lease looks like an unknown one."""
     key = _parsed(request.lease_id)
     if request.token is not None and request.token != key[1]:
-        raise LeaseLost("field 'token' is not the token of this lease; lease again")
+        raise LeaseLost(
+            "field 'token' is not the fencing token of this lease; lease the task again"
+        )
     if caller.agent is None:
         return key
     agent = await node.views.read(node.views.agent_of, key[0])
@@ -222,19 +229,19 @@ async def _key(node: Node, caller: Caller, request: NamedLease) -> Key:
 def _parsed(lease_id: str) -> Key:
     key = parse_lease_id(lease_id)
     if key is None:
-        raise NotFound(f'"{lease_id[:64]}" is no lease id; use the leaseId of POST /leases')
+        raise NotFound(f'"{lease_id[:64]}" is not a lease id; use the leaseId from POST /leases')
     return key
 
 
 def _progress(progress: Any) -> str | None:
-    """Return progress as JSON text that is short enough to be told as an event."""
+    """Return progress as JSON text that fits into an event."""
     if progress is None:
         return None
     _shallow("progress", progress)
     text = wire.encode(progress)
     if len(text) > wire.PROGRESS_BYTES_MAX:
         raise InvalidRequest(
-            f"field 'progress' must not be larger than {wire.PROGRESS_BYTES_MAX} bytes of JSON"
+            f"field 'progress' is larger than {wire.PROGRESS_BYTES_MAX} bytes of JSON"
         )
     return text.decode()
 

@@ -1,8 +1,8 @@
-"""Pages of lists that are ordered by a number."""
+"""Cursors of lists that are ordered by a number."""
 
 from __future__ import annotations
 
 
 def number(cursor: str | None) -> int | None:
-    """Return where the page before has ended."""
+    """Return the number at which the previous page ended."""
     return None if cursor is None else int(cursor)

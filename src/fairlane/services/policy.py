@@ -1,6 +1,6 @@
-"""The policy: show, replace, patch, check, compare, roll back.
+"""Policy: show, replace, patch, check, compare, roll back.
 
-A check takes the same path as a change up to the point where that is stored, so both agree.
+A check runs the same code as a change except for storing it, so both agree.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def compare_policy(node: Node, _: Caller, request: schema.ComparePolicy) -
 async def _set(
     node: Node, caller: Caller, reason: PolicyReason, command: SetPolicy
 ) -> PolicyChanged:
-    """Set the policy for the reason that the request gives, or else the command."""
+    """Set the policy; the note is the request's, or else the name of the command."""
     change = await node.set_policy(
         msgspec.structs.replace(
             command,
@@ -121,13 +121,13 @@ async def _set(
 
 
 def _author(caller: Caller, reason: PolicyReason) -> str | None:
-    """Return the name of the caller's token; without a token, who the caller says it is."""
+    """Return the name of the caller's token; without a token, the author that the caller gave."""
     named = one_line("query parameter 'author'", reason.author)
     return actor(caller, reason.actor) if caller.token is not None or not named else named
 
 
 def _page(node: Node, before: int | None, limit: int) -> PolicyVersionPage:
-    """Compare each version with the one before: maybe too much work for the event loop."""
+    """Compare each version with the one before, which may take too long for the event loop."""
     found = node.views.policy_versions(before, limit)
     documents = [*map(_document, found), _document(_older(node, found))]
     versions = [
@@ -141,14 +141,14 @@ def _page(node: Node, before: int | None, limit: int) -> PolicyVersionPage:
 
 
 def _older(node: Node, page: Page[PolicyView]) -> PolicyView | None:
-    """Return the version before the last of a page; None stands for the defaults."""
+    """Return the version before the last of a page; None means the defaults."""
     if not page.more:
         return None
     return next(iter(node.views.policy_versions(page[-1].version, 1)), None)
 
 
 async def _find(node: Node, version: int | None) -> PolicyView | None:
-    """Return a version, or the newest. None stands for the defaults, which are version 0."""
+    """Return a version, or the newest. None means the defaults, which are version 0."""
     if version == 0:
         return None
     view = await node.views.read(node.views.policy, version)
@@ -175,9 +175,9 @@ def _kept(view: PolicyView) -> Any:
 
 
 def _document(view: PolicyView | None) -> Any:
-    """Return a version as this program understands it, or its text if it cannot.
+    """Return a version as this program reads it, or its text if it cannot.
 
-    None stands for the defaults.
+    None means the defaults.
     """
     if view is None:
         return to_document(Policy())

@@ -1,4 +1,6 @@
-"""The queue and the plan: add, list, show, drain and import entries; plan; the queue's rules."""
+"""Queue and plan: add, list, show, drain and import entries; plan; show and set the queue's
+rules.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ from fairlane.schema.wire import moment, moment_or_none
 from fairlane.services.actors import actor
 from fairlane.services.registry import implements
 
-LOOK: Final = 100  # how many waiting entries to search for the one that goes next
+LOOK: Final = 100  # how many waiting entries to search for the next one
 
 _TALLIED: Final = {
     entries.PENDING: "queued",
@@ -131,7 +133,7 @@ async def list_entries(node: Node, caller: Caller, request: schema.ListEntries) 
 async def show_entry(node: Node, caller: Caller, request: schema.EntryRequest) -> EntryShape:
     view = await node.views.read(node.views.task, request.entry_id)
     if view is None or view.task.lane != LANE or not caller.owns(view.task.agent):
-        raise NotFound(f'there is no entry "{request.entry_id[:128]}" in the queue')
+        raise NotFound(f'the queue has no entry "{request.entry_id[:128]}"')
     return entry_shape(view.task, view.body, view.error)
 
 
@@ -179,23 +181,23 @@ async def set_queue_policy(
 
 
 def _limited(caller: Caller) -> Caller | None:
-    """Return the caller if the number of its open tasks or its agent is limited."""
+    """Return the caller if it has a limit of open tasks or is one agent."""
     return None if caller.agent is None and caller.max_open is None else caller
 
 
 async def _why_no_more(node: Node, agent: str | None) -> str:
-    """Return what keeps back the entry that would have been drained next."""
+    """Return why the entry that would be drained next was not drained."""
     views, waiting = node.views, entries.states(entries.PENDING)
     found = [one.task for one in await views.read(views.entries, waiting, agent, None, LOOK)]
     task = next((one for one in found if one.ready), found[0] if found else None)
     why = None if task is None else (await node.why(task.id, agent)).why
     if task is None or why is None or (why.ready and not why.ceilings):
-        return "others became ready since; drain again"
+        return "more entries became ready meanwhile; drain again"
     return f"{task.id} is next: {why.reason}"
 
 
 def _total(tally: Tally, status: EntryStatus | None) -> int:
-    """Count by the counters, so that finished entries count also after they were pruned."""
+    """Count by the counters, which still include pruned entries."""
     names = [_TALLIED[status]] if status else sorted(set(_TALLIED.values()))
     return sum(getattr(tally, name) for name in names)
 

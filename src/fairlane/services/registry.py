@@ -22,9 +22,9 @@ UNDO: dict[str, Undo[Any]] = {}
 def implements(
     operation: Operation[Q, R], *, undo: Undo[R] | None = None
 ) -> Callable[[Service[Q, R]], Service[Q, R]]:
-    """Register the function that answers an operation.
+    """Register the function that implements an operation.
 
-    `undo` takes back what was done for a response that cannot be delivered.
+    `undo` reverts it if the response cannot be delivered.
     """
     if undo is not None:
         UNDO[operation.name] = undo

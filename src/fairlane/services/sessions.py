@@ -1,4 +1,4 @@
-"""Sessions: messages, stop, reset, settings, usage, and what a session looks like."""
+"""Sessions: messages, stop, reset, settings, usage, and the session's status."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ async def show_session(node: Node, caller: Caller, request: schema.ShowSession) 
 async def _shown(
     node: Node, caller: Caller, key: str, changed: SessionView | None = None
 ) -> SessionDetail:
-    """Show a session; `changed` is one that may not be in the store because nothing is in it."""
+    """Show a session; `changed` replaces the stored one, which is absent while the session is
+    empty.
+    """
     view = await node.views.read(node.views.session, key, caller.agent) or changed
     if view is None:
         raise ownership.not_mine(key)
@@ -140,7 +142,7 @@ async def list_sessions(node: Node, caller: Caller, request: schema.ListSessions
 def message_submission(
     request: SendMessage, *, task_id: str, agent: str | None = None
 ) -> Submission:
-    """Return the task that a message becomes: an instruction, or a task for its handler.
+    """Return the task of a message: an instruction, or a task for its handler.
 
     It waits in the lane `main` unless the message names another. Raise `InvalidRequest` for a
     message without content.
@@ -174,7 +176,7 @@ def message_submission(
 
 
 def message_of(request: SendMessage, agent: str | None, *, no_merge: bool) -> Message:
-    """Return what makes a task a message. `agent` is the sender of one that names nobody."""
+    """Return the fields that make a task a message. `agent` is the default sender."""
     return Message(
         text=request.text or "",
         sender=request.sender or request.agent or agent or DEFAULT_AGENT,

@@ -53,7 +53,8 @@ from fairlane.services.pages import number
 from fairlane.services.registry import implements
 
 SHOWN_MAX: Final = 100
-SEARCHED_MAX: Final = 20_000  # tasks that one call searches for a text, which has no index
+# maximum number of tasks that one call searches for a text, which has no index
+SEARCHED_MAX: Final = 20_000
 _OPEN: Final = tuple(state for state in lifecycle.STATES if state not in lifecycle.TERMINAL)
 _FILTERS: Final = {
     "agent": "agentId",
@@ -98,13 +99,13 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
     if good:
         key = idempotency_key(request.idempotency_key, good[0].agent, request.raw)
         outcomes = await node.submit(Submit(good, key, new, submitter(caller)))
-    if len(outcomes) != len(good):  # repeated, but other items of it are in order now
-        raise IdempotencyConflict("this Idempotency-Key stands for another set of tasks")
+    if len(outcomes) != len(good):  # a repeated batch, some items of which are valid only now
+        raise IdempotencyConflict("this Idempotency-Key was already used for a different batch")
     return batch_accepted(*_side_by_side(new.id, made, outcomes))
 
 
 def submission_of(node: Node, caller: Caller, task: TaskRequest) -> Submission:
-    """Return the submission of a new task that the caller may submit. Raise `InvalidRequest`."""
+    """Return the submission of a new task for the caller. Raise `InvalidRequest` or `Forbidden`."""
     try:
         made = submission(task, task_id=node.new_id(), agent=caller.agent)
     except InvalidRequest as error:
@@ -115,14 +116,14 @@ def submission_of(node: Node, caller: Caller, task: TaskRequest) -> Submission:
 
 
 def check_callback(node: Node, url: str | None) -> None:
-    """Raise `InvalidRequest` if no webhook may be sent to a URL."""
+    """Raise `InvalidRequest` if the outbound guard does not allow a callback URL."""
     problem = callback_problem(node, url)
     if problem is not None:
         raise problem
 
 
 def callback_problem(node: Node, url: str | None) -> InvalidRequest | None:
-    """Return why no webhook may be sent to a URL, or None."""
+    """Return why the outbound guard does not allow a URL, or None."""
     if url is None:
         return None
     try:
@@ -133,12 +134,12 @@ def callback_problem(node: Node, url: str | None) -> InvalidRequest | None:
 
 
 def submitter(caller: Caller) -> Caller | None:
-    """Return the caller whose limits the engine checks; None for one without limits."""
+    """Return the caller whose limits the engine checks; None if it has no limits."""
     return None if caller.agent is None and caller.max_open is None else caller
 
 
 def idempotency_key(key: str | None, agent: str, raw: bytes) -> IdempotencyKey | None:
-    """Return a key with the digest of the request that it stands for."""
+    """Return the idempotency key with a digest of its request."""
     if key is None:
         return None
     return IdempotencyKey(agent, key, hashlib.sha256(raw).hexdigest())
@@ -154,7 +155,7 @@ def _item(raw: msgspec.Raw) -> Item:
 def _sendable(
     node: Node, one: Submission | InvalidRequest, refused: InvalidRequest | None
 ) -> Submission | InvalidRequest:
-    """Return the item, or why its webhook cannot be sent; `refused` is why its batch's cannot."""
+    """Return the item, or the error of its callback URL; `refused` is that of the batch."""
     if isinstance(one, InvalidRequest):
         return one
     return refused or callback_problem(node, one.callback_url) or one
@@ -163,7 +164,7 @@ def _sendable(
 def _side_by_side(
     batch: str, made: Sequence[Submission | InvalidRequest], outcomes: Sequence[Any]
 ) -> tuple[str, list[Task | FairlaneError]]:
-    """Return the outcome of every item; a repeated batch has the ids and the name of the first."""
+    """Return the outcome of every item; a repeated batch returns the ids of the first."""
     left = iter(outcomes)
     found: list[Task | FairlaneError] = []
     for one in made:
@@ -218,7 +219,7 @@ async def why(node: Node, caller: Caller, request: NamedTask) -> TaskWhy:
 @implements(schema.WAIT_ONCE)
 async def wait_once(node: Node, caller: Caller, request: schema.WaitForTask) -> TaskStatus:
     view = await node.wait(request.task_id, request.timeout_ms / 1000, caller.agent)
-    await node.tokens.require(caller)  # it may have been revoked during the wait
+    await node.tokens.require(caller)  # the token may have been revoked during the wait
     return _status(view)
 
 
@@ -231,12 +232,14 @@ def _brief(view: TaskView) -> TaskStatus:
 
 
 def _agent(caller: Caller, agent: str | None) -> str | None:
-    """Return the agent whose tasks a caller may see: its own, or the one that it asks for."""
+    """Return the agent whose tasks a caller may see: its own, or the requested one."""
     return agent if caller.agent is None else caller.agent_for(agent)
 
 
 async def _search_floor(node: Node, before: int | None) -> int:
-    """Return how far down one call may search for a text, from the cursor or the newest task."""
+    """Return the oldest task that one call may search for a text, from the cursor or the newest
+    task.
+    """
     views = node.views
     newest = await views.read(views.task_ids, Filter(), 1) if before is None else []
     top = before or (newest[0][0] + 1 if newest else 1)
@@ -244,7 +247,7 @@ async def _search_floor(node: Node, before: int | None) -> int:
 
 
 def _pattern(text: str) -> str | None:
-    """Return a pattern of LIKE for all that holds the text; None for no text."""
+    """Return the LIKE pattern that finds a text; None for no text."""
     if not text.strip():
         return None
     return "%" + re.sub(r"([!%_])", r"!\1", text.strip()) + "%"
@@ -305,10 +308,10 @@ async def _change_each(
     *,
     newest_first: bool = False,
 ) -> TasksChanged:
-    """Change all tasks that fit a filter and are in one of `states`.
+    """Change all tasks that match a filter and are in one of `states`.
 
-    Parents go before their children, unless `newest_first`: children are cancelled before the
-    parents that would take them along.
+    Parents go before their children, unless `newest_first`: children are cancelled before their
+    parents, whose end would cancel them too.
     """
     named = _states(request)
     wanted = Filter(
@@ -326,9 +329,9 @@ async def _change_each(
 
 
 def _states(request: ManyTasks) -> list[str] | None:
-    """Return the states of a filter. Raise `InvalidRequest` for one that says nothing.
+    """Return the states of a filter. Raise `InvalidRequest` for an empty filter.
 
-    Nobody cancels everything by accident.
+    This prevents changing all tasks by accident.
     """
     given = {
         name: value
@@ -337,12 +340,14 @@ def _states(request: ManyTasks) -> list[str] | None:
     }
     if not given:
         names = ", ".join(_FILTERS.values())
-        raise InvalidRequest(f"say which tasks: give at least one of {names}")
+        raise InvalidRequest(f"the filter is empty; set at least one of {names}")
     words = request.states if isinstance(request.states, str) else ",".join(request.states or ())
     states = _parse_states(words)
     for name, value in given.items():
         if not value or (name == "state" and states is None):
-            raise InvalidRequest(f"field '{name}' is empty: say which, or leave it out for all")
+            raise InvalidRequest(
+                f"field '{name}' is empty; give a value, or leave it out to match all"
+            )
     return states
 
 

@@ -1,7 +1,7 @@
 """Templates: create, list, show, change, delete, and use one for a task.
 
-A use goes the way of `POST /tasks`: the task is checked by the same rules, whether it is submitted
-or only shown.
+A use follows the same path as `POST /tasks`: the task passes the same checks, whether it is
+submitted or only shown.
 """
 
 from __future__ import annotations

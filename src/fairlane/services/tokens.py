@@ -37,12 +37,12 @@ async def revoke_token(node: Node, _: Caller, request: schema.RevokeAccessToken)
 
 
 def _unsigned(request: schema.CreateAccessToken, now: int) -> Token:
-    """Return the token that a request describes, without its id and secret."""
+    """Return the token that a request describes, without id and secret."""
     expires_at = None
     if request.expires_at:
         expires_at = moment_of(request.expires_at, "expiresAt")
         if expires_at <= now:
-            raise InvalidRequest("field 'expiresAt' must not be in the past")
+            raise InvalidRequest("field 'expiresAt' is in the past")
     return Token(
         seq=0,
         id="",

@@ -1,4 +1,4 @@
-"""The audit trail of operations: what operators did, and what callers were denied."""
+"""Write the audit trail: what operators changed, and which requests were denied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlane.schema.operation import Operation
 
 R = TypeVar("R")
 
-# What is worth knowing of a response; never of the request, which may hold anything.
+# Fields of a response worth recording; never those of a request, which may contain secrets.
 _FACTS: Final = (
     *("id", "name", "agentId", "scopes", "version", "enabled", "paused", "maxInflight"),
     *("matched", "changed", "tasks", "stopped", "drained", "count", "taskId"),
@@ -27,7 +27,7 @@ def action_of(operation: Operation[Any, Any]) -> str:
 
 
 def target_of(operation: Operation[Any, Any], request: Any) -> str:
-    """Name what a request is about: the parts of its path."""
+    """Return the target of a request: the variable parts of its path."""
     names = (name for name, place in operation.places.items() if place == "path")
     return " ".join(str(getattr(request, name)) for name in names)
 
@@ -41,9 +41,9 @@ async def recorded(
     *,
     document: Callable[[R], Any] = msgspec.to_builtins,
 ) -> R:
-    """Do what was asked and write it to the audit log before it is answered, also a refusal.
+    """Run an action and write it, or its refusal, to the audit log before responding.
 
-    `document` returns the JSON object of a response; a dry run is not written.
+    `document` returns the JSON object of a response; dry runs are not written.
     """
     try:
         response = await act()
@@ -60,10 +60,10 @@ async def recorded(
 def note_denied(
     audit: Audit, caller: Caller, action: str, target: str, error: FairlaneError, *, who: str = ""
 ) -> None:
-    """Count a call that was turned away; `who` replaces the caller's name if that is not known.
+    """Count a denied request; `who` replaces the caller's name if it is unknown.
 
-    To a caller with an agent's token, a task that does not exist and one of another agent look
-    the same, so both count.
+    For a caller with an agent's token, a task that does not exist and another agent's task look the
+    same, so both count.
     """
     lost = isinstance(error, NotFound) and caller.agent is not None
     if lost or isinstance(error, Unauthenticated | Forbidden):
@@ -71,6 +71,6 @@ def note_denied(
 
 
 def _detail(caller: Caller, text: str | None) -> str | None:
-    """With the id of the token that was used: names can be given again, ids cannot."""
+    """Return the detail with the id of the token: names can be reused, ids cannot."""
     words = [f"token {caller.token}" if caller.token else None, text]
     return ", ".join(word for word in words if word) or None

@@ -1,4 +1,4 @@
-"""What operators watch: totals, history, nodes."""
+"""Totals, history and nodes, for operators."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _status(node: Node, one: NodeView, now: int) -> NodeStatus:
 
 
 def _visible(agents: Sequence[Agent], agent: str | None) -> list[Agent]:
-    """Return all agents; to a caller that is one agent, itself and the others as one."""
+    """Return all agents; for a caller that is one agent, itself and all others as one."""
     if agent is None:
         return list(agents)
     mine = [one for one in agents if one.agent == agent]

@@ -1,4 +1,4 @@
-"""Webhooks: list and repeat deliveries; create, rotate, enable and delete endpoints."""
+"""Webhooks: list and resend deliveries; create, rotate, enable and delete endpoints."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def _with_secret(endpoint: Endpoint, secret: str) -> WebhookSecret:
 
 
 def _check(node: Node, url: str) -> None:
-    """Raise `InvalidRequest` if no endpoint may have this URL."""
+    """Raise `InvalidRequest` if an endpoint may not have this URL."""
     if "?" in url or "#" in url:
-        raise InvalidRequest("field 'url' must have no query: an endpoint is a URL without it")
+        raise InvalidRequest("field 'url' must not have a query")
     try:
         node.check_url(url)
     except FairlaneError as error:

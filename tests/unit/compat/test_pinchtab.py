@@ -49,7 +49,7 @@ def test_of_the_file_only_its_scheduler_counts(lay: Any) -> None:
 
 def test_what_is_ignored_of_the_file_is_named_and_not_shown() -> None:
     (note,) = notes(FILE)
-    assert note.partition(": ")[0] == ("ignored, because the document is PinchTab's configuration")
+    assert note.partition(": ")[0] == ("ignored, because the document is a PinchTab configuration")
     names = note.partition(": ")[2].split(", ")
     assert names == ["'$schema'", *IGNORED[1:]]
     assert "hush" not in note
@@ -168,9 +168,11 @@ def test_a_span_of_nothing_keeps_what_was(said: Any) -> None:
 @pytest.mark.parametrize("said", ["", "5", "5 m", "-5m", "5M", "m", "1h" * 100, "٣s"])
 def test_a_span_that_is_none_is_refused(said: str) -> None:
     assert _problems({"scheduler": {"resultTTL": said}}) == [
-        "scheduler.resultTTL must be seconds, or a span such as 5m0s"
+        "scheduler.resultTTL must be a number of seconds, or a duration such as 5m0s"
     ]
-    assert _problems({"resultTTL": said}) == ["resultTTL must be seconds, or a span such as 5m0s"]
+    assert _problems({"resultTTL": said}) == [
+        "resultTTL must be a number of seconds, or a duration such as 5m0s"
+    ]
 
 
 def test_nanoseconds_are_not_taken_for_seconds() -> None:

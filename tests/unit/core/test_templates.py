@@ -202,7 +202,7 @@ def test_a_priority_that_is_misspelled_gets_a_hint() -> None:
         (
             [{"name": "a b"}],
             (
-                "field 'parameters[0].name' has characters that are not allowed, or is too long: "
+                "field 'parameters[0].name' has invalid characters or is too long; "
                 "it must match ^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
             ),
         ),

@@ -88,7 +88,7 @@ def test_the_error_says_the_first_problems_and_lists_all_of_them() -> None:
 
 
 def test_a_line_break_at_the_end_of_an_identifier_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="field 'agentId' has characters"):
+    with pytest.raises(InvalidRequest, match="field 'agentId' has invalid characters"):
         decoding.decode(b'{"agentId": "a\\n"}', Sample)
 
 
@@ -161,7 +161,7 @@ def test_a_whole_number_in_a_query_is_written_in_digits(text: str) -> None:
 def test_a_header_is_named_as_it_is_spelled() -> None:
     names = {"agentId": "X-Agent-Id"}
     assert validation.convert_headers({"agentId": "a"}, Sample, names).agent == "a"
-    with pytest.raises(InvalidRequest, match="the header X-Agent-Id has characters"):
+    with pytest.raises(InvalidRequest, match="the header X-Agent-Id has invalid characters"):
         validation.convert_headers({"agentId": "a b"}, Sample, names)
 
 

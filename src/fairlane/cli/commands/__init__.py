@@ -40,7 +40,7 @@ MEANINGS: Final[Mapping[Exit, str]] = {
     Exit.NOT_FOUND: "the task, batch, template, cron job, session or lane does not exist",
     Exit.REFUSED: "refused: a queue is full, the server is stopping, or the state forbids it",
     Exit.UNREACHABLE: "the server or the store does not respond",
-    Exit.SET_UP: "configuration error: an operator has to fix something",
+    Exit.SET_UP: "configuration error: an operator must fix it",
     Exit.DEFECT: "bug in fairlane, in this program or in the server",
     Exit.TIME_IS_UP: "timeout while waiting",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
@@ -228,9 +228,9 @@ def nowhere(_: Parser) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed arguments; `perform` of them runs the command.
+    """Return the parsed arguments; their `perform` runs the command.
 
-    Exits after printing help, as argparse does. Raises `WrongLine`.
+    Exit after printing help, as argparse does. Raise `WrongLine`.
     """
     word = arguments[0] if arguments else ""
     parser, leaves = build(word) if word in COMMANDS else _outline()
@@ -281,7 +281,9 @@ def _empty(only: str | None = None) -> tuple[Parser, Commands, dict[str, Parser]
 
 
 def _with_verb(leaves: Leaves, arguments: Sequence[str]) -> Sequence[str]:
-    """Add the verb that was left out: `lanes` is `lanes list`, `sessions KEY` has a key, too."""
+    """Add the verb that was left out: `lanes` is `lanes list`, `sessions KEY` is `sessions list
+    KEY`.
+    """
     if list(arguments[:2]) == ["sched", "policy"] and not _names_verb(arguments[2:]):
         return ["sched", "policy", "show", *arguments[2:]]
     command, following = arguments[0], arguments[1] if len(arguments) > 1 else ""

@@ -95,7 +95,7 @@ def _verbs(cron: Commands) -> None:
     add_("edit", connected(edit), _edit_options, "Change a job", epilog=examples)
     about = "Delete jobs; tasks they have started continue, and their log is kept"
     add_("delete", connected(delete), _delete_options, about)
-    add_("on", connected(switch), _jobs, "Enable jobs; missed runs are not made up for")
+    add_("on", connected(switch), _jobs, "Enable jobs; missed runs are skipped")
     add_("off", connected(switch), _jobs, "Disable jobs; running tasks continue")
     add_("run", connected(run_now), _run_options, "Run a job now; its schedule does not change")
     add_("runs", connected(runs), _runs_options, "List runs of one job or of all, newest first")

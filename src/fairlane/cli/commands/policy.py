@@ -1,4 +1,4 @@
-"""The policy: show it, change it, compare its versions, go back to one."""
+"""Policy: show it, change it, compare its versions, go back to one."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 BAR: Final = 24
 BAR_NARROW: Final = 8
-WIDE: Final = 76  # the width from which on everything fits
+WIDE: Final = 76  # the width from which everything fits
 BESIDE_CURVE: Final = 32
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AGENTS_MAX: Final = 10

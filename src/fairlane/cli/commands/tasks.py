@@ -64,7 +64,7 @@ from fairlane.core.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
 
-# While several tasks are waited for, each is looked at in turn.
+# While waiting for several tasks, check each in turn.
 TURN_SECONDS: Final = 0.25
 # Options by the argument of the client's method that each fills.
 _WHICH: Final = {

@@ -144,7 +144,7 @@ def _fields(parser: Parser) -> None:
     about = "JSON file as for POST /templates; - reads standard input; options override it"
     parser.add_argument("--file", metavar="FILE", help=about)
     offer(parser, "name", name="unique name of the template")
-    parser.add_argument("--description", metavar="TEXT", help="description for people")
+    parser.add_argument("--description", metavar="TEXT", help="description for readers of the list")
     about = "prompt for an agent, with {{name}} in place of each parameter"
     offer(parser, "instruction", instruction=about)
     offer(parser, "priority", "metadata", metadata="JSON object to store with each task")

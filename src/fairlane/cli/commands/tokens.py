@@ -177,7 +177,7 @@ def _page(
 def _as_they_come(
     side: Side, args: argparse.Namespace, entries: Sequence[Fields]
 ) -> Iterator[Fields]:
-    """Yield entries, oldest first, and then new ones for ever."""
+    """Yield entries, oldest first, and then new ones forever."""
     last = 0
     while True:
         yield from reversed(entries)

@@ -1,4 +1,4 @@
-"""What commands print: JSON exactly as the route returns it, or text for people.
+"""Output of commands: JSON exactly as the route returns it, or text for a terminal.
 
 Everything that comes from tasks goes through `shown` before it is printed.
 """
@@ -27,7 +27,7 @@ from fairlane.schema.operation import Response
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
 
-# Whole sequences first (colours, titles, links), so that no harmless-looking rest of them is left.
+# Whole sequences first (colours, titles, links), so that no harmless-looking rest is left.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
@@ -75,7 +75,7 @@ Shape: TypeAlias = Fields | Response
 Say = Callable[[int, str], None]
 # A column shows one field, or what a function makes of the row. The names are the header.
 Columns: TypeAlias = Mapping[str, str | Callable[[Fields], Cell]]
-# From which screen width on, how wide columns may get; 0 leaves a column out.
+# Column widths by minimum screen width; 0 leaves a column out.
 Layouts: TypeAlias = Sequence[tuple[int, Mapping[str, int]]]
 
 # The server's message is for all callers; this adds what helps at a command line.
@@ -133,7 +133,7 @@ class Output:
         more: bool = False,
         layouts: Layouts | None = None,
     ) -> None:
-        """Print the items of a page; `more` says that the next page will follow."""
+        """Print the items of a page; `more` says that the next page follows."""
         if self.is_json:
             print_json(page)
         else:

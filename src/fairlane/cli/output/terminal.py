@@ -1,4 +1,4 @@
-"""Text for people, printed with rich: tables, labelled values, colours, progress.
+"""Text for a terminal, printed with rich: tables, labelled values, colours, progress.
 
 Rich colours text only on a terminal and respects NO_COLOR. In a pipe, lines are never cut.
 """
@@ -33,18 +33,18 @@ def console(file: TextIO) -> Console:
 
 
 class Terminal:
-    """Standard output, for people."""
+    """Standard output for readers, not for scripts."""
 
     def __init__(self) -> None:
         self.console = console(sys.stdout)
         self._has_header = False
 
     def line(self, *parts: Cell) -> None:
-        """Print one line. It is never wrapped, so that what is copied from it is whole."""
+        """Print one line. It is never wrapped, so that it can be copied whole."""
         self.console.print(rich_text(parts), soft_wrap=True)
 
     def write(self, text: str) -> None:
-        """Print text as it is, without a line break behind it."""
+        """Print text as it is, without a line break after it."""
         sys.stdout.write(shown(text, lines=True))
         sys.stdout.flush()
 
@@ -86,7 +86,7 @@ class Terminal:
         more: bool,
         layouts: Layouts | None = None,
     ) -> None:
-        """Print a page of a list; `more` says that the next page will follow.
+        """Print a page of a list; `more` says that the next page follows.
 
         The header is printed once, above the first page that is not empty.
         """
@@ -100,7 +100,7 @@ class Terminal:
 
     def tell_more(self, page: Fields, *, more: bool) -> None:
         if "nextCursor" in page and not more:
-            self.note(f"there are more: add --cursor {page['nextCursor']}, or --all")
+            self.note(f"more items follow; add --cursor {page['nextCursor']}, or --all")
 
     @contextlib.contextmanager
     def progress(self, total: int, *, plain: bool) -> Iterator[Say]:
