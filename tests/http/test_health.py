@@ -161,7 +161,7 @@ async def test_a_full_disk_is_told_as_such(node: Node) -> None:
     node._here = msgspec.structs.replace(node._here, name="node_large", host="x" * 100_000)
     answer = await ready(node, health.ANSWER_SECONDS)
     assert status(answer) == 503
-    assert answer.reasons == [f"{UNWRITABLE}: its disk is full"]
+    assert answer.reasons == [f"{UNWRITABLE}: the disk is full"]
     assert status(await live(node)) == 200
     node.store.full = False
     await node.beat()

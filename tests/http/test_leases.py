@@ -523,7 +523,7 @@ async def test_a_lease_outlives_the_server_that_gave_it(serve: Serve) -> None:
     [
         ({}, "missing required field 'worker'"),
         ({"worker": ""}, "field 'worker'"),
-        ({"worker": "node_1"}, "must not begin with node_"),
+        ({"worker": "node_1"}, "must not start with node_"),
         ({"worker": "w", "lanes": ["mian"]}, "did you mean main?"),
         ({"worker": "w", "handlers": ["(function)"]}, "field 'handlers[0]'"),
         ({"worker": "w", "handlers": []}, "match no task"),

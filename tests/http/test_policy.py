@@ -483,7 +483,7 @@ async def test_a_served_pinchtab_file_may_have_other_sections(serve: Serve) -> N
     told = [line for line in server.log.splitlines() if "ignored" in line]
     assert len(told) == 1
     assert str(server.policy_file) in told[0]
-    assert told[0].endswith("PinchTab's configuration: server")
+    assert told[0].endswith("PinchTab configuration: server")
 
 
 async def test_a_watched_file_may_be_of_another_program(
