@@ -134,7 +134,7 @@ def pair(text: str) -> tuple[str, Any]:
 
 
 def declared(
-    group: Group, request: type[Request], field: str, option: str = "", **how: Any
+    group: Group, request: type[Request], field: str, option: str = "", **how: object
 ) -> None:
     """Add an option for a field of a request, with the field's type, bounds and description.
 
@@ -147,7 +147,7 @@ def declared(
     group.add_argument(flag, **{"help": about, **found, **how})
 
 
-def _described(hint: Any) -> tuple[str, dict[str, Any]]:
+def _described(hint: object) -> tuple[str, dict[str, Any]]:
     """Return what a type says about an option: its help and its arguments for argparse."""
     about, bounds = "", msgspec.Meta()
     while True:
@@ -172,7 +172,7 @@ def _as_help(description: str) -> str:
     return (description if keep else description[:1].lower() + description[1:]).replace("%", "%%")
 
 
-def _read_as(hint: Any, bounds: msgspec.Meta) -> dict[str, Any]:
+def _read_as(hint: object, bounds: msgspec.Meta) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if hint is bool:

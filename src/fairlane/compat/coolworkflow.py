@@ -112,7 +112,7 @@ def _checked(found: Sequence[Any], submit: Submit) -> list[QueueEntry]:
     return entries
 
 
-def _entry(one: Any, submit: Submit) -> QueueEntry:
+def _entry(one: object, submit: Submit) -> QueueEntry:
     if not isinstance(one, dict):
         raise InvalidRequest("an entry must be an object")
     entry = validation.convert(one, FileEntry)

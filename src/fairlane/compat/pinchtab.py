@@ -112,7 +112,7 @@ def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> di
 
 
 def _laid(
-    result: dict[str, Any], section: Any, path: documents.Path, problems: list[str]
+    result: dict[str, Any], section: object, path: documents.Path, problems: list[str]
 ) -> dict[str, Any]:
     """Add the values of the section at `path`; empty and zero values are skipped."""
     if not isinstance(section, dict):

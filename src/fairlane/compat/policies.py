@@ -19,7 +19,7 @@ class Foreign:
 
     keys = coolworkflow.POLICY_KEYS | {pinchtab.SECTION}
 
-    def is_foreign(self, document: Any) -> bool:
+    def is_foreign(self, document: object) -> bool:
         if not isinstance(document, dict) or not document:
             return False
         return reduced(document).keys() <= self.keys
@@ -36,7 +36,7 @@ replace: Final = functools.partial(policies.replace, dialect=FOREIGN)
 patch: Final = functools.partial(policies.patch, dialect=FOREIGN)
 
 
-def notes(document: Any) -> list[str]:
+def notes(document: object) -> list[str]:
     """Return the ignored parts of an accepted document, for the operator."""
     if not isinstance(document, dict):
         return []

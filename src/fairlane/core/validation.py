@@ -53,7 +53,7 @@ class Problem(msgspec.Struct, frozen=True):
     mismatch: bool = False
 
 
-def too_deep(value: Any) -> bool:
+def too_deep(value: object) -> bool:
     """Whether some callers may be unable to read a value, because it is nested too deeply."""
     level = [value] if isinstance(value, _NESTED) else []
     for _ in range(DEPTH_MAX + 1):  # level by level, as recursion would break first
@@ -68,7 +68,7 @@ def too_deep(value: Any) -> bool:
     return True
 
 
-def convert(value: Any, kind: type[T]) -> T:
+def convert(value: object, kind: type[T]) -> T:
     """Check a value that is already decoded. Raise `InvalidRequest` that lists every problem."""
     try:
         return msgspec.convert(value, kind)
@@ -132,7 +132,7 @@ def _convert_text(
 
 
 @functools.cache
-def _whole_numbers(kind: Any) -> list[str]:
+def _whole_numbers(kind: object) -> list[str]:
     """Return the fields that are whole numbers, which msgspec would also read from `1e3`."""
     info = _type_info(kind)
     assert isinstance(info, inspect.StructType)
@@ -155,7 +155,7 @@ def refusal(problems: Sequence[Problem]) -> InvalidRequest:
     return InvalidRequest(f"{texts}{more}", details=details)
 
 
-def explain(value: Any, kind: Any, *, strings: bool = False) -> list[Problem]:
+def explain(value: object, kind: object, *, strings: bool = False) -> list[Problem]:
     """List what is wrong with a decoded value, in the order of its fields."""
     found: list[Problem] = []
     for problem in _problems(_type_info(kind), value, "", strings=strings):
@@ -168,29 +168,29 @@ def explain(value: Any, kind: Any, *, strings: bool = False) -> list[Problem]:
 
 
 @functools.cache
-def _type_info(kind: Any) -> inspect.Type:
+def _type_info(kind: object) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def is_list(kind: Any) -> bool:
+def is_list(kind: object) -> bool:
     """Whether a field's type is a list, or a list or None."""
     return any(isinstance(_plain(one), inspect.ListType) for one in _members(kind))
 
 
-def is_moment(kind: Any) -> bool:
+def is_moment(kind: object) -> bool:
     """Whether a field's type is a moment, or a moment or None."""
     extras = [one.extra_json_schema for one in _members(kind) if isinstance(one, inspect.Metadata)]
     return any(extra is not None and extra.get("format") == "date-time" for extra in extras)
 
 
-def _members(kind: Any) -> tuple[inspect.Type, ...]:
+def _members(kind: object) -> tuple[inspect.Type, ...]:
     """The types of a union, or the type itself."""
     info = _type_info(kind)
     plain = _plain(info)
     return plain.types if isinstance(plain, inspect.UnionType) else (info,)
 
 
-def _problems(info: inspect.Type, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+def _problems(info: inspect.Type, value: object, path: str, *, strings: bool) -> Iterator[Problem]:
     """Walk a value by its declared type. With `strings`, numbers and flags may be text."""
     info = _plain(info)
     check = _CHECKS.get(type(info))
@@ -220,7 +220,7 @@ def _of_union(
         yield Problem(path, f"{_wrong_type(info, path).text}{nearest(value, words)}")
 
 
-def _is_choice_of_many(info: inspect.UnionType, value: Any) -> bool:
+def _is_choice_of_many(info: inspect.UnionType, value: object) -> bool:
     """Whether a text is none of the words that a field takes besides values of another type."""
     others = [_plain(one) for one in info.types]
     kinds = {type(one) for one in others if not isinstance(one, inspect.NoneType)}
@@ -228,7 +228,7 @@ def _is_choice_of_many(info: inspect.UnionType, value: Any) -> bool:
 
 
 def _of_struct(
-    info: inspect.StructType, value: Any, path: str, *, strings: bool
+    info: inspect.StructType, value: object, path: str, *, strings: bool
 ) -> Iterator[Problem]:
     if type(value) is not dict:
         yield _wrong_type(info, path)
@@ -247,7 +247,7 @@ def _of_struct(
 
 
 def _of_list(
-    info: inspect.ListType | inspect.VarTupleType, value: Any, path: str, *, strings: bool
+    info: inspect.ListType | inspect.VarTupleType, value: object, path: str, *, strings: bool
 ) -> Iterator[Problem]:
     if type(value) is not list:
         yield _wrong_type(info, path)
@@ -261,7 +261,9 @@ def _of_list(
         yield from _problems(info.item_type, item, f"{path}[{number}]", strings=strings)
 
 
-def _of_dict(info: inspect.DictType, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+def _of_dict(
+    info: inspect.DictType, value: object, path: str, *, strings: bool
+) -> Iterator[Problem]:
     if type(value) is not dict:
         yield _wrong_type(info, path)
         return
@@ -273,7 +275,7 @@ def _of_dict(info: inspect.DictType, value: Any, path: str, *, strings: bool) ->
 
 def _of_text(
     info: inspect.StrType,
-    value: Any,
+    value: object,
     path: str,
     *,
     strings: bool,  # noqa: ARG001 - each check is called alike
@@ -320,7 +322,7 @@ def _number(text: Any, *, whole: bool) -> Any:
 
 def _of_choice(
     info: inspect.LiteralType,
-    value: Any,
+    value: object,
     path: str,
     *,
     strings: bool,  # noqa: ARG001 - each check is called alike
@@ -331,14 +333,16 @@ def _of_choice(
         yield Problem(path, f"{_named(path)} must be one of {', '.join(words)}{hint}")
 
 
-def _of_flag(info: inspect.BoolType, value: Any, path: str, *, strings: bool) -> Iterator[Problem]:
+def _of_flag(
+    info: inspect.BoolType, value: object, path: str, *, strings: bool
+) -> Iterator[Problem]:
     if type(value) is not bool and not (strings and value in ("true", "false", "1", "0")):
         yield _wrong_type(info, path)
 
 
 def _of_null(
     info: inspect.NoneType,
-    value: Any,
+    value: object,
     path: str,
     *,
     strings: bool,  # noqa: ARG001 - each check is called alike

@@ -92,7 +92,7 @@ def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
     return found
 
 
-def _plain(kind: Any) -> Any:
+def _plain(kind: object) -> Any:
     """Return a type without None and without types that JSON lacks: a time is text."""
     if get_origin(kind) not in _UNIONS:
         return kind
@@ -100,7 +100,7 @@ def _plain(kind: Any) -> Any:
     return Union[tuple(kept)]  # noqa: UP007 - made of a list
 
 
-def _simple(schema: Any, components: Mapping[str, Any]) -> Any:
+def _simple(schema: object, components: Mapping[str, Any]) -> Any:
     if isinstance(schema, list):
         return [_simple(one, components) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, dict):

@@ -46,13 +46,13 @@ def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> dict[
 
 
 @functools.cache
-def _later(kind: Any) -> str | None:
+def _later(kind: object) -> str | None:
     """Return the field whose items are decoded one by one later: a list of raw JSON."""
     fields = msgspec.structs.fields(kind) if isinstance(kind, type) else ()
     return next((one.encode_name for one in fields if _is_raw_list(one.type)), None)
 
 
-def _is_raw_list(kind: Any) -> bool:
+def _is_raw_list(kind: object) -> bool:
     info = _plain(inspect.type_info(kind))
     return isinstance(info, inspect.ListType) and isinstance(
         _plain(info.item_type), inspect.RawType
@@ -64,7 +64,7 @@ def _plain(info: inspect.Type) -> inspect.Type:
 
 
 @functools.cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+def _decoder(kind: object) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 

@@ -37,7 +37,7 @@ _HALF_PAIR: Final = re.compile(
 _decoder = msgspec.json.Decoder()
 
 
-def check(raw: bytes, value: Any = None, *, items_max: int = ITEMS_MAX) -> None:
+def check(raw: bytes, value: object = None, *, items_max: int = ITEMS_MAX) -> None:
     """Raise `InvalidRequest` if valid JSON exceeds a limit; `value` is the parsed JSON, if known.
 
     The body may be one level deeper than its fields may be.
@@ -88,7 +88,7 @@ def malformed(raw: bytes, error: Exception) -> InvalidRequest:
     )
 
 
-def _count(value: Any) -> tuple[int, int]:
+def _count(value: object) -> tuple[int, int]:
     """Return the number of keys in all objects, and of objects and lists.
 
     The number of keys is negative if a number is too large.
@@ -128,13 +128,13 @@ def _bounded(value: Any, items_max: int, *, texts: bool) -> bool:
     return False
 
 
-def _is_short(one: Any) -> bool:
+def _is_short(one: object) -> bool:
     if type(one) is not str:
         return True
     return len(one) <= STRING_CHARACTERS_MAX and "\0" not in one
 
 
-def _complain(value: Any, items_max: int) -> None:
+def _complain(value: object, items_max: int) -> None:
     """Raise an error that names the first value that exceeds a limit."""
     level: list[tuple[str, Any]] = [("", value)]
     for depth in range(DEPTH_MAX + 2):

@@ -69,7 +69,7 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         return self.to_dict().get(key, default)
 
     def keys(self) -> KeysView[str]:
@@ -268,7 +268,7 @@ class Operation(Generic[Q, R]):
                 found[place][one.encode_name] = value
         return found
 
-    def status_of(self, response: Any) -> int:
+    def status_of(self, response: object) -> int:
         return self.statuses.get(type(response), self.status)
 
     @functools.cached_property
@@ -276,7 +276,7 @@ class Operation(Generic[Q, R]):
         """Return the status of each response type."""
         return {self.response: self.status, **self.statuses}
 
-    def convert_response(self, shape: Any) -> R:
+    def convert_response(self, shape: object) -> R:
         """Return a decoded response as the declared type whose required fields it has.
 
         Raise `msgspec.ValidationError` if no type fits.
@@ -308,7 +308,7 @@ def _default(one: msgspec.structs.FieldInfo) -> Any:
     return one.default
 
 
-def _fitting(kinds: Iterable[Any], shape: Any) -> Any:
+def _fitting(kinds: Iterable[Any], shape: object) -> Any:
     given = shape if isinstance(shape, dict) else {}
     for kind in kinds:
         needed = (one.encode_name for one in msgspec.structs.fields(kind) if one.required)

@@ -32,7 +32,7 @@ def moment_or_none(at: int | None) -> str | None:
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
-def sse(event_type: str, data: Any, number: int | None = None) -> bytes:
+def sse(event_type: str, data: object, number: int | None = None) -> bytes:
     """Return one server-sent event. JSON has no line breaks, so its data is one line."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %s\ndata: %s\n\n" % (event_type.encode(), encode(data))

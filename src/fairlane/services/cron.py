@@ -237,7 +237,7 @@ def _listed(document: dict[str, Any]) -> list[Any] | None:
     return listed
 
 
-def _claimed(caller: Caller, document: Any) -> Any:
+def _claimed(caller: Caller, document: object) -> Any:
     """Return a document in which a job without an agent belongs to the agent of the caller."""
     if caller.agent is None or not isinstance(document, dict):
         return document  # checked later
@@ -250,7 +250,7 @@ def _claimed(caller: Caller, document: Any) -> Any:
     return document
 
 
-def _check_urls(node: Node, document: Any, where: str = "") -> None:
+def _check_urls(node: Node, document: object, where: str = "") -> None:
     """Raise `InvalidRequest` for a URL that the outbound guard does not allow."""
     for field, url in _urls(document):
         if isinstance(url, str) and url.strip():
@@ -261,7 +261,7 @@ def _check_urls(node: Node, document: Any, where: str = "") -> None:
                 raise InvalidRequest(message) from None
 
 
-def _urls(document: Any) -> Iterator[tuple[str, Any]]:
+def _urls(document: object) -> Iterator[tuple[str, Any]]:
     whole = document if isinstance(document, dict) else {}
     task = whole["task"] if isinstance(whole.get("task"), dict) else {}
     yield "alertUrl", whole.get("alertUrl")

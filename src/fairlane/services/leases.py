@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
@@ -233,7 +233,7 @@ def _parsed(lease_id: str) -> Key:
     return key
 
 
-def _progress(progress: Any) -> str | None:
+def _progress(progress: object) -> str | None:
     """Return progress as JSON text that fits into an event."""
     if progress is None:
         return None

@@ -26,7 +26,7 @@ def action_of(operation: Operation[Any, Any]) -> str:
     return f"{operation.method} {operation.path}"
 
 
-def target_of(operation: Operation[Any, Any], request: Any) -> str:
+def target_of(operation: Operation[Any, Any], request: object) -> str:
     """Return the target of a request: the variable parts of its path."""
     names = (name for name, place in operation.places.items() if place == "path")
     return " ".join(str(getattr(request, name)) for name in names)

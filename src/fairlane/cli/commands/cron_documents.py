@@ -416,7 +416,7 @@ def _from_json(args: argparse.Namespace, text: str) -> list[JobEntry]:
     return [_from_item(args, index, item) for index, item in enumerate(listed)]
 
 
-def _from_item(args: argparse.Namespace, index: int, item: Any) -> JobEntry:
+def _from_item(args: argparse.Namespace, index: int, item: object) -> JobEntry:
     if not isinstance(item, dict):
         return JobEntry({"index": index}, problem="must be a JSON object")
     if args.prefix and isinstance(item.get("name"), str):

@@ -298,5 +298,5 @@ def _draw_changes(terminal: Terminal, response: Fields) -> None:
                 terminal.line(Styled(f"{sign} {change['path']}: {_value(change[key])}", style))
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return msgspec.json.format(wire.encode(value), indent=0).decode()

@@ -197,7 +197,7 @@ def print_error(error: FairlaneError, *, as_json: bool) -> None:
     complain(error.message + hint)
 
 
-def print_json(shape: Any) -> None:
+def print_json(shape: object) -> None:
     """Print one line of JSON, in UTF-8 whatever the encoding of the terminal is."""
     sys.stdout.flush()
     sys.stdout.buffer.write(wire.encode(shape) + b"\n")
@@ -242,12 +242,12 @@ def state(name: str) -> Styled:
     return Styled(name, _STYLES.get(name, ""))
 
 
-def pretty(value: Any) -> Styled:
+def pretty(value: object) -> Styled:
     """Return a value as indented JSON."""
     return Styled(msgspec.json.format(wire.encode(value), indent=2).decode(), lines=True)
 
 
-def value_text(value: Any) -> Cell:
+def value_text(value: object) -> Cell:
     """Return the value of a field: text with its lines, a number, or JSON."""
     if isinstance(value, str):
         return Styled(value, lines=True)
