@@ -30,6 +30,7 @@ from fairlane.client.sync import Client
 from fairlane.config import Settings
 from fairlane.core import events
 from fairlane.core.errors import BusyError
+from fairlane.core.json_types import JsonObject
 from fairlane.worker.executors.base import Work
 from fairlane.worker.external import Worker
 
@@ -132,7 +133,7 @@ class Fleet:
             if tally is not None:
                 self._count(tally, event)
 
-    def _count(self, tally: Tally, event: dict[str, Any]) -> None:
+    def _count(self, tally: Tally, event: JsonObject) -> None:
         at = moment_ms(event["timestamp"])
         if event["type"] == events.CREATED:
             tally.submitted += 1
@@ -238,7 +239,7 @@ async def _talk(client: AsyncClient, name: str, chat: str) -> None:
 
 async def _pipelines(client: AsyncClient) -> None:
     """Submit batches whose tasks depend on each other."""
-    pages: list[dict[str, Any]] = [
+    pages: list[JsonObject] = [
         {"key": f"page-{n}", "handler": "sleep", "params": {"ms": 600 + 300 * n}} for n in range(4)
     ]
     summary = {

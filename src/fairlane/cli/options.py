@@ -17,6 +17,7 @@ import msgspec
 
 from fairlane.cli.commands import Parser
 from fairlane.core import lifecycle
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import PageLimit
 from fairlane.schema import wire
 from fairlane.schema.operation import Request
@@ -102,7 +103,7 @@ def parsed(text: str) -> Any:
         return NO_JSON
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> JsonObject:
     value = parsed(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, not {text[:40]!r}")
@@ -147,7 +148,7 @@ def declared(
     group.add_argument(flag, **{"help": about, **found, **how})
 
 
-def _described(hint: object) -> tuple[str, dict[str, Any]]:
+def _described(hint: object) -> tuple[str, JsonObject]:
     """Return what a type says about an option: its help and its arguments for argparse."""
     about, bounds = "", msgspec.Meta()
     while True:
@@ -172,7 +173,7 @@ def _as_help(description: str) -> str:
     return (description if keep else description[:1].lower() + description[1:]).replace("%", "%%")
 
 
-def _read_as(hint: object, bounds: msgspec.Meta) -> dict[str, Any]:
+def _read_as(hint: object, bounds: msgspec.Meta) -> JsonObject:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if hint is bool:
@@ -200,7 +201,7 @@ def _bounded(bounds: msgspec.Meta) -> Callable[[str], int]:
 # -------------------------------------------------------------------- shared options
 
 # The metavar, type and help of each option of a submitted task.
-_SHARED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+_SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
     "agent": ("agent that the task belongs to; fairness is between agents", {"metavar": "ID"}),
     "lane": ("lane that the task runs in", {"metavar": "NAME"}),
     "session": ("session that the task belongs to; its tasks run in order", {"metavar": "KEY"}),

@@ -23,6 +23,7 @@ from fairlane.compat import policies
 from fairlane.config import Settings
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidPolicy, OperatorError
+from fairlane.core.json_types import JsonObject
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import (
@@ -316,7 +317,7 @@ class PolicyFile:
         self._ceilings = ceilings
         self._notes: list[str] = []
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> JsonObject:
         """Return the document to apply on top of the policy. Log what it ignores, once."""
         if self.file is None:
             return _with_ceilings({}, self._ceilings)
@@ -334,7 +335,7 @@ class PolicyFile:
         return InvalidPolicy([f"{self.file}: {problem}" for problem in error.problems])
 
 
-def _with_ceilings(document: dict[str, Any], ceilings: Mapping[str, int]) -> dict[str, Any]:
+def _with_ceilings(document: JsonObject, ceilings: Mapping[str, int]) -> JsonObject:
     lanes = document.get("lanes", {})
     if not ceilings or not isinstance(lanes, dict):
         return document  # the policy reports that it is not an object
@@ -346,7 +347,7 @@ def _with_ceilings(document: dict[str, Any], ceilings: Mapping[str, int]) -> dic
     return {**document, "lanes": lanes}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> JsonObject:
     try:
         document: Any = wire.decode(file.read_bytes())
     except OSError as error:

@@ -42,17 +42,17 @@ def as_text(when: str | datetime | None) -> str | None:
     return when.isoformat() if isinstance(when, datetime) else when
 
 
-def as_object(value: Mapping[str, Any] | None) -> Any:
+def as_object(value: JsonMapping | None) -> Any:
     """Return an object as it is sent; the server checks its content."""
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def as_raw(values: Sequence[Mapping[str, Any]]) -> list[msgspec.Raw]:
+def as_raw(values: Sequence[JsonMapping]) -> list[msgspec.Raw]:
     """Return objects that are sent unchanged; the server checks each on its own."""
     return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
 
 
-def as_body(kind: type[S], method: str, fields: Mapping[str, Any]) -> S:
+def as_body(kind: type[S], method: str, fields: JsonMapping) -> S:
     """Return a typed body; the server checks its values. Raise `TypeError` for an unknown name."""
     if not fields.keys() <= _names(kind):
         refuse_unknown(method, fields, dict.fromkeys(kind.__struct_fields__))

@@ -33,6 +33,7 @@ from fairlane.client.sync import (
 )
 from fairlane.client.transport import DEFAULT_URL, Answer, Asked, Request
 from fairlane.core.errors import BusyError, Unreachable
+from fairlane.core.json_types import JsonMapping
 from fairlane.http1.asynchronous import AsyncPool, SystemResolver
 from fairlane.schema import sse, wire
 from fairlane.schema.events import LIST_EVENTS, ListEvents
@@ -155,7 +156,7 @@ class AsyncClient(AsyncBaseClient):
             follower.connected()
 
     async def _pieces(
-        self, path: str, query: Mapping[str, Any], last_id: str
+        self, path: str, query: JsonMapping, last_id: str
     ) -> AsyncGenerator[bytes, None]:
         """Yield the body of one connection. Raise the error that arrived instead of a stream."""
         where = self._server.where

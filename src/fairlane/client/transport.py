@@ -12,6 +12,7 @@ from fairlane import config
 from fairlane.config import DEFAULT_PORT
 from fairlane.core import errors
 from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import wire
 from fairlane.schema.operation import Operation
 from fairlane.version import __version__
@@ -96,7 +97,7 @@ def build(
     *,
     timeout_seconds: float,
     wait_ms: int = 0,
-    query: Mapping[str, Any] | None = None,
+    query: JsonMapping | None = None,
     body: Any = None,
     headers: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
@@ -127,7 +128,7 @@ def build(
     )
 
 
-def understood(answer: Answer, where: str) -> dict[str, Any]:
+def understood(answer: Answer, where: str) -> JsonObject:
     """Return the JSON of a response. Raise the error that it contains."""
     try:
         shape = wire.decode(answer.body)
@@ -197,7 +198,7 @@ def bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {found}"}
 
 
-def _error(shape: Mapping[str, Any], answer: Answer) -> FairlaneError:
+def _error(shape: JsonMapping, answer: Answer) -> FairlaneError:
     code, message = str(shape["code"]), str(shape.get("error", ""))
     seconds = answer.headers.get("retry-after", "")
     retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None

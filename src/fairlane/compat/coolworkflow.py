@@ -24,6 +24,7 @@ from fairlane.core.entries import (
     QueueEntry,
 )
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import Submission
 from fairlane.core.policy import LANE_RULES, Policy, nearest
 from fairlane.core.types import Identifier
@@ -63,13 +64,13 @@ class FileEntry(msgspec.Struct, rename="camel"):
 
 
 # Returns the submission of an entry: its id, params, priority and start time.
-Submit = Callable[[str, Mapping[str, Any], int, str | None], Submission]
+Submit = Callable[[str, JsonMapping, int, str | None], Submission]
 
 
 # -------------------------------------------------------------------- queue.json
 
 
-def queue_entries(document: Mapping[str, Any], submit: Submit) -> list[QueueEntry]:
+def queue_entries(document: JsonMapping, submit: Submit) -> list[QueueEntry]:
     """Return the entries of a queue file in the order in which they were added.
 
     Raise `InvalidRequest` that lists the problems.
@@ -189,7 +190,7 @@ def flat_policy(policy: Policy) -> dict[str, Any]:
     }
 
 
-def translated(document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+def translated(document: JsonObject, problems: list[str]) -> JsonObject:
     """Return the document in Fairlane's keys; add what is wrong with it to `problems`.
 
     Values that cool-workflow would silently replace by a default are refused here.

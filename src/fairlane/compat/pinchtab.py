@@ -13,10 +13,11 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core import documents
 from fairlane.core.documents import Schema
+from fairlane.core.json_types import JsonMapping, JsonObject
 
 SECTION: Final = "scheduler"
 
@@ -53,7 +54,7 @@ _UNIT_SECONDS: Final = {
 }
 
 
-def is_section(document: Mapping[str, Any], own: Schema) -> bool:
+def is_section(document: JsonMapping, own: Schema) -> bool:
     """Return whether this is the section alone: it has a key that only PinchTab has, and none that
     only Fairlane has.
     """
@@ -61,13 +62,13 @@ def is_section(document: Mapping[str, Any], own: Schema) -> bool:
     return bool(keys & (_PATHS.keys() - _SHARED)) and not keys & ours
 
 
-def is_file(document: Mapping[str, Any], own: Schema) -> bool:
+def is_file(document: JsonMapping, own: Schema) -> bool:
     """Return whether this is the file: it has the section, and no key of Fairlane beside it."""
     rest = (key for key in document if key != SECTION)
     return SECTION in document and not any(_is_own(document, key, own) for key in rest)
 
 
-def _is_own(document: Mapping[str, Any], key: str, own: Schema) -> bool:
+def _is_own(document: JsonMapping, key: str, own: Schema) -> bool:
     """Return whether a key beside the section is Fairlane's. `sessions` is a section of PinchTab
     too.
     """
@@ -77,14 +78,14 @@ def _is_own(document: Mapping[str, Any], key: str, own: Schema) -> bool:
     return rules is not None
 
 
-def reduced(document: dict[str, Any], own: Schema) -> dict[str, Any]:
+def reduced(document: JsonObject, own: Schema) -> JsonObject:
     """Return the file without its ignored sections, and the section alone as such a file."""
     if is_section(document, own):
         return {SECTION: document}
     return {SECTION: document[SECTION]} if is_file(document, own) else document
 
 
-def notes(document: Mapping[str, Any], own: Schema, meant: Schema) -> list[str]:
+def notes(document: JsonMapping, own: Schema, meant: Schema) -> list[str]:
     """Name the ignored sections of the file, and the key that may be `meant` by each."""
     ignored = [key for key in document if key != SECTION]
     if not ignored or not is_file(document, own):
@@ -100,7 +101,7 @@ def _shown(key: str, meant: Schema) -> str:
     return documents.shown(key) + (f" ({hint})" if hint else "")
 
 
-def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> dict[str, Any]:
+def translated(document: JsonObject, own: Schema, problems: list[str]) -> JsonObject:
     """Return the document in Fairlane's keys; add what is wrong with it to `problems`."""
     if is_section(document, own):
         return _laid({}, document, (), problems)
@@ -112,8 +113,8 @@ def translated(document: dict[str, Any], own: Schema, problems: list[str]) -> di
 
 
 def _laid(
-    result: dict[str, Any], section: object, path: documents.Path, problems: list[str]
-) -> dict[str, Any]:
+    result: JsonObject, section: object, path: documents.Path, problems: list[str]
+) -> JsonObject:
     """Add the values of the section at `path`; empty and zero values are skipped."""
     if not isinstance(section, dict):
         problems.append(f"{SECTION} must be an object")

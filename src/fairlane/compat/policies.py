@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Final
 
 from fairlane.compat import coolworkflow, pinchtab
 from fairlane.core import policy as policies
 from fairlane.core.documents import Schema
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import LANE_RULES, RULES, unframed
 
 # All top-level keys of a document that are not PinchTab's.
@@ -24,7 +25,7 @@ class Foreign:
             return False
         return reduced(document).keys() <= self.keys
 
-    def translate(self, document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    def translate(self, document: JsonObject, problems: list[str]) -> JsonObject:
         own = pinchtab.translated(document, _OWN, problems)
         return coolworkflow.translated(own, problems)
 
@@ -43,6 +44,6 @@ def notes(document: object) -> list[str]:
     return pinchtab.notes(unframed(document), _OWN, RULES)
 
 
-def reduced(document: dict[str, Any]) -> dict[str, Any]:
+def reduced(document: JsonObject) -> JsonObject:
     """Return the document without its ignored parts, so that Fairlane's keys can be added to it."""
     return pinchtab.reduced(document, _OWN)

@@ -44,7 +44,7 @@ Codes are stable and part of the public surface; messages may improve at any tim
 
 from __future__ import annotations
 
-from typing import Any
+from fairlane.core.json_types import JsonObject
 
 
 class FairlaneError(Exception):
@@ -61,7 +61,7 @@ class FairlaneError(Exception):
         self,
         message: str,
         *,
-        details: dict[str, Any] | None = None,
+        details: JsonObject | None = None,
         retry_after_ms: int | None = None,
     ) -> None:
         super().__init__(message)

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonMapping
 from fairlane.core.policy import nearest
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def convert(value: object, kind: type[T]) -> T:
         raise refusal(explain(value, kind)) from None
 
 
-def check(value: Mapping[str, Any], kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
+def check(value: JsonMapping, kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
     """Check a decoded object, and the rules that join its fields.
 
     Raise `InvalidRequest` that lists every problem. The rules get a value without the fields that
@@ -99,23 +100,23 @@ def check(value: Mapping[str, Any], kind: type[T], rules: Callable[[T], list[Pro
     return checked
 
 
-def convert_query(values: Mapping[str, Any], kind: type[T]) -> T:
+def convert_query(values: JsonMapping, kind: type[T]) -> T:
     """Check the parameters of a query: numbers and flags are text there."""
     return _convert_text(values, kind, "query parameter '{}'")
 
 
-def convert_path(values: Mapping[str, Any], kind: type[T]) -> T:
+def convert_path(values: JsonMapping, kind: type[T]) -> T:
     """Check the parameters of a path."""
     return _convert_text(values, kind, "path parameter '{}'")
 
 
-def convert_headers(values: Mapping[str, Any], kind: type[T], names: Mapping[str, str]) -> T:
+def convert_headers(values: JsonMapping, kind: type[T], names: Mapping[str, str]) -> T:
     """Check the values of headers; `names` are those of the headers, by the field's JSON name."""
     return _convert_text(values, kind, "the header {}", names)
 
 
 def _convert_text(
-    values: Mapping[str, Any], kind: type[T], word: str, names: Mapping[str, str] | None = None
+    values: JsonMapping, kind: type[T], word: str, names: Mapping[str, str] | None = None
 ) -> T:
     key: Any = kind
     if all(_WHOLE.fullmatch(values[name]) for name in _whole_numbers(key) if name in values):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.engine.node import Node
 from fairlane.http.messages import Answer, Handler, Request, Route, Routes
 from fairlane.schema.catalog import OPERATIONS

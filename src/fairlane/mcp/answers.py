@@ -7,13 +7,13 @@ with the error's JSON as its text, so that a model can read it and correct the c
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from fairlane.client.base import Shape
 from fairlane.core.errors import FairlaneError, Forbidden, PayloadTooLarge
+from fairlane.core.json_types import JsonMapping
 from fairlane.mcp import schemas
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.tool import Tool
@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-async def answer(calls: Calls, tool: Tool, given: Mapping[str, Any], *, writes: bool) -> Answer:
+async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool) -> Answer:
     try:
         if tool.writes and not writes:
             raise _not_allowed(tool)

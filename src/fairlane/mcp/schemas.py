@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fairlane.core import validation
 from fairlane.core.types import json_name
 
-Schema = dict[str, Any]
+Schema = JsonObject
 
 _UNIONS: Final = (Union, types.UnionType)
 
@@ -69,7 +69,7 @@ def changes(kind: type[msgspec.Struct]) -> Schema:
     return schema
 
 
-def arguments(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+def arguments(given: JsonMapping, kind: type[msgspec.Struct]) -> JsonObject:
     """Return the arguments to call the verb with. Raise `InvalidRequest` that names a wrong
     argument.
     """
@@ -100,7 +100,7 @@ def _plain(kind: object) -> Any:
     return Union[tuple(kept)]  # noqa: UP007 - made of a list
 
 
-def _simple(schema: object, components: Mapping[str, Any]) -> Any:
+def _simple(schema: object, components: JsonMapping) -> Any:
     if isinstance(schema, list):
         return [_simple(one, components) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, dict):

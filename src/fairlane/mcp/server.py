@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import mcp_types as types
@@ -13,6 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from fairlane.core.access import CALLER
+from fairlane.core.json_types import JsonMapping
 from fairlane.core.policy import nearest
 from fairlane.mcp.answers import answer
 from fairlane.mcp.calls import Calls, Perform, PerformAs
@@ -104,7 +105,7 @@ def _listed(tool: Tool) -> types.Tool:
 
 
 async def _called(
-    calls: Calls, tool: Tool, given: Mapping[str, Any], *, writes: bool
+    calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool
 ) -> types.CallToolResult:
     told = await answer(calls, tool, given, writes=writes)
     return types.CallToolResult(

@@ -6,12 +6,13 @@ one agent uses that name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, field
 
 from fairlane.core.access import Scope
 from fairlane.core.job_documents import JobDocument, RunStatus
+from fairlane.core.json_types import JsonObject
 from fairlane.core.types import Cursor, Moment, PageLimit
 from fairlane.schema.operation import (
     DELETE,
@@ -37,7 +38,7 @@ JobName = Annotated[
 
 class CreateCronJob(Request):
     document: Annotated[
-        dict[str, Any],
+        JsonObject,
         WholeBody(JobDocument),
         Meta(description='The job, or {"jobs": […]} to create all of them or none'),
     ]
@@ -62,7 +63,7 @@ class CronJobRequest(Request):
 class ChangeCronJob(Request):
     job: JobName = field(name="id")
     document: Annotated[
-        dict[str, Any], WholeBody(), Meta(description="Fields to change; null clears a field")
+        JsonObject, WholeBody(), Meta(description="Fields to change; null clears a field")
     ]
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta, field
 
 from fairlane.core import model
 from fairlane.core.access import Scope
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.types import DAY_MS, Identifier, Moment, Word
 from fairlane.schema import wire
@@ -198,7 +199,7 @@ def lease_grant(
     )
 
 
-def lease_state(row: Task) -> dict[str, Any]:
+def lease_state(row: Task) -> JsonObject:
     """Return the fields of `LeaseStatus`."""
     return {
         "lease_id": model.lease_id(row.seq, row.token),

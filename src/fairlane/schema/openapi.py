@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import json_limits
 from fairlane.schema.operation import Operation
 
-Schema = dict[str, Any]
+Schema = JsonObject
 
 JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{name}"
@@ -58,7 +59,7 @@ def _types(operation: Operation[Any, Any]) -> list[Any]:
 def _operation(
     operation: Operation[Any, Any],
     known: Mapping[Any, Schema],
-    components: Mapping[str, Any],
+    components: JsonMapping,
     statuses: Mapping[str, int],
 ) -> Schema:
     described: Schema = {
@@ -98,7 +99,7 @@ def _body(schema: Schema, *, required: bool) -> Schema:
     return {"required": required, "content": {JSON: {"schema": schema}}}
 
 
-def _parameters(operation: Operation[Any, Any], components: Mapping[str, Any]) -> Iterator[Schema]:
+def _parameters(operation: Operation[Any, Any], components: JsonMapping) -> Iterator[Schema]:
     headers = {
         one.encode_name: operation.headers[one.name]
         for one in msgspec.structs.fields(operation.part("header"))

@@ -24,6 +24,7 @@ import msgspec
 
 from fairlane.core.access import Scope
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 from fairlane.schema.json_limits import ITEMS_MAX
@@ -78,9 +79,9 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
     def items(self) -> ItemsView[str, Any]:
         return self.to_dict().items()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the response as its JSON object."""
-        shape: dict[str, Any] = msgspec.to_builtins(self)
+        shape: JsonObject = msgspec.to_builtins(self)
         return shape
 
 
@@ -103,7 +104,7 @@ class WholeBody:
     `shape` is the type that describes the document in OpenAPI.
     """
 
-    shape: Any = dict[str, Any]
+    shape: Any = JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ The body of a change is only the policy document; author and note are in the que
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, field
@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, field
 from fairlane.core import json_diff
 from fairlane.core.access import Scope
 from fairlane.core.json_diff import Difference
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import Policy
 from fairlane.core.types import Actor, Cursor, Moment, Note, PageLimit, SequenceNumber
 from fairlane.schema.operation import (
@@ -28,9 +29,7 @@ from fairlane.schema.operation import (
     WholeBody,
 )
 
-PolicyDocument = Annotated[
-    Mapping[str, Any], WholeBody(Policy), Meta(description="The policy document")
-]
+PolicyDocument = Annotated[JsonMapping, WholeBody(Policy), Meta(description="The policy document")]
 VersionNumber = Annotated[
     SequenceNumber | None, Meta(description="Number of a version; 0 for the defaults")
 ]
@@ -102,7 +101,7 @@ class PolicyVersion(Response, kw_only=True):
 
 
 class PolicyShown(PolicyVersion, kw_only=True):
-    policy: dict[str, Any]
+    policy: JsonObject
 
 
 class PolicyVersionChanges(PolicyVersion, kw_only=True):
@@ -125,7 +124,7 @@ class PolicyChanged(Response):
     version: int
     changed: bool
     changes: list[PolicyDifference]
-    policy: dict[str, Any]
+    policy: JsonObject
     notes: Annotated[
         list[str] | None, Meta(description="Ignored parts of the document, and why")
     ] = None

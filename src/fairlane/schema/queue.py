@@ -6,8 +6,7 @@ of the entry, including those that only an imported file has, so an entry is an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, field
@@ -17,6 +16,7 @@ from fairlane.compat.coolworkflow import SCHEMA_VERSION
 from fairlane.core import entries, lifecycle, model
 from fairlane.core.access import Scope
 from fairlane.core.entries import LANE, PRIORITY, RUN, EntryStatus, QueueEntry
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import Submission, Task
 from fairlane.core.submissions import TEXT_CHARACTERS_MAX, submission, task_request
 from fairlane.core.types import Actor, Identifier, IdentifierOrEmpty, Moment, PageLimit
@@ -32,7 +32,7 @@ from fairlane.schema.operation import (
 )
 from fairlane.schema.wire import DecodeError, decode, moment, moment_or_none, one_line
 
-EntryShape = dict[str, Any]
+EntryShape = JsonObject
 EntryText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 # The rank and number of the last entry of a page.
 QueueCursor = Annotated[
@@ -74,7 +74,7 @@ class AddEntry(Request):
     priority: Annotated[
         int | str | None, Meta(description="Lower numbers go first; default: 100")
     ] = None
-    inputs: Annotated[Mapping[str, Any] | None, Meta(description="Inputs of the run")] = None
+    inputs: Annotated[JsonMapping | None, Meta(description="Inputs of the run")] = None
     note: Annotated[EntryText | None, Meta(description="Note for operators")] = None
     agent: Annotated[
         IdentifierOrEmpty | None, Meta(description="Agent that the entry belongs to")
@@ -102,7 +102,7 @@ class DrainEntries(Request):
 
 class ImportEntries(Request):
     document: Annotated[
-        Mapping[str, Any], WholeBody(), Meta(description="A queue file: schemaVersion and entries")
+        JsonMapping, WholeBody(), Meta(description="A queue file: schemaVersion and entries")
     ]
 
 
@@ -111,7 +111,7 @@ class ShowQueuePolicy(Request):
 
 
 class SetQueuePolicy(Request):
-    settings: Annotated[Mapping[str, Any], WholeBody(), Meta(description="The rules to change")]
+    settings: Annotated[JsonMapping, WholeBody(), Meta(description="The rules to change")]
     actor: Annotated[Actor | None, Header("X-Fairlane-Actor")] = None
 
 
@@ -217,7 +217,7 @@ def _stripped(text: str | None) -> str | None:
     return (text or "").strip() or None
 
 
-def imported_entries(document: Mapping[str, Any]) -> list[QueueEntry]:
+def imported_entries(document: JsonMapping) -> list[QueueEntry]:
     """Return the entries of a queue file. Raise `InvalidRequest` that lists every problem."""
     found = coolworkflow.queue_entries(
         document,
@@ -231,7 +231,7 @@ def imported_entries(document: Mapping[str, Any]) -> list[QueueEntry]:
 
 def _submission(
     entry_id: str,
-    params: Mapping[str, Any],
+    params: JsonMapping,
     priority: int | str | None,
     *,
     agent: str | None = None,
@@ -272,16 +272,16 @@ def entry_shape(task: Task, body: str, error: str | None) -> EntryShape:
     return {name: value for name, value in shape.items() if value is not None}
 
 
-def _stored(body: str) -> tuple[dict[str, Any], dict[str, Any], bool]:
+def _stored(body: str) -> tuple[JsonObject, JsonObject, bool]:
     """Return a stored request and its params, and whether it is damaged."""
     try:
-        request = decode(body, type=dict[str, Any])
-        return request, msgspec.convert(request.get("params", {}), dict[str, Any]), False
+        request = decode(body, type=JsonObject)
+        return request, msgspec.convert(request.get("params", {}), JsonObject), False
     except DecodeError:
         return {}, {}, True
 
 
-def _now(task: Task, error: str | None) -> dict[str, Any]:
+def _now(task: Task, error: str | None) -> JsonObject:
     """Return the fields that depend on the entry's status."""
     if task.leased and not task.terminal:
         return {

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 
 from fairlane.core import sessions
 from fairlane.core.access import Scope
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import MessageSettings, Session, Settings
@@ -100,11 +101,9 @@ class SendMessage(MessageSettings, Request, kw_only=True):
         Url | None,
         Meta(description="Old name of callbackUrl", extra_json_schema={"deprecated": True}),
     ] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Object stored with the task")] = (
-        None
-    )
+    metadata: Annotated[JsonObject | None, Meta(description="Object stored with the task")] = None
     llm_config: Annotated[
-        dict[str, Any] | None, Meta(description="Settings for the agent that runs an instruction")
+        JsonObject | None, Meta(description="Settings for the agent that runs an instruction")
     ] = None
     timeout_ms: Annotated[TimeoutMs | None, Meta(description="Maximum duration of one attempt")] = (
         None

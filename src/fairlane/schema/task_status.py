@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from fairlane.core import lifecycle, model, moments
 from fairlane.core.events import Attempt
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.secrets import masked
 from fairlane.core.types import Moment, json_name
@@ -42,13 +43,13 @@ class TaskStatus(Response, kw_only=True):
     selector: str | None = None
     handler: str | None = None
     instruction: str | None = None
-    params: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
+    params: JsonObject | None = None
+    metadata: JsonObject | None = None
     llm_config: Annotated[
-        dict[str, Any] | None, Meta(description="Without its secrets, except in a lease")
+        JsonObject | None, Meta(description="Without its secrets, except in a lease")
     ] = None
     depends_on: list[str] | None = None
-    retry_policy: dict[str, Any] | None = None
+    retry_policy: JsonObject | None = None
     timeout_ms: int | None = None
     preemptible: bool | None = None
     key: str | None = None
@@ -98,9 +99,9 @@ class StoredRequest(msgspec.Struct, rename=json_name):
     instruction: str | None = None
     params: dict[str, msgspec.Raw] | None = None
     metadata: dict[str, msgspec.Raw] | None = None
-    llm_config: dict[str, Any] | None = None
+    llm_config: JsonObject | None = None
     depends_on: list[str] | None = None
-    retry_policy: dict[str, Any] | None = None
+    retry_policy: JsonObject | None = None
     timeout_ms: int | None = None
     preemptible: bool | None = None
     key: str | None = None
@@ -188,7 +189,7 @@ def brief_status(row: Task, body: str, error: str | None, log: Sequence[Attempt]
     return status
 
 
-def request_of(task: TaskStatus) -> dict[str, Any]:
+def request_of(task: TaskStatus) -> JsonObject:
     """Return the request of a task, as its executor gets it."""
     return {name: value for name, value in task.items() if name in _REQUEST_NAMES}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, field
 
 from fairlane.core import secrets
 from fairlane.core.access import Scope
+from fairlane.core.json_types import JsonObject
 from fairlane.core.retries import Backoff
 from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import Parameter, Template, TemplateDocument
@@ -33,9 +34,7 @@ TemplateId = Annotated[str, Meta(description="Id of the template")]
 
 
 class CreateTemplateRequest(Request):
-    document: Annotated[
-        dict[str, Any], WholeBody(TemplateDocument), Meta(description="The template")
-    ]
+    document: Annotated[JsonObject, WholeBody(TemplateDocument), Meta(description="The template")]
 
 
 class ListTemplates(Request):
@@ -53,7 +52,7 @@ class TemplateRequest(Request):
 class ChangeTemplate(Request):
     template_id: TemplateId = field(name="id")
     document: Annotated[
-        dict[str, Any],
+        JsonObject,
         WholeBody(),
         Meta(description="Fields to change; null clears a field"),
     ]
@@ -62,7 +61,7 @@ class ChangeTemplate(Request):
 class FillTemplate(Request):
     template_id: TemplateId = field(name="id")
     params: Annotated[
-        dict[str, Any] | None, Meta(description="Values for the template's parameters")
+        JsonObject | None, Meta(description="Values for the template's parameters")
     ] = None
     overrides: Annotated[
         TaskRequest | None, Meta(description="Fields of the task, which override the template's")
@@ -84,9 +83,9 @@ class TemplateDetail(Response, kw_only=True):
     timeout_ms: int | None = None
     retry_policy: Backoff | None = None
     llm_config: Annotated[
-        dict[str, Any] | None, Meta(description="Settings for the agent; secrets are masked")
+        JsonObject | None, Meta(description="Settings for the agent; secrets are masked")
     ] = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     unreadable: Annotated[
         list[str] | None, Meta(description="Fields that are damaged in the store")
     ] = None

@@ -6,7 +6,7 @@ Keys are camelCase, times are RFC 3339 UTC with milliseconds, and a field withou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -54,7 +54,7 @@ class _Request(msgspec.Struct, rename="camel"):
 _request_decoder = msgspec.json.Decoder(_Request)
 
 
-def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> list[dict[str, Any]]:
+def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> list[JsonObject]:
     """Return the results of the parents, in the order in which the task names them."""
     place = {id_: number for number, id_ in enumerate(_request_decoder.decode(body).depends_on)}
     return [
@@ -67,8 +67,8 @@ def task_inputs(body: str, inputs: Sequence[tuple[str, str, str | None]]) -> lis
     ]
 
 
-def error(problem: FairlaneError) -> dict[str, Any]:
-    shape: dict[str, Any] = {"code": problem.code, "error": one_line(problem.message)}
+def error(problem: FairlaneError) -> JsonObject:
+    shape: JsonObject = {"code": problem.code, "error": one_line(problem.message)}
     if problem.retryable:
         shape["retryable"] = True
     if problem.details:

@@ -18,6 +18,7 @@ from fairlane.core.access import Caller
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.job_documents import ScheduleDocument
+from fairlane.core.json_types import JsonObject
 from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, ToggleJob, UpdateJob
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.cron import not_found
@@ -224,7 +225,7 @@ async def _job(node: Node, caller: Caller, word: str) -> Job | None:
     return named[0] if named else None
 
 
-def _listed(document: dict[str, Any]) -> list[Any] | None:
+def _listed(document: JsonObject) -> list[Any] | None:
     """Return the documents of `{"jobs": […]}`; None for one job."""
     if "jobs" not in document:
         return None

@@ -14,6 +14,7 @@ from fairlane.compat.policies import notes
 from fairlane.core import json_diff
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidPolicy, NotFound, StoreMismatch
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import Policy, read, to_document
 from fairlane.engine.commands import PATCH, REPLACE, PolicyChange, SetPolicy
 from fairlane.engine.engine import kept_policy
@@ -157,7 +158,7 @@ async def _find(node: Node, version: int | None) -> PolicyView | None:
     return view
 
 
-def _about(view: PolicyView) -> dict[str, Any]:
+def _about(view: PolicyView) -> JsonObject:
     return {
         "version": view.version,
         "created_at": moment(view.created_at),

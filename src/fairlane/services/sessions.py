@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, InvalidRequest
+from fairlane.core.json_types import JsonMapping
 from fairlane.core.model import Message, Submission
 from fairlane.core.policy import FALLBACK_LANE
 from fairlane.core.sessions import MessageSettings, Session, Settings
@@ -186,7 +186,7 @@ def message_of(request: SendMessage, agent: str | None, *, no_merge: bool) -> Me
     )
 
 
-def as_message(made: Submission, message: Message, stored: Mapping[str, Any]) -> Submission:
+def as_message(made: Submission, message: Message, stored: JsonMapping) -> Submission:
     """Return a task as a message of its session. `stored` is kept with its request."""
     body = {**msgspec.json.decode(made.body), **stored}
     text = msgspec.json.encode(body).decode()

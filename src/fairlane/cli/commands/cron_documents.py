@@ -37,9 +37,10 @@ from fairlane.clock import SystemClock
 from fairlane.core import cron, jobs
 from fairlane.core.cron import NICKNAMES
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import wire
 
-Document = dict[str, Any]
+Document = JsonObject
 MakeTask = Callable[[str, str | None, Mapping[str, str]], tuple[str, Document]]
 # Options by the field of a job, of its task and of its retry policy that each fills.
 _FIELDS: Final = {
@@ -185,7 +186,7 @@ def _retry_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def document_of(args: argparse.Namespace) -> dict[str, Any]:
+def document_of(args: argparse.Namespace) -> JsonObject:
     """Return the document of the file, overridden by the options."""
     document = read_object(args.file, "a job") if args.file else {}
     document = {**document, **given(args, _FIELDS)}
@@ -200,7 +201,7 @@ def document_of(args: argparse.Namespace) -> dict[str, Any]:
     return document
 
 
-def refuse_incomplete(document: Mapping[str, Any]) -> None:
+def refuse_incomplete(document: JsonMapping) -> None:
     for name, problem in (
         ("schedule", "no schedule given: add an expression in quotes, --every or --at"),
         ("task", "no task given: add --handler, --instruction or --action"),
@@ -210,12 +211,12 @@ def refuse_incomplete(document: Mapping[str, Any]) -> None:
             raise InvalidRequest(problem)
 
 
-def schedule_of(args: argparse.Namespace) -> dict[str, Any] | None:
+def schedule_of(args: argparse.Namespace) -> JsonObject | None:
     """Return the schedule, or the parts of it to change; None if no option is about it."""
     expr = _expression(args.expr)
     if sum(one is not None for one in (expr, args.every, args.at)) > 1:
         raise InvalidRequest("give only one of an expression, --every and --at")
-    found: dict[str, Any] = {"tz": args.tz, "anchor": getattr(args, "anchor", None)}
+    found: JsonObject = {"tz": args.tz, "anchor": getattr(args, "anchor", None)}
     if expr is not None:
         found |= {"kind": "cron", "expr": expr}
     elif args.every is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,6 +36,7 @@ from fairlane.cli.output import (
 )
 from fairlane.core import json_diff
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, Unreachable
+from fairlane.core.json_types import JsonObject
 from fairlane.schema import wire
 
 if TYPE_CHECKING:
@@ -165,14 +166,14 @@ def _draw_set(terminal: Terminal, response: Fields) -> None:
         terminal.line(f"no changes; the policy stays at version {response['version']}")
 
 
-def _from_file(name: str) -> dict[str, Any]:
+def _from_file(name: str) -> JsonObject:
     document = read_json(name)
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy must be a JSON object"])
     return document
 
 
-def _assigned(assignments: list[str]) -> dict[str, Any]:
+def _assigned(assignments: list[str]) -> JsonObject:
     """Return the document that assignments describe. A value that is not JSON is a string."""
     split = [json_diff.assignment(text) for text in assignments]
     values = [(path, text, parsed(text)) for path, text in split]
@@ -181,7 +182,7 @@ def _assigned(assignments: list[str]) -> dict[str, Any]:
     )
 
 
-def _why(args: argparse.Namespace) -> dict[str, Any]:
+def _why(args: argparse.Namespace) -> JsonObject:
     author = args.author or _user()
     return {"note": args.note, "author": author, "expected_version": args.expect}
 

@@ -47,6 +47,7 @@ from fairlane.cli.output import (
     with_ago,
 )
 from fairlane.core.errors import FairlaneError, InvalidRequest
+from fairlane.core.json_types import JsonObject
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
@@ -315,7 +316,7 @@ def _add_options(parser: Parser) -> None:
 
 
 def add(args: argparse.Namespace, side: Side, out: Output) -> None:
-    inputs: dict[str, Any] | None = None
+    inputs: JsonObject | None = None
     if args.inputs is not None or args.input is not None:
         inputs = {**(args.inputs or {}), **dict(args.input or ())}
     entry = side.client.queue_add(

@@ -17,6 +17,7 @@ from fairlane import config
 from fairlane.cli.commands import Commands, Exit, Parser, nowhere, token_file, where
 from fairlane.cli.options import count, port, seconds
 from fairlane.core.errors import InvalidSettings
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import nearest
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _REPEATABLE: Final = {"action": "append"}
 # The settings of the server that are options, with metavar, help and further arguments.
-_SETTINGS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+_SETTINGS: Final[dict[str, tuple[str, str, JsonObject]]] = {
     "host": ("ADDRESS", "address to listen on (default: 127.0.0.1)", {}),
     "port": ("N", "port to listen on; 0 picks a free one (default: 9867)", {}),
     "uds": ("PATH", "Unix socket to listen on, in place of host and port", {}),
@@ -107,7 +108,7 @@ def register(commands: Commands) -> None:
 def _serve_options(parser: Parser) -> None:
     for name, (metavar, about, how) in _SETTINGS.items():
         flag = f"--{name.replace('_', '-')}"
-        value: dict[str, Any] = {"metavar": metavar} if metavar else {}
+        value: JsonObject = {"metavar": metavar} if metavar else {}
         parser.add_argument(flag, help=about, default=None, **value, **how)
 
 

@@ -60,6 +60,7 @@ from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest, NotFound
+from fairlane.core.json_types import JsonObject
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
@@ -180,7 +181,7 @@ def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
     return wait_for(side, out, accepted, args.wait) or code
 
 
-def _body_from_options(args: argparse.Namespace) -> dict[str, Any]:
+def _body_from_options(args: argparse.Namespace) -> JsonObject:
     body = given(args, {**_COMMON, **_FIELDS})
     found = params(args)
     if found is not None:
@@ -194,7 +195,7 @@ def _body_from_options(args: argparse.Namespace) -> dict[str, Any]:
     return body
 
 
-def _body_from_file(args: argparse.Namespace) -> dict[str, Any]:
+def _body_from_file(args: argparse.Namespace) -> JsonObject:
     inside = [*_FIELDS, "param", "delay", *_RETRIES]
     misplaced = [name for name in inside if getattr(args, name) is not None]
     if misplaced:
@@ -208,7 +209,7 @@ def _body_from_file(args: argparse.Namespace) -> dict[str, Any]:
     raise InvalidRequest(f"{args.file} must contain a task, a list of tasks, or a batch")
 
 
-def batch_of(tasks: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
+def batch_of(tasks: Sequence[Any], fields: JsonObject) -> JsonObject:
     """Return a batch with the agent that its tasks name, if they agree; `fields` win."""
     named = {str(task["agentId"]) for task in tasks if isinstance(task, dict) and "agentId" in task}
     if len(named) > 1:
@@ -262,7 +263,7 @@ def list_(args: argparse.Namespace, side: Side, out: Output) -> None:
     out.pages(args, ask, "tasks", TASKS, none="no tasks", layouts=LAYOUTS)
 
 
-def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
+def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject:
     """Return the filters that were given.
 
     Raise `InvalidRequest` for an empty one: it probably comes from an unset variable, and leaving
@@ -547,9 +548,7 @@ def draw_queued(terminal: Terminal, response: Fields) -> None:
     terminal.line(f"queued {response['taskId']} again (", state(response["state"]), ")")
 
 
-def _change_matching(
-    args: argparse.Namespace, side: Side, out: Output, which: dict[str, Any]
-) -> None:
+def _change_matching(args: argparse.Namespace, side: Side, out: Output, which: JsonObject) -> None:
     verb = args.command
     act = getattr(side.client, f"{verb}_many")
 

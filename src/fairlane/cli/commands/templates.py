@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from fairlane.cli.backends import Side, connected, for_each, given, read_object
 from fairlane.cli.commands import Commands, Parser
@@ -35,6 +35,7 @@ from fairlane.cli.output import (
     with_ago,
 )
 from fairlane.core.errors import InvalidRequest, NotFound
+from fairlane.core.json_types import JsonObject
 
 ID_PREFIX: Final = "tpl_"
 # Options by the field of `POST /templates` and of `POST /tasks` that each fills.
@@ -160,7 +161,7 @@ def _fields(parser: Parser) -> None:
     )
 
 
-def parameter(text: str) -> dict[str, Any]:
+def parameter(text: str) -> JsonObject:
     """Return a parameter as for `POST /templates`. The first `=` starts the default."""
     head, equals, default = text.partition("=")
     name, *words = head.split(":")
@@ -170,7 +171,7 @@ def parameter(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(
             f"must be NAME[:TYPE][:required][=DEFAULT], not {text[:40]!r}"
         )
-    found: dict[str, Any] = {"name": name, "type": words[0] if words else "string"}
+    found: JsonObject = {"name": name, "type": words[0] if words else "string"}
     if required:
         found["required"] = True
     if equals:
@@ -218,7 +219,7 @@ def _id(side: Side, name: str) -> str:
     return template_id
 
 
-def _document(args: argparse.Namespace) -> dict[str, Any]:
+def _document(args: argparse.Namespace) -> JsonObject:
     document = read_object(args.file, "a template") if args.file else {}
     document = {**document, **given(args, _FIELDS)}
     if args.timeout is not None:

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from fairlane import config
 from fairlane.clock import SystemClock
 from fairlane.core import batches, lifecycle
 from fairlane.core.errors import FairlaneError, Unauthenticated, Unreachable
+from fairlane.core.json_types import JsonMapping
 from fairlane.schema import wire
 from fairlane.schema.operation import Response
 
@@ -70,7 +71,7 @@ class Styled(NamedTuple):
 Cell: TypeAlias = str | float | Styled | tuple["Cell", ...]
 
 P = ParamSpec("P")
-Fields: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = JsonMapping
 Shape: TypeAlias = Fields | Response
 Say = Callable[[int, str], None]
 # A column shows one field, or what a function makes of the row. The names are the header.
