@@ -353,7 +353,7 @@ def _secret_key(
     return _secret(values, "secret_key", env, problems)
 
 
-def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:
+def _lanes(given: object, env: Mapping[str, str], problems: list[str]) -> dict[str, int]:
     """Return the ceilings of lanes; the variable of a lane wins over `lanes`."""
     ceilings = _lane_pairs(given, problems)
     ceilings |= browseros.lane_ceilings(env) | goclaw.lane_ceilings(env)
@@ -374,7 +374,7 @@ def _lanes(given: Any, env: Mapping[str, str], problems: list[str]) -> dict[str,
     return lanes
 
 
-def _lane_pairs(given: Any, problems: list[str]) -> dict[str, tuple[str, Any]]:
+def _lane_pairs(given: object, problems: list[str]) -> dict[str, tuple[str, Any]]:
     """Return each lane's ceiling with its source, from a table or from `NAME=N` items."""
     if isinstance(given, list) and all(isinstance(one, str) and "=" in one for one in given):
         given = {name: value for name, _, value in (one.partition("=") for one in given)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane.version import __version__
 
@@ -88,7 +88,7 @@ class Tracer:
             yield Span(span, carrier[HEADER])
 
     @contextlib.contextmanager
-    def step(self, name: str, traceparent: Any, **about: str | int | None) -> Iterator[Span]:
+    def step(self, name: str, traceparent: object, **about: str | int | None) -> Iterator[Span]:
         """Start a step of the trace in which a task was submitted, or of a new one."""
         parent = traceparent if isinstance(traceparent, str) else ""
         with self.within(parent), self.span(name, **about) as span:

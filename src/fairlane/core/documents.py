@@ -58,12 +58,12 @@ class Reading(msgspec.Struct):
         words = {*known, *self.words} if len(path) == 1 else known
         self.problems.append(f"unknown key {spelled(path)}{nearest(path[-1], words)}")
 
-    def resets(self, value: Any) -> bool:
+    def resets(self, value: object) -> bool:
         return value is None and self.defaults is not None
 
 
 def laid_over(
-    current: dict[str, Any], document: Any, schema: Schema, reading: Reading, path: Path = ()
+    current: dict[str, Any], document: object, schema: Schema, reading: Reading, path: Path = ()
 ) -> dict[str, Any]:
     """`current` with what `document` says; problems go to `reading`."""
     merged = dict(current)
@@ -87,7 +87,7 @@ def laid_over(
     return merged
 
 
-def _set(merged: dict[str, Any], key: str, value: Any, rule: Field) -> str | None:
+def _set(merged: dict[str, Any], key: str, value: object, rule: Field) -> str | None:
     """Take `value` over, or say what is wrong with it."""
     if rule.zero_keeps and value == 0 and not isinstance(value, bool):
         return None
@@ -103,7 +103,7 @@ def _set(merged: dict[str, Any], key: str, value: Any, rule: Field) -> str | Non
 
 
 def _named(
-    current: dict[str, Any], document: Any, rule: Names, reading: Reading, path: Path
+    current: dict[str, Any], document: object, rule: Names, reading: Reading, path: Path
 ) -> dict[str, Any]:
     merged = dict(current)
     if not isinstance(document, dict):
@@ -120,7 +120,7 @@ def _named(
     return merged
 
 
-def _bring_back(merged: dict[str, Any], path: Path, defaults: Any) -> None:
+def _bring_back(merged: dict[str, Any], path: Path, defaults: object) -> None:
     """Put the default of the last part of `path` in its place; what has none goes."""
     for part in path:
         defaults = defaults.get(part, _NOTHING) if isinstance(defaults, dict) else _NOTHING
@@ -130,7 +130,7 @@ def _bring_back(merged: dict[str, Any], path: Path, defaults: Any) -> None:
         merged[path[-1]] = defaults
 
 
-def put(document: dict[str, Any], path: Path, value: Any) -> None:
+def put(document: dict[str, Any], path: Path, value: object) -> None:
     """Set `value`, unless the document says something else there already."""
     for part in path[:-1]:
         inner = document.get(part, {})
@@ -141,7 +141,7 @@ def put(document: dict[str, Any], path: Path, value: Any) -> None:
     document.setdefault(path[-1], value)
 
 
-def known(document: Any, schema: Schema, unknown: list[str], path: Path = ()) -> Any:
+def known(document: object, schema: Schema, unknown: list[str], path: Path = ()) -> Any:
     """What of a document the schema knows; the paths of the rest go to `unknown`."""
     if not isinstance(document, dict):
         return document
@@ -163,7 +163,7 @@ def known(document: Any, schema: Schema, unknown: list[str], path: Path = ()) ->
 
 
 def whole(low: int, high: int, *, optional: bool = False) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: object) -> str | None:
         if value is None and optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -174,7 +174,7 @@ def whole(low: int, high: int, *, optional: bool = False) -> Check:
 
 
 def number(low: float, high: float) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: object) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"must be a number from {low} to {high}"
         return None if low <= value <= high else f"must be a number from {low} to {high}"
@@ -183,13 +183,13 @@ def number(low: float, high: float) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    def check(value: Any) -> str | None:
+    def check(value: object) -> str | None:
         return None if value in words else f"must be one of {', '.join(words)}"
 
     return check
 
 
-def flag(value: Any) -> str | None:
+def flag(value: object) -> str | None:
     return None if isinstance(value, bool) else "must be true or false"
 
 

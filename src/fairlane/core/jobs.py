@@ -56,11 +56,11 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 # -------------------------------------------------------------------- create and change
 
 
-def create(document: Any, now: int) -> Definition:
+def create(document: object, now: int) -> Definition:
     return define(parse(document, now), now)
 
 
-def parse(document: Any, now: int) -> JobDocument:
+def parse(document: object, now: int) -> JobDocument:
     """Check the document of a new job. Raise `InvalidRequest` with every problem."""
     if not isinstance(document, dict):
         raise InvalidRequest("invalid job: it must be a JSON object")

@@ -29,7 +29,7 @@ class Difference(msgspec.Struct, frozen=True):
     after: Any = msgspec.UNSET
 
 
-def between(before: Any, after: Any, path: Path = ()) -> list[Difference]:
+def between(before: object, after: object, path: Path = ()) -> list[Difference]:
     """In the order of the keys. An object that only one side has is one difference."""
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [] if _same(before, after) else [Difference(path, before, after)]
@@ -40,12 +40,12 @@ def between(before: Any, after: Any, path: Path = ()) -> list[Difference]:
     return found
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Python takes True for 1; JSON does not."""
     return type(one) is type(other) and bool(one == other)
 
 
-def applied(document: Any, differences: Iterable[Difference]) -> Any:
+def applied(document: object, differences: Iterable[Difference]) -> Any:
     for difference in differences:
         document = _with(document, difference.path, difference.after)
     return document

@@ -213,7 +213,7 @@ class Dialect(Protocol):
 
     keys: frozenset[str]  # that it knows at the top of a document
 
-    def is_foreign(self, document: Any) -> bool:
+    def is_foreign(self, document: object) -> bool:
         """Return whether a document is all of another program."""
         ...
 
@@ -226,12 +226,12 @@ def from_document(document: Mapping[str, Any]) -> Policy:
     return merge(Policy(), document)
 
 
-def merge(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
+def merge(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
     """Lay `document` over `policy`. Raise `InvalidPolicy` with all problems."""
     return _laid(policy, document, Reading(), dialect)
 
 
-def replace(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
+def replace(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
     """Return the policy that `document` is: what it does not say has its default.
 
     One of another program says nothing about the rest, so that stays as it is in `policy`.
@@ -240,12 +240,12 @@ def replace(policy: Policy, document: Any, dialect: Dialect | None = None) -> Po
     return _laid(policy if foreign else Policy(), document, Reading(), dialect)
 
 
-def patch(policy: Policy, document: Any, dialect: Dialect | None = None) -> Policy:
+def patch(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
     """Lay `document` over `policy`; a null brings the default back, or takes a name out."""
     return _laid(policy, document, Reading(defaults=to_document(Policy())), dialect)
 
 
-def read(document: Any) -> tuple[Policy, list[str]]:
+def read(document: object) -> tuple[Policy, list[str]]:
     """A policy that was kept, maybe by another version: as this one understands it, and the paths
     of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
     """
@@ -269,7 +269,7 @@ def _with_shorter_instructions(document: Any) -> Any:
     return {**document, "kinds": {**kinds, "instruction": shorter}}
 
 
-def _laid(policy: Policy, document: Any, reading: Reading, dialect: Dialect | None) -> Policy:
+def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect | None) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy is a JSON object"])
     document = unframed(document)

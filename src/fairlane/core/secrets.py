@@ -35,11 +35,11 @@ def is_secret(name: str) -> bool:
     return name in SECRETS or bool(_SECRET.fullmatch(name.translate(_PUNCTUATION).lower()))
 
 
-def is_reference(value: Any) -> bool:
+def is_reference(value: object) -> bool:
     return isinstance(value, str) and value.startswith(_REFERENCES)
 
 
-def is_sealed(value: Any) -> bool:
+def is_sealed(value: object) -> bool:
     return isinstance(value, str) and SEALED.fullmatch(value) is not None
 
 
@@ -51,7 +51,7 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
 def changed(config: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """A copy in which each secret, at any depth, is what `change` makes of it."""
 
-    def inner(value: Any) -> Any:
+    def inner(value: object) -> Any:
         if isinstance(value, dict):
             return changed(value, change)
         return [inner(item) for item in value] if isinstance(value, list) else value
@@ -62,7 +62,7 @@ def changed(config: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str
     }
 
 
-def unmasked(config: Any, kept: Any) -> Any:
+def unmasked(config: object, kept: object) -> Any:
     """A masked secret stands for the one that is kept at the same place."""
     if not isinstance(config, dict) or not isinstance(kept, dict):
         return config
@@ -74,7 +74,7 @@ def unmasked(config: Any, kept: Any) -> Any:
     }
 
 
-def check_given(path: str, config: Any, problems: list[str]) -> None:
+def check_given(path: str, config: object, problems: list[str]) -> None:
     """Complain about what is masked and stands for nothing, and about known ones without text."""
     for where, value in _found(config, path):
         if value == MASK:
@@ -101,7 +101,7 @@ def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
     return None
 
 
-def _found(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _found(value: object, path: str) -> Iterator[tuple[str, Any]]:
     """Each secret with its path, in the order of their names."""
     if isinstance(value, dict):
         for name in sorted(value):
@@ -115,13 +115,13 @@ def _found(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _found(item, f"{path}[{number}]")
 
 
-def texts(config: Any) -> Iterator[str]:
+def texts(config: object) -> Iterator[str]:
     """All texts that are secrets or parts of one."""
     for _, value in _found(config, ""):
         yield from _leaves(value)
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _leaves(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -173,7 +173,7 @@ _COMPANY: Final[Mapping[str, re.Pattern[str]]] = {
 _URL_NAME: Final = "baseUrl"
 
 
-def _is_plain(name: str, value: Any) -> bool:
+def _is_plain(name: str, value: object) -> bool:
     """Whether this leads nowhere, whatever an agent makes of it."""
     pattern = _COMPANY.get(name)
     if isinstance(value, str):
@@ -210,7 +210,7 @@ class Redactor:
             text = text.replace(secret, MASK)
         return text
 
-    def hide_in(self, document: Any) -> Any:
+    def hide_in(self, document: object) -> Any:
         """The same for all texts of a document, names included."""
         if not self._secrets:
             return document

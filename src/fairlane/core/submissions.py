@@ -130,7 +130,7 @@ class TaskRequest(TaskWork, gc=False):
     ] = None
 
 
-def task_request(**fields: Any) -> TaskRequest:
+def task_request(**fields: object) -> TaskRequest:
     """Return a task request made of values that are not checked yet; None is as good as absent.
 
     Raise `InvalidRequest` that lists every problem.

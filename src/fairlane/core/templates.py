@@ -128,12 +128,12 @@ class Template(msgspec.Struct, frozen=True):
 # -------------------------------------------------------------------- create and change
 
 
-def define(document: Any) -> Definition:
+def define(document: object) -> Definition:
     """Return the definition of a new template. Raise `InvalidRequest` with every problem."""
     return _defined({}, _object(document))
 
 
-def update(template: Template, document: Any, now: int) -> Template:
+def update(template: Template, document: object, now: int) -> Template:
     """Lay `document` over the definition; null clears a field.
 
     A document that changes nothing is no change. Raise `InvalidRequest` with every problem.
@@ -146,7 +146,7 @@ def update(template: Template, document: Any, now: int) -> Template:
     return msgspec.structs.replace(template, definition=definition, updated_at=now)
 
 
-def _object(document: Any) -> dict[str, Any]:
+def _object(document: object) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidRequest("invalid template: it must be a JSON object")
     return document
@@ -196,7 +196,7 @@ def _definition(document: TemplateDocument) -> Definition:
     )
 
 
-def _problems(document: TemplateDocument, kept: Any) -> list[Problem]:
+def _problems(document: TemplateDocument, kept: object) -> list[Problem]:
     """List what is wrong with a template whose fields are each in order."""
     problems = [
         *_text_problems(document),
@@ -247,7 +247,7 @@ def _parameter_problems(parameters: Sequence[ParameterDocument]) -> list[Problem
     return problems
 
 
-def _secret_problems(path: str, config: dict[str, Any] | None, kept: Any) -> list[Problem]:
+def _secret_problems(path: str, config: dict[str, Any] | None, kept: object) -> list[Problem]:
     """List secrets that are masked or moved; `kept` is the configuration before a change."""
     if config is None:
         return []
@@ -322,7 +322,7 @@ def _texts(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> dict[s
     return {one.name: _inserted(one, params.get(one.name)) for one in parameters}
 
 
-def _inserted(parameter: Parameter, value: Any) -> str:
+def _inserted(parameter: Parameter, value: object) -> str:
     if value is None:
         value = parameter.default
     if value is None:
@@ -352,7 +352,7 @@ def _filled(instruction: str, texts: Mapping[str, str]) -> str:
 # -------------------------------------------------------------------- values
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """The name of a value's type in JSON."""
     if isinstance(value, bool):
         return "boolean"
@@ -362,7 +362,7 @@ def _kind(value: Any) -> str:
     return next((name for kind, name in names if isinstance(value, kind)), "null")
 
 
-def _spelled(type_: str, value: Any) -> str | None:
+def _spelled(type_: str, value: object) -> str | None:
     """A value as it is inserted, or None when it cannot be of that type."""
     if type_ == "number":
         return _number(value)
@@ -373,7 +373,7 @@ def _spelled(type_: str, value: Any) -> str | None:
     return _boolean(value) or _number(value)
 
 
-def _boolean(value: Any) -> str | None:
+def _boolean(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if value in ("true", "false") else None

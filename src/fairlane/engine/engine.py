@@ -418,7 +418,7 @@ def kept_policy(version: int, document: str) -> Policy:
         ) from None
 
 
-def one(engine: Engine, request: Any) -> Any:
+def one(engine: Engine, request: object) -> Any:
     """Apply a single request and return its answer, or raise it when it is an error."""
     answer = engine.apply([request]).answers[0]
     if isinstance(answer, FairlaneError):

@@ -347,7 +347,7 @@ class Node:
             waiter.tell()
 
 
-def _traced(request: Any, traceparent: str) -> Any:
+def _traced(request: object, traceparent: str) -> Any:
     """The request with the trace that it belongs to kept in each of its submissions."""
     if isinstance(request, UseTemplate) and request.submit is not None:
         return msgspec.structs.replace(request, submit=_traced(request.submit, traceparent))

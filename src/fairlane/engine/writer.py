@@ -59,7 +59,7 @@ class Ticket(msgspec.Struct, eq=False):
     asked_at: float = 0.0
 
 
-def _of_thread(request: Any) -> Ticket:
+def _of_thread(request: object) -> Ticket:
     return Ticket(request, concurrent.futures.Future())
 
 
@@ -111,7 +111,7 @@ class Writer:
         """How many requests wait for the next batch."""
         return len(self._inbox)
 
-    async def ask(self, request: Any) -> Any:
+    async def ask(self, request: object) -> Any:
         """The answer to `request`, when it is durable. Raises it when it is an error."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -123,12 +123,12 @@ class Writer:
                 self.give_back(future.result())  # the caller left with the answer at hand
             raise
 
-    def ask_and_wait(self, request: Any) -> Any:
+    def ask_and_wait(self, request: object) -> Any:
         ticket = _of_thread(request)
         self._post([ticket])
         return ticket.future.result()
 
-    def tell(self, request: Any) -> None:
+    def tell(self, request: object) -> None:
         """Have it done; nobody waits for the answer."""
         with contextlib.suppress(StoreUnavailable):
             self._post([_of_thread(request)])
@@ -346,7 +346,7 @@ class Writer:
                 self.give_back(grants)
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
-    def give_back(self, answer: Any) -> None:
+    def give_back(self, answer: object) -> None:
         """Release what was granted to a caller who is not there to take it."""
         if not isinstance(answer, list):
             return
@@ -396,7 +396,7 @@ def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
     return isinstance(ticket.request, Lease) and worker in (None, ticket.request.worker)
 
 
-def _characters(request: Any) -> int:
+def _characters(request: object) -> int:
     """Return how much text a request brings, for the verbs that may bring much."""
     if isinstance(request, Submit):
         return sum(len(one.body) for one in request.submissions)

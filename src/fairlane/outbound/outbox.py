@@ -123,7 +123,7 @@ def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
     return _message(owed, run.task_id or run.id, body)
 
 
-def _message(owed: OwedDelivery, about: str, body: Any) -> Delivery:
+def _message(owed: OwedDelivery, about: str, body: object) -> Delivery:
     return Delivery(
         id=owed.id,
         task_id=about,

@@ -69,18 +69,18 @@ def row_bytes(row: Row) -> int:
 
 
 class Connection(Protocol):
-    def run(self, name: str, /, **values: Any) -> list[Row]:
+    def run(self, name: str, /, **values: object) -> list[Row]:
         """Run one statement. A value that is None leaves out the lines that depend on it."""
         ...
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
         """Run a statement with `:limit` inside of `snapshot`, and read no more than the page.
 
         A page has at least one row, if there is one, and else ends before `bytes_max`.
         """
         ...
 
-    def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
+    def run_rows(self, name: str, rows: Sequence[Row], /, **values: object) -> list[Row]:
         """Run one statement over a table of `rows`, however many there are."""
         ...
 

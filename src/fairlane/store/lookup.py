@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from fairlane.core.counts import Line
 from fairlane.core.model import Task
@@ -25,7 +25,7 @@ Finder = Callable[..., list[Task]]  # a function of a table: a connection and va
 class Lookup(Protocol):
     """What time, sessions, batches and leasing look for."""
 
-    def tasks(self, find: Finder, **values: Any) -> list[Task]:
+    def tasks(self, find: Finder, **values: object) -> list[Task]:
         """Return the tasks that `find` finds."""
         ...
 
@@ -79,7 +79,7 @@ class StoreLookup:
         self._unwritten = unwritten
         self._loaded = loaded
 
-    def tasks(self, find: Finder, **values: Any) -> list[Task]:
+    def tasks(self, find: Finder, **values: object) -> list[Task]:
         self._unwritten.write()
         return [
             self._loaded.setdefault(task.seq, task) for task in find(self._connection, **values)

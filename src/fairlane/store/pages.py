@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fairlane.store.base import Connection, Row
 
@@ -28,7 +28,7 @@ def read_page(
     limit: int,
     bytes_max: int = PAGE_BYTES_MAX,
     /,
-    **values: Any,
+    **values: object,
 ) -> Page[T]:
     """Run a statement up to the limits of a page, and make an item of each row."""
     with connection.snapshot():

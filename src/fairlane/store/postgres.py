@@ -102,11 +102,11 @@ class PostgresConnection:
         self._pipe: psycopg.Pipeline
         self._guarded: list[tuple[str, psycopg.Cursor[Row], int]] = []
 
-    def run(self, name: str, /, **values: Any) -> list[Row]:
+    def run(self, name: str, /, **values: object) -> list[Row]:
         cursor = self._execute(*self._spelled_out(name, values))
         return self._fetch(cursor) if self._statements[name].reads else []
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
         text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
         try:
             with self._connection.cursor(_PAGE_CURSOR) as cursor:
@@ -115,7 +115,7 @@ class PostgresConnection:
         except psycopg.Error as error:
             raise_lost(error)
 
-    def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
+    def run_rows(self, name: str, rows: Sequence[Row], /, **values: object) -> list[Row]:
         if not rows:
             return []
         cursor = self._execute_rows(name, rows, values)

@@ -61,10 +61,10 @@ class SqliteConnection:
         self._spelled: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
         self._data_version = connection.pragma("data_version")
 
-    def run(self, name: str, /, **values: Any) -> list[Row]:
+    def run(self, name: str, /, **values: object) -> list[Row]:
         return self._execute(*self._spelled_out(name, values))
 
-    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: Any) -> RowPage:
+    def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
         text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
         try:
             cursor = self._connection.execute(text, bindings)
@@ -75,7 +75,7 @@ class SqliteConnection:
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
-    def run_rows(self, name: str, rows: Sequence[Row], /, **values: Any) -> list[Row]:
+    def run_rows(self, name: str, rows: Sequence[Row], /, **values: object) -> list[Row]:
         result: list[Row] = []
         for start in range(0, len(rows), _CHUNK_MAX):
             chunk = rows[start : start + _CHUNK_MAX]

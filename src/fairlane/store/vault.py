@@ -64,7 +64,7 @@ class Vault:
         """Whether there are older keys beside the one that seals."""
         return len(self._ring) > 1
 
-    def seal(self, value: Any) -> str:
+    def seal(self, value: object) -> str:
         """Any value that JSON can carry, as text for the database."""
         name, cipher = next(iter(self._ring.items()))
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -118,17 +118,17 @@ class Vault:
             return error
         return None
 
-    def _seal_one(self, value: Any) -> Any:
+    def _seal_one(self, value: object) -> Any:
         return value if is_reference(value) or self._is_foreign(value) else self.seal(value)
 
-    def _open_one(self, value: Any) -> Any:
+    def _open_one(self, value: object) -> Any:
         if not isinstance(value, str):
             return value
         with contextlib.suppress(StoreMismatch):
             return self.open(value)
         return value
 
-    def _is_foreign(self, value: Any) -> bool:
+    def _is_foreign(self, value: object) -> bool:
         """Sealed with a key that is not here: nobody can have it opened, and it may come back."""
         found = SEALED.fullmatch(value) if isinstance(value, str) else None
         return found is not None and found[1] not in self._ring

@@ -80,7 +80,7 @@ class _Run:
             self._output = _Output(self.assignment, self._source)
         self._output.add(text)
 
-    def progress(self, progress: Any) -> None:
+    def progress(self, progress: object) -> None:
         if self._progress is None:
             self._progress = _Progress(self.assignment, self._source)
         self._progress.add(progress)
@@ -430,7 +430,7 @@ class Loop:
                 self.stop_runs((a.seq, a.token) for a in over)
 
 
-def _refuse_too_deep(result: Any) -> None:
+def _refuse_too_deep(result: object) -> None:
     """Raise `ExecutionFailed` for a result that some caller could not read."""
     if too_deep(result):
         problem = f"the result must not be nested deeper than {DEPTH_MAX} levels"
@@ -455,7 +455,7 @@ class _Outage:
 
 
 async def _repeated(
-    send: Callable[..., Awaitable[None]], *what: Any, tries: int | None = None
+    send: Callable[..., Awaitable[None]], *what: object, tries: int | None = None
 ) -> None:
     """Call `send` until the store is available. By default without a limit: the work is done, and
     its report stands until the lease is lost.

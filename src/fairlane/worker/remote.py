@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fairlane.client.asynchronous import AsyncClient
 from fairlane.client.sync import Client
@@ -104,7 +104,7 @@ class RemoteSource:
     async def start(self, assignment: Assignment) -> None:
         await _told(self._client.start_lease(_id(assignment)))
 
-    async def complete(self, assignment: Assignment, result: Any) -> None:
+    async def complete(self, assignment: Assignment, result: object) -> None:
         try:
             _refuse_too_large(result)
             await _told(self._client.complete_lease(_id(assignment), result=result))
@@ -131,7 +131,7 @@ class RemoteSource:
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         await _told(self._client.output_lease(_id(assignment), text, part=part))
 
-    async def progress(self, assignment: Assignment, progress: Any) -> None:
+    async def progress(self, assignment: Assignment, progress: object) -> None:
         report = self._client.renew_lease(_id(assignment), ttl_ms=self._lease_ms, progress=progress)
         await _told(report)
 
@@ -166,7 +166,7 @@ class RemoteSource:
             poll.cancel()
 
 
-def _refuse_too_large(result: Any) -> None:
+def _refuse_too_large(result: object) -> None:
     """Raise `PayloadTooLarge` as the server would, which may close the connection while it
     receives.
     """

@@ -48,7 +48,7 @@ class LeaseSource(Protocol):
 
     async def start(self, assignment: Assignment) -> None: ...
 
-    async def complete(self, assignment: Assignment, result: Any) -> None: ...
+    async def complete(self, assignment: Assignment, result: object) -> None: ...
 
     async def fail(
         self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
@@ -60,7 +60,7 @@ class LeaseSource(Protocol):
         """Store the next piece of text of the run; `part` counts from 0."""
         ...
 
-    async def progress(self, assignment: Assignment, progress: Any) -> None: ...
+    async def progress(self, assignment: Assignment, progress: object) -> None: ...
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Renew leases and return those whose work must stop. Called from a separate thread."""
@@ -113,7 +113,7 @@ class EngineSource:
     async def start(self, assignment: Assignment) -> None:
         await self._writer.ask(Start(assignment.seq, assignment.token))
 
-    def complete(self, assignment: Assignment, result: Any) -> Coroutine[Any, Any, None]:
+    def complete(self, assignment: Assignment, result: object) -> Coroutine[Any, Any, None]:
         text = None if result is None else msgspec.json.encode(result).decode()
         return self._writer.ask(Complete(assignment.seq, assignment.token, text))
 
@@ -129,7 +129,7 @@ class EngineSource:
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         await self._writer.ask(Output(assignment.seq, assignment.token, part, text))
 
-    async def progress(self, assignment: Assignment, progress: Any) -> None:
+    async def progress(self, assignment: Assignment, progress: object) -> None:
         text = msgspec.json.encode(progress).decode()
         await self._writer.ask(Renew(assignment.seq, assignment.token, LEASE_MS, text))
 

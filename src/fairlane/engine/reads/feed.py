@@ -107,7 +107,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    async def read(self, view: Callable[..., T], *arguments: Any, late: bool = False) -> T:
+    async def read(self, view: Callable[..., T], *arguments: object, late: bool = False) -> T:
         """Return what `view` returns. Streams that are `late` wait for the others.
 
         The arguments have to be hashable: equal reads that wait are done once.

@@ -120,7 +120,7 @@ class Views:
         self._threads = concurrent.futures.ThreadPoolExecutor(READERS, "fairlane-reader")
         self.feed = Feed()
 
-    async def read(self, view: Callable[..., T], *arguments: Any) -> T:
+    async def read(self, view: Callable[..., T], *arguments: object) -> T:
         """Run one of the reads below without blocking the event loop."""
         try:
             reading = self._threads.submit(view, *arguments)
@@ -421,7 +421,7 @@ class Views:
                 connection.close()
             self._connections.clear()
 
-    def ask(self, read: Callable[..., T], *arguments: Any, **values: Any) -> T:
+    def ask(self, read: Callable[..., T], *arguments: object, **values: object) -> T:
         """Return what `read` returns for a connection and these arguments.
 
         A connection may have died of old age or of a restarted database, so a read is tried again

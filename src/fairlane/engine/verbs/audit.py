@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -137,7 +137,7 @@ def _again(entry: Entry, count: int) -> Entry:
     return msgspec.structs.replace(entry, detail=detail)
 
 
-def facts(shape: Any, names: Iterable[str]) -> str | None:
+def facts(shape: object, names: Iterable[str]) -> str | None:
     """What an answer says about what was done, in a few words."""
     if not isinstance(shape, dict):
         return None

@@ -95,7 +95,7 @@ def damaged() -> Conflict:
     return Conflict("the template in the store is damaged: delete it and create it again")
 
 
-def _is_new(submit: Submit, answer: Any) -> bool:
+def _is_new(submit: Submit, answer: object) -> bool:
     """Whether a task has come of it: not of a refusal, nor of an idempotency key used again."""
     ids = {submission.id for submission in submit.submissions}
     tasks = answer if isinstance(answer, list) else []

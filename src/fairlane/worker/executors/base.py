@@ -60,7 +60,7 @@ class Run(Protocol):
     def output(self, text: str) -> None:
         """Keep text that the work has produced so far. Returns at once."""
 
-    def progress(self, progress: Any) -> None:
+    def progress(self, progress: object) -> None:
         """Tell how far the work is. Returns at once."""
 
 

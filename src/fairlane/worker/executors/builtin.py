@@ -137,7 +137,7 @@ def _cancelled_from_outside() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _json_able(result: Any) -> Any:
+def _json_able(result: object) -> Any:
     """Return the result if its JSON can be read again. Raise `ExecutionFailed` if not."""
     if result is None:
         return None

@@ -97,6 +97,6 @@ def parsed(text: str | bytes) -> Any:
     return document
 
 
-def said(error: Any) -> str:
+def said(error: object) -> str:
     """What stands under the key `error`, as text."""
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
 
 from fairlane.schema import wire
 from fairlane.worker.executors.base import Run
@@ -30,7 +29,7 @@ def report_output(text: str) -> None:
     _tell(lambda run: run.output(text))
 
 
-def report_progress(progress: Any) -> None:
+def report_progress(progress: object) -> None:
     """Publish progress, any JSON value, as a `task.progress` event. Returns at once.
 
     At most one report per second is published: the newest. Raise `ValueError` if it is too large.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -222,7 +222,7 @@ def listed_tabs(status: int, body: bytes) -> Tabs:
     return frozenset(filter(None, map(_tab_id, entries or [])))
 
 
-def _tab_id(entry: Any) -> str | None:
+def _tab_id(entry: object) -> str | None:
     if isinstance(entry, dict):
         entry = entry.get("tabId") or entry.get("id")
     return entry if isinstance(entry, str) else None

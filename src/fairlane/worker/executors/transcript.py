@@ -77,7 +77,7 @@ class Transcript:
             raise self._failure(self._last)
         return self._last
 
-    def result_of(self, document: Any) -> Any:
+    def result_of(self, document: object) -> Any:
         """A document that came instead of a stream, unless it says itself that it failed."""
         if isinstance(document, dict) and (
             document.get("error") or document.get("success") is False or _kind(document) in _FAILING
@@ -88,7 +88,7 @@ class Transcript:
     def hidden(self, text: str) -> str:
         return self._hide(text)
 
-    def _take(self, document: Any, kind: str) -> None:
+    def _take(self, document: object, kind: str) -> None:
         if kind in _FAILING or _is_error(document):
             raise self._failure(document)
         text = _text(document, kind)
@@ -99,7 +99,7 @@ class Transcript:
         self._unfinished = kind in _ON_THE_WAY or kind.endswith(_ON_THE_WAY_ENDINGS)
         self._last = document
 
-    def _failure(self, document: Any) -> ExecutionFailed:
+    def _failure(self, document: object) -> ExecutionFailed:
         text, retryable = _reason(document)
         return ExecutionFailed(failures.one_line(self._hide(text)), retryable=retryable)
 
@@ -136,25 +136,25 @@ def _document_or_text(text: str) -> Any:
         return text
 
 
-def _kind(document: Any, name: str = "") -> str:
+def _kind(document: object, name: str = "") -> str:
     kind = document.get("type") if isinstance(document, dict) else None
     return kind if isinstance(kind, str) else name
 
 
-def _text(document: Any, kind: str) -> str | None:
+def _text(document: object, kind: str) -> str | None:
     if not isinstance(document, dict):
         return None
     found = (document.get(key) for key in _TEXT.get(kind, ()))
     return next((text for text in found if isinstance(text, str)), None)
 
 
-def _is_error(document: Any) -> bool:
+def _is_error(document: object) -> bool:
     if not isinstance(document, dict) or not document.get("error"):
         return False
     return document.keys() <= _ABOUT_AN_ERROR
 
 
-def _reason(document: Any) -> tuple[str, bool]:
+def _reason(document: object) -> tuple[str, bool]:
     """The text of an error, however it is wrapped, and whether another attempt is of use."""
     retryable = True
     while isinstance(document, dict):
@@ -168,5 +168,5 @@ def _reason(document: Any) -> tuple[str, bool]:
     return _said(document), retryable
 
 
-def _said(error: Any) -> str:
+def _said(error: object) -> str:
     return exchange.said(error) if error else NO_REASON
