@@ -22,6 +22,7 @@ import msgspec
 
 from fairlane.compat import browseros, goclaw
 from fairlane.core.errors import InvalidSettings
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import nearest
 from fairlane.core.secrets import is_reference
 
@@ -86,7 +87,7 @@ _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False, "": False
 
 
 def load(
-    flags: Mapping[str, Any] | None = None,
+    flags: JsonMapping | None = None,
     *,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -169,7 +170,7 @@ def data_folder(env: Mapping[str, str]) -> Path:
     return Path.home() / ".local" / "share" / "fairlane"
 
 
-def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> dict[str, Any]:
+def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> JsonObject:
     named = env.get("FAIRLANE_CONFIG")
     file = Path(named) if named else folder / CONFIG_FILE
     if not named and not file.exists():
@@ -189,8 +190,8 @@ def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> dic
     }
 
 
-def _from_environment(env: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _from_environment(env: Mapping[str, str], problems: list[str]) -> JsonObject:
+    values: JsonObject = {}
     for name, text in env.items():
         if not name.startswith("FAIRLANE_") or name in _OTHER_VARIABLES:
             continue
@@ -209,7 +210,7 @@ def _known(key: str, complaint: str, problems: list[str]) -> bool:
     return False
 
 
-def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[str]) -> Settings:
+def _checked(values: JsonMapping, env: Mapping[str, str], problems: list[str]) -> Settings:
     level = str(values.get("log_level", "info")).lower()
     if level not in _LEVELS:
         problems.append(f"log_level must be one of {', '.join(_LEVELS)}")
@@ -250,7 +251,7 @@ def _checked(values: Mapping[str, Any], env: Mapping[str, str], problems: list[s
 
 
 def _number(
-    values: Mapping[str, Any],
+    values: JsonMapping,
     key: str,
     default: float,
     bounds: tuple[float, float],
@@ -268,7 +269,7 @@ def _number(
     return number
 
 
-def _count(values: Mapping[str, Any], key: str, problems: list[str]) -> int | None:
+def _count(values: JsonMapping, key: str, problems: list[str]) -> int | None:
     """Return a whole number, or None for the default."""
     value = values.get(key)
     if value is None:
@@ -279,7 +280,7 @@ def _count(values: Mapping[str, Any], key: str, problems: list[str]) -> int | No
     return int(value)
 
 
-def _switch(values: Mapping[str, Any], key: str, problems: list[str]) -> bool:
+def _switch(values: JsonMapping, key: str, problems: list[str]) -> bool:
     value = values.get(key, False)
     said = value if isinstance(value, bool) else _SWITCH.get(str(value).lower())
     if said is None:
@@ -287,7 +288,7 @@ def _switch(values: Mapping[str, Any], key: str, problems: list[str]) -> bool:
     return bool(said)
 
 
-def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]:
+def _list(values: JsonMapping, key: str, problems: list[str]) -> list[str]:
     value = values.get(key, [])
     if isinstance(value, str):
         value = value.split()
@@ -300,7 +301,7 @@ def _list(values: Mapping[str, Any], key: str, problems: list[str]) -> list[str]
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
 
 
-def _hosts(values: Mapping[str, Any], problems: list[str]) -> tuple[str, ...]:
+def _hosts(values: JsonMapping, problems: list[str]) -> tuple[str, ...]:
     hosts = _list(values, "allowed_hosts", problems)
     problems += [
         f"allowed_hosts: {host[:80]!r} must be NAME or NAME:PORT, as in the Host header"
@@ -330,7 +331,7 @@ def _instance(key: str, text: str, env: Mapping[str, str], problems: list[str]) 
 
 
 def _secret(
-    values: Mapping[str, Any], key: str, env: Mapping[str, str], problems: list[str]
+    values: JsonMapping, key: str, env: Mapping[str, str], problems: list[str]
 ) -> str | None:
     """Return a secret given as itself, as `env:NAME` or as `file:PATH`."""
     given = values.get(key)
@@ -343,9 +344,7 @@ def _secret(
         return None
 
 
-def _secret_key(
-    values: Mapping[str, Any], env: Mapping[str, str], problems: list[str]
-) -> str | None:
+def _secret_key(values: JsonMapping, env: Mapping[str, str], problems: list[str]) -> str | None:
     """Accept only a reference: a key in a settings file soon ends up in a backup."""
     if values.get("secret_key") and not is_reference(values["secret_key"]):
         problems.append("secret_key must be env:NAME or file:PATH, not the key itself")

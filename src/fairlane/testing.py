@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from typing import Any, Final
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost
+from fairlane.core.json_types import JsonMapping
 from fairlane.embedded.app import Fairlane
 from fairlane.engine.commands import Prune, Renew
 from fairlane.engine.verbs.nodes import LEASE_MS
@@ -31,7 +31,7 @@ class MemoryFairlane(Fairlane):
     def __init__(
         self,
         *,
-        policy: Mapping[str, Any] | None = None,
+        policy: JsonMapping | None = None,
         clock: ManualClock | None = None,
         **options: Any,
     ) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+
+from fairlane.core.json_types import JsonMapping, JsonObject
 
 Check = Callable[[Any], str | None]
 Path = tuple[str, ...]
@@ -34,11 +36,11 @@ class Field(msgspec.Struct, frozen=True):
 class Names(msgspec.Struct, frozen=True):
     """An object whose keys are names that `pattern` matches."""
 
-    fields: Mapping[str, Any]
+    fields: JsonMapping
     pattern: re.Pattern[str]
 
 
-Schema = Mapping[str, Any]  # of fields, names and further schemas
+Schema = JsonMapping  # of fields, names and further schemas
 
 
 class Reading(msgspec.Struct):
@@ -47,7 +49,7 @@ class Reading(msgspec.Struct):
     `words` are further keys that are understood at the top of it, to be suggested.
     """
 
-    defaults: dict[str, Any] | None = None
+    defaults: JsonObject | None = None
     words: frozenset[str] = frozenset()
     problems: list[str] = msgspec.field(default_factory=list)
 
@@ -63,8 +65,8 @@ class Reading(msgspec.Struct):
 
 
 def laid_over(
-    current: dict[str, Any], document: object, schema: Schema, reading: Reading, path: Path = ()
-) -> dict[str, Any]:
+    current: JsonObject, document: object, schema: Schema, reading: Reading, path: Path = ()
+) -> JsonObject:
     """`current` with what `document` says; problems go to `reading`."""
     merged = dict(current)
     if not isinstance(document, dict):
@@ -87,7 +89,7 @@ def laid_over(
     return merged
 
 
-def _set(merged: dict[str, Any], key: str, value: object, rule: Field) -> str | None:
+def _set(merged: JsonObject, key: str, value: object, rule: Field) -> str | None:
     """Take `value` over, or say what is wrong with it."""
     if rule.zero_keeps and value == 0 and not isinstance(value, bool):
         return None
@@ -103,8 +105,8 @@ def _set(merged: dict[str, Any], key: str, value: object, rule: Field) -> str | 
 
 
 def _named(
-    current: dict[str, Any], document: object, rule: Names, reading: Reading, path: Path
-) -> dict[str, Any]:
+    current: JsonObject, document: object, rule: Names, reading: Reading, path: Path
+) -> JsonObject:
     merged = dict(current)
     if not isinstance(document, dict):
         reading.complain(path, "must be an object")
@@ -120,7 +122,7 @@ def _named(
     return merged
 
 
-def _bring_back(merged: dict[str, Any], path: Path, defaults: object) -> None:
+def _bring_back(merged: JsonObject, path: Path, defaults: object) -> None:
     """Put the default of the last part of `path` in its place; what has none goes."""
     for part in path:
         defaults = defaults.get(part, _NOTHING) if isinstance(defaults, dict) else _NOTHING
@@ -130,7 +132,7 @@ def _bring_back(merged: dict[str, Any], path: Path, defaults: object) -> None:
         merged[path[-1]] = defaults
 
 
-def put(document: dict[str, Any], path: Path, value: object) -> None:
+def put(document: JsonObject, path: Path, value: object) -> None:
     """Set `value`, unless the document says something else there already."""
     for part in path[:-1]:
         inner = document.get(part, {})
@@ -145,7 +147,7 @@ def known(document: object, schema: Schema, unknown: list[str], path: Path = ())
     """What of a document the schema knows; the paths of the rest go to `unknown`."""
     if not isinstance(document, dict):
         return document
-    kept: dict[str, Any] = {}
+    kept: JsonObject = {}
     for key, value in document.items():
         rule, place = schema.get(key), (*path, key)
         if rule is None:

@@ -16,6 +16,7 @@ from fairlane.core import cron, moments, submissions, validation
 from fairlane.core.cron import Definition, Schedule
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.job_documents import SPAN_MS_MAX, JobDocument, ScheduleDocument
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import Submission
 from fairlane.core.retries import Backoff
 from fairlane.core.secrets import check_given, masked, moved, unmasked
@@ -70,7 +71,7 @@ def parse(document: object, now: int) -> JobDocument:
 def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
     """Check many documents. Raise `InvalidRequest` with what is wrong with each, by its place."""
     parsed: list[JobDocument] = []
-    problems: list[dict[str, Any]] = []
+    problems: list[JsonObject] = []
     names: dict[tuple[str, str], int] = {}
     for number, document in enumerate(documents):
         try:
@@ -93,7 +94,7 @@ def define(job: JobDocument, now: int) -> Definition:
     return _definition(job, now)
 
 
-def update(before: Definition, document: Mapping[str, Any], now: int) -> Definition:
+def update(before: Definition, document: JsonMapping, now: int) -> Definition:
     """Lay `document` over the definition; null clears a field.
 
     So are `retryPolicy`, `schedule` and `task` inside it, unless they are of another kind now.
@@ -199,9 +200,7 @@ def submission(
 # -------------------------------------------------------------------- what fields mean together
 
 
-def _checked(
-    document: Mapping[str, Any], rules: Callable[[JobDocument], list[Problem]]
-) -> JobDocument:
+def _checked(document: JsonMapping, rules: Callable[[JobDocument], list[Problem]]) -> JobDocument:
     try:
         return validation.check(document, JobDocument, rules)
     except InvalidRequest as error:
@@ -376,7 +375,7 @@ def _span(definition: Definition) -> tuple[Any, ...]:
     return definition.schedule, definition.start_at, definition.end_at
 
 
-def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
+def _lifted(document: JsonMapping) -> JsonObject:
     """Return a copy in which the job has the timeout and the retries of its task."""
     lifted = dict(document)
     if not isinstance(lifted.get("task"), dict):
@@ -395,7 +394,7 @@ def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**lifted, "task": task}
 
 
-def _owned(document: Mapping[str, Any], owner: str | None = None) -> dict[str, Any]:
+def _owned(document: JsonMapping, owner: str | None = None) -> JsonObject:
     """Return a copy in which the job names the agent.
 
     The task may name it too: that is the agent of a job that names none, and never changes it.
@@ -414,7 +413,7 @@ def _owned(document: Mapping[str, Any], owner: str | None = None) -> dict[str, A
     return {**owned, "task": task}
 
 
-def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+def _unmasked(given: JsonObject, current: JsonMapping) -> JsonObject:
     """A masked secret stands for the one that is kept."""
     task, kept = given.get("task"), current["task"].get("llmConfig")
     if not isinstance(task, dict) or "llmConfig" not in task or not kept:
@@ -422,14 +421,14 @@ def _unmasked(given: dict[str, Any], current: Mapping[str, Any]) -> dict[str, An
     return {**given, "task": {**task, "llmConfig": unmasked(task["llmConfig"], kept)}}
 
 
-def _without_implied(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _without_implied(current: JsonMapping, given: JsonMapping) -> JsonObject:
     """Leave out what only followed from something that changes."""
     implied = {"schedule": "deleteAfterRun", "alertUrl": "alertAfter"}
     gone = {implied[name] for name in given if name in implied}
     return {name: value for name, value in current.items() if name not in gone}
 
 
-def _schedule_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule_over(current: JsonMapping, given: JsonMapping) -> JsonObject:
     if given.get("kind") not in (None, current["kind"]):
         return dict(given)
     is_new_moment = given.get("at") is not None or given.get("atMs") is not None
@@ -437,7 +436,7 @@ def _schedule_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     return {**old, **given, "kind": current["kind"]}
 
 
-def _task_over(current: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _task_over(current: JsonMapping, given: JsonMapping) -> JsonObject:
     if any(given.get(kind) is not None and kind not in current for kind in KINDS):
         return dict(given)
     return {**current, **given}

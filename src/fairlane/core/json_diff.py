@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
 
 Path = tuple[str, ...]
 
@@ -100,9 +101,9 @@ def _read_part(part: str) -> str:
         raise InvalidRequest(f"{part[:40]} is not a text in quotes, as in JSON") from None
 
 
-def nested(assignments: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+def nested(assignments: Iterable[tuple[Path, Any]]) -> JsonObject:
     """The document that says all of this. Raises `InvalidRequest` when they contradict."""
-    document: dict[str, Any] = {}
+    document: JsonObject = {}
     for path, value in assignments:
         place = document
         for part in path[:-1]:

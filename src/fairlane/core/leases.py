@@ -8,12 +8,11 @@ worker reports back: only then is the slot really free.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from fairlane.core import lifecycle, moments, retries
 from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DELAY_GATE, Change, Task, copied, is_node, is_run
 from fairlane.core.policy import Policy
 from fairlane.core.retries import Backoff
@@ -369,7 +368,7 @@ def _stale(task: Task, token: int) -> bool:
 
 
 def _lost(task: Task | None) -> LeaseLost:
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
     if task is not None:
         details = {"taskId": task.id, "state": task.state}
     return LeaseLost(

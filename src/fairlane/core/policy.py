@@ -18,6 +18,7 @@ import msgspec
 from fairlane.core import documents
 from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
+from fairlane.core.json_types import JsonMapping, JsonObject
 
 nearest: Final = documents.nearest
 
@@ -198,9 +199,9 @@ _OWN_KEYS: Final = tuple(
 )
 
 
-def to_document(policy: Policy) -> dict[str, Any]:
+def to_document(policy: Policy) -> JsonObject:
     """The whole document. Only what a lane may leave to the kinds, and does, is not in it."""
-    document: dict[str, Any] = msgspec.to_builtins(policy)
+    document: JsonObject = msgspec.to_builtins(policy)
     for lane in document["lanes"].values():
         for key in _OWN_KEYS:
             if lane[key] is None:
@@ -217,12 +218,12 @@ class Dialect(Protocol):
         """Return whether a document is all of another program."""
         ...
 
-    def translate(self, document: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    def translate(self, document: JsonObject, problems: list[str]) -> JsonObject:
         """Return the document in our keys; add what is wrong with it to `problems`."""
         ...
 
 
-def from_document(document: Mapping[str, Any]) -> Policy:
+def from_document(document: JsonMapping) -> Policy:
     return merge(Policy(), document)
 
 
@@ -290,7 +291,7 @@ def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect |
 _SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
 
 
-def unframed(document: dict[str, Any]) -> dict[str, Any]:
+def unframed(document: JsonObject) -> JsonObject:
     """Return the document without what a policy is shown with: its version, author and note."""
     inner = document.get("policy")
     return inner if isinstance(inner, dict) and document.keys() <= _SHOWN else document
@@ -370,7 +371,7 @@ RULES: Final[documents.Schema] = {
 }
 
 
-def _contradictions(document: dict[str, Any]) -> list[str]:
+def _contradictions(document: JsonObject) -> list[str]:
     problems = []
     for name, lane in document["lanes"].items():
         if lane.get("strategy") == BY_PRIORITY and lane.get("maxPerAgentInflight") is not None:

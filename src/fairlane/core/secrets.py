@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonMapping, JsonObject
 
 MASK: Final = "***"
 # The names that agents are known to have; other spellings and other secrets count as well.
@@ -43,12 +44,12 @@ def is_sealed(value: object) -> bool:
     return isinstance(value, str) and SEALED.fullmatch(value) is not None
 
 
-def masked(config: Mapping[str, Any]) -> dict[str, Any]:
+def masked(config: JsonMapping) -> JsonObject:
     """The configuration as people may see it, at any depth."""
     return changed(config, lambda value: value if is_reference(value) else MASK)
 
 
-def changed(config: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def changed(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
     """A copy in which each secret, at any depth, is what `change` makes of it."""
 
     def inner(value: object) -> Any:
@@ -181,7 +182,7 @@ def _is_plain(name: str, value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
-def _check_company(config: Mapping[str, Any], path: str, urls: set[str]) -> None:
+def _check_company(config: JsonMapping, path: str, urls: set[str]) -> None:
     for name, value in config.items():
         if value is None or is_secret(name) or _is_plain(name, value):
             continue

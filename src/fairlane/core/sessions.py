@@ -7,12 +7,13 @@ one when the conversation has filled its context window up to the policy's share
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from fairlane.core import moments
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.types import json_name
 
@@ -133,7 +134,7 @@ def resolved(
     policy: SessionPolicy, session: Session, own: MessageSettings | None = None
 ) -> SessionPolicy:
     """Return the policy with the session's settings over it, and the message's over those."""
-    said: dict[str, Any] = {"max_concurrent": _at_once(policy, session)}
+    said: JsonObject = {"max_concurrent": _at_once(policy, session)}
     for settings in (session.own, own or MessageSettings()):
         given = msgspec.structs.asdict(settings)
         said.update({name: value for name, value in given.items() if value is not None})

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from fairlane.core import dependencies, model, moments, validation
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission
 from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX
 from fairlane.core.retries import Backoff
@@ -72,13 +73,11 @@ class TaskWork(
         Instruction | None, Meta(description="What an agent is to do, in words")
     ] = None
     params: Annotated[
-        dict[str, Any] | None, Meta(description="Parameters for the handler or the action")
+        JsonObject | None, Meta(description="Parameters for the handler or the action")
     ] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Object stored with the task")] = (
-        None
-    )
+    metadata: Annotated[JsonObject | None, Meta(description="Object stored with the task")] = None
     llm_config: Annotated[
-        dict[str, Any] | None, Meta(description="Settings for the agent that runs an instruction")
+        JsonObject | None, Meta(description="Settings for the agent that runs an instruction")
     ] = None
     depends_on: Annotated[
         Parents | None,
@@ -261,7 +260,7 @@ def _foreign(field: str, belongs: str, kind: str) -> InvalidRequest:
     return InvalidRequest(f"'{field}' goes with '{belongs}', not with '{kind}'")
 
 
-def _check_depth(name: str, value: dict[str, Any]) -> None:
+def _check_depth(name: str, value: JsonObject) -> None:
     if too_deep(value):
         raise InvalidRequest(f"field '{name}' must not be nested deeper than {DEPTH_MAX} levels")
 

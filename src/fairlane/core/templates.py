@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from fairlane.core import secrets, validation
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX, nearest
 from fairlane.core.retries import Backoff
 from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX, Instruction, Priority, TaskRequest
@@ -81,11 +82,9 @@ class TemplateDocument(
     ] = None
     retry_policy: Annotated[Backoff | None, Meta(description="Retries of the tasks")] = None
     llm_config: Annotated[
-        dict[str, Any] | None, Meta(description="Settings for the agent that runs the tasks")
+        JsonObject | None, Meta(description="Settings for the agent that runs the tasks")
     ] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Object stored with each task")] = (
-        None
-    )
+    metadata: Annotated[JsonObject | None, Meta(description="Object stored with each task")] = None
 
 
 class Parameter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -106,8 +105,8 @@ class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     parameters: list[Parameter]
     timeout_ms: int | None = None
     retry_policy: Backoff | None = None
-    llm_config: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
+    llm_config: JsonObject | None = None
+    metadata: JsonObject | None = None
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -146,13 +145,13 @@ def update(template: Template, document: object, now: int) -> Template:
     return msgspec.structs.replace(template, definition=definition, updated_at=now)
 
 
-def _object(document: object) -> dict[str, Any]:
+def _object(document: object) -> JsonObject:
     if not isinstance(document, dict):
         raise InvalidRequest("invalid template: it must be a JSON object")
     return document
 
 
-def _defined(current: Mapping[str, Any], given: dict[str, Any]) -> Definition:
+def _defined(current: JsonMapping, given: JsonObject) -> Definition:
     given = _with_one_timeout(given)
     kept = current.get("llmConfig")
     if "llmConfig" in given:
@@ -165,7 +164,7 @@ def _defined(current: Mapping[str, Any], given: dict[str, Any]) -> Definition:
     return _definition(checked)
 
 
-def _with_one_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_one_timeout(given: JsonMapping) -> JsonObject:
     """Return a copy in which `timeout` has its other name, unless both have different values."""
     named = dict(given)
     if "timeout" in named and named.get("timeoutMs", named["timeout"]) == named["timeout"]:
@@ -247,7 +246,7 @@ def _parameter_problems(parameters: Sequence[ParameterDocument]) -> list[Problem
     return problems
 
 
-def _secret_problems(path: str, config: dict[str, Any] | None, kept: object) -> list[Problem]:
+def _secret_problems(path: str, config: JsonObject | None, kept: object) -> list[Problem]:
     """List secrets that are masked or moved; `kept` is the configuration before a change."""
     if config is None:
         return []
@@ -261,7 +260,7 @@ def _secret_problems(path: str, config: dict[str, Any] | None, kept: object) -> 
 
 
 def instantiate(
-    template: Template, params: Mapping[str, Any], overrides: TaskRequest | None = None
+    template: Template, params: JsonMapping, overrides: TaskRequest | None = None
 ) -> TaskRequest:
     """Return the task that the template stands for, secrets included.
 
@@ -311,7 +310,7 @@ def _overlaid(policy: Backoff, over: Backoff) -> Backoff:
     return msgspec.structs.replace(policy, **named)
 
 
-def _texts(parameters: Sequence[Parameter], params: Mapping[str, Any]) -> dict[str, str]:
+def _texts(parameters: Sequence[Parameter], params: JsonMapping) -> dict[str, str]:
     """What is inserted for each parameter. Raises for what is missing, wrong or not declared."""
     declared = [parameter.name for parameter in parameters]
     for name in params:

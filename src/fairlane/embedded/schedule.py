@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Final, TypedDict
 
@@ -20,6 +20,7 @@ import msgspec
 from fairlane.client.arguments import as_text, given, refuse_unknown
 from fairlane.core import lifecycle, validation
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import HANDLER, Submission, route_of
 from fairlane.core.policy import FALLBACK_LANE
 from fairlane.core.submissions import DEFAULT_AGENT, TaskRequest, submission, task_request
@@ -50,7 +51,7 @@ class ScheduleFields(TypedDict, total=False):
 
     handler: str | None
     message: str | None
-    params: Mapping[str, Any] | None
+    params: JsonMapping | None
     sender: str | None
     agent: str | None
     lane: str | None
@@ -61,8 +62,8 @@ class ScheduleFields(TypedDict, total=False):
     debounce_ms: int | None
     max_concurrent: int | None
     sent_at: str | datetime | None
-    metadata: Mapping[str, Any] | None
-    llm_config: Mapping[str, Any] | None
+    metadata: JsonMapping | None
+    llm_config: JsonMapping | None
 
 
 class Scheduling:
@@ -118,7 +119,7 @@ class Scheduling:
         # A message without text, or with params, which would be lost, is never merged.
         no_merge = request.text is None or fields.get("params") is not None
         message = message_of(request, None, no_merge=no_merge)
-        stored: dict[str, Any] = {"sender": message.sender}
+        stored: JsonObject = {"sender": message.sender}
         if no_merge:
             stored["noMerge"] = True
         if is_function:
@@ -224,9 +225,7 @@ def _request(session: str, fields: ScheduleFields, *, is_function: bool) -> Send
     return decoding.decode(raw, SendMessage)
 
 
-def _task(
-    request: SendMessage, params: Mapping[str, Any] | None, *, is_function: bool
-) -> TaskRequest:
+def _task(request: SendMessage, params: JsonMapping | None, *, is_function: bool) -> TaskRequest:
     handler = "function" if is_function else request.handler
     if handler is not None:  # it gets the message among its params, like any handler
         sender = request.sender or request.agent or DEFAULT_AGENT

@@ -14,6 +14,7 @@ from fairlane.core.access import Caller, Token
 from fairlane.core.cron import Job, Run
 from fairlane.core.entries import QueueEntry
 from fairlane.core.job_documents import JobDocument
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Settings
@@ -269,7 +270,7 @@ class SetPolicy(msgspec.Struct, frozen=True):
     is refused when another is in force; a `dry_run` only tells what would be.
     """
 
-    document: dict[str, Any]
+    document: JsonObject
     source: str
     how: str = MERGE
     author: str | None = None
@@ -411,7 +412,7 @@ class UpdateTemplate(msgspec.Struct, frozen=True):
     """Answer: the `Template`. `document` is laid over the definition that was."""
 
     id: str
-    document: dict[str, Any]
+    document: JsonObject
 
 
 class UseTemplate(msgspec.Struct, frozen=True):
@@ -438,7 +439,7 @@ class UpdateJob(msgspec.Struct, frozen=True):
     """Answer: the `Job`. `document` is laid over the definition that was."""
 
     id: str
-    document: dict[str, Any]
+    document: JsonObject
 
 
 class ToggleJob(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from fairlane import tracing
 from fairlane.core.batches import Batch
 from fairlane.core.cron import ALERTS, Job, Run
+from fairlane.core.json_types import JsonObject
 from fairlane.engine.commands import ClaimDeliveries, OwedDelivery, SettleDelivery
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
@@ -109,7 +110,7 @@ def _delivery(
 def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
     """With the trace that the task was submitted in, if there was one."""
     try:
-        request = wire.decode(bodies.get(delivery.task_id, "{}"), type=dict[str, Any])
+        request = wire.decode(bodies.get(delivery.task_id, "{}"), type=JsonObject)
     except wire.DecodeError:
         return delivery
     return msgspec.structs.replace(delivery, traceparent=request.get(tracing.HEADER))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fairlane.core import lifecycle
 from fairlane.core.counts import Line
+from fairlane.core.json_types import JsonMapping
 from fairlane.core.model import (
     BATCH_GATE,
     DEBOUNCE_GATE,
@@ -28,7 +29,7 @@ from fairlane.store.tables.tasks import NextDue, Ready
 from fairlane.store.unwritten import Unwritten
 from fairlane.store.vault import Vault
 
-Fits = Callable[[Task, Mapping[str, Any]], bool]
+Fits = Callable[[Task, JsonMapping], bool]
 SortKey = Callable[[Task], tuple[int, ...]]
 
 
@@ -148,22 +149,22 @@ def _first_of_each(items: Iterable[Any], group: Callable[[Any], Any], limit: int
 _OPEN: Final = frozenset({*lifecycle.IN_QUEUE, *lifecycle.IN_FLIGHT})
 
 
-def _overdue(task: Task, values: Mapping[str, Any]) -> bool:
+def _overdue(task: Task, values: JsonMapping) -> bool:
     at = task.deadline_at
     return at is not None and at <= values["now"] and task.state in _OPEN
 
 
-def _abandoned(task: Task, values: Mapping[str, Any]) -> bool:
+def _abandoned(task: Task, values: JsonMapping) -> bool:
     at = task.lease_expires_at
     return at is not None and at <= values["now"] and task.lane not in (values["by_hand"] or ())
 
 
-def _due(task: Task, values: Mapping[str, Any]) -> bool:
+def _due(task: Task, values: JsonMapping) -> bool:
     waits = task.state == lifecycle.QUEUED and task.gate in (DELAY_GATE, DEBOUNCE_GATE)
     return waits and (task.eligible_at or 0) <= values["now"]
 
 
-def _preemptible(task: Task, values: Mapping[str, Any]) -> bool:
+def _preemptible(task: Task, values: JsonMapping) -> bool:
     can = task.preempt is not None and task.leased and task.state in lifecycle.IN_FLIGHT
     return can and task.lane == values["lane"]
 

@@ -25,6 +25,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from fairlane.core.errors import OperatorError
+from fairlane.core.json_types import JsonObject
 from fairlane.store import migrate, queries
 from fairlane.store.base import (
     PART_ROWS_MIN,
@@ -93,7 +94,7 @@ _DEFAULTS: Final = {
 class PostgresConnection:
     def __init__(self, connection: PatientConnection) -> None:
         self._connection = connection
-        self._moment: tuple[str, dict[str, Any]] = ("moment", {})
+        self._moment: tuple[str, JsonObject] = ("moment", {})
         if connection.info.server_version >= TRANSACTION_TIMEOUT_FROM:
             self._moment = ("moment_limited", {"limit": str(_TRANSACTION_MS)})
         self._statements = queries.load(queries.POSTGRES)
@@ -226,7 +227,7 @@ class PostgresConnection:
             raise_lost(error)
 
     def _execute_rows(
-        self, name: str, rows: Sequence[Row], values: dict[str, Any]
+        self, name: str, rows: Sequence[Row], values: JsonObject
     ) -> psycopg.Cursor[Row]:
         text = self._rows_text(name)
         columns = self._statements[name].columns
@@ -235,7 +236,7 @@ class PostgresConnection:
             values[f"rows_{column}"] = list(array)
         return self._execute(text, values)
 
-    def _spelled_out(self, name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _spelled_out(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
         """Return the text of a statement for these values, and its bindings."""
         given = {key: value for key, value in values.items() if value is not None}
         lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
@@ -245,7 +246,7 @@ class PostgresConnection:
             values.update({f"{key}_{i}": item for i, item in enumerate(items)})
         return text, values
 
-    def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
+    def _scalar_text(self, name: str, given: JsonObject, lists: dict[str, int]) -> str:
         key = (name, frozenset(given), tuple(sorted(lists.items())))
         if key not in self._spelled:
             text = self._statements[name].with_optional(set(given))

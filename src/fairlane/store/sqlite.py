@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO
 import apsw
 
 from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
+from fairlane.core.json_types import JsonObject
 from fairlane.store import migrate, queries
 from fairlane.store.base import (
     Connection,
@@ -127,7 +128,7 @@ class SqliteConnection:
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
-    def _spelled_out(self, name: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _spelled_out(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
         """Return the text of a statement for these values, and its bindings."""
         given = {key: value for key, value in values.items() if value is not None}
         lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
@@ -137,7 +138,7 @@ class SqliteConnection:
             values.update({f"{key}_{i}": item for i, item in enumerate(items)})
         return text, values
 
-    def _scalar_text(self, name: str, given: dict[str, Any], lists: dict[str, int]) -> str:
+    def _scalar_text(self, name: str, given: JsonObject, lists: dict[str, int]) -> str:
         key = (name, frozenset(given), tuple(sorted(lists.items())))
         if key not in self._spelled:
             text = self._statements[name].with_optional(set(given))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core.errors import InvalidRequest, OperatorError, StoreMismatch
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import SEALED, References, changed, is_reference
 
 if TYPE_CHECKING:
@@ -105,12 +106,12 @@ class Vault:
             return _within(body, self._open_one)
         return body
 
-    def problem(self, document: Mapping[str, Any] | str) -> InvalidRequest | None:
+    def problem(self, document: JsonMapping | str) -> InvalidRequest | None:
         """What is wrong with the references of a request (as JSON text), template or job."""
         if isinstance(document, str):
             if _CONFIG_TEXT not in document:
                 return None  # nearly all
-            document = msgspec.json.decode(document, type=dict[str, Any])
+            document = msgspec.json.decode(document, type=JsonObject)
         try:
             for path, config in _configs(document):
                 self.references.check(config, path)
@@ -136,13 +137,13 @@ class Vault:
 
 def _within(body: str, change: Callable[[Any], Any]) -> str:
     """`llmConfig` stands at the top, or in the `task` of a job."""
-    document = msgspec.json.decode(body, type=dict[str, Any])
+    document = msgspec.json.decode(body, type=JsonObject)
     for _, config in _configs(document):
         config.update(changed(config, change))
     return msgspec.json.encode(document).decode()
 
 
-def _configs(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _configs(document: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
     for path, holder in (("", document), ("task.", document.get("task"))):
         if isinstance(holder, Mapping) and isinstance(holder.get(_CONFIG), dict):
             yield f"{path}{_CONFIG}", holder[_CONFIG]

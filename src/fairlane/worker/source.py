@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlane.core.errors import LeaseLost
+from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
@@ -142,7 +143,7 @@ class EngineSource:
 def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
     """Return the assignment of a grant. The task's own timeout wins over that of its kind."""
     task = grant.task
-    request = msgspec.json.decode(grant.body, type=dict[str, Any])
+    request = msgspec.json.decode(grant.body, type=JsonObject)
     work = Work(
         task_id=task.id,
         agent=task.agent,

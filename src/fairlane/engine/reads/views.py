@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from fairlane.core.counts import Tally
 from fairlane.core.cron import Job, Run
 from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.gates import holds_turn
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, INSTRUCTION, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
@@ -398,7 +399,7 @@ class Views:
 
     # ---------------------------------------------------------------- access
 
-    def audit(self, wanted: dict[str, Any], limit: int) -> Page[Written]:
+    def audit(self, wanted: JsonObject, limit: int) -> Page[Written]:
         """Return entries of the audit log, newest first."""
         return self.ask(audit_table.page, wanted, limit)
 
@@ -438,9 +439,7 @@ class Views:
         except ConnectionLost as error:
             raise self._unreadable(error) from error
 
-    def _read(
-        self, read: Callable[..., T], arguments: Sequence[Any], values: Mapping[str, Any]
-    ) -> T:
+    def _read(self, read: Callable[..., T], arguments: Sequence[Any], values: JsonMapping) -> T:
         try:
             found = read(self._connection(), *arguments, **values)
         except ConnectionLost:

@@ -6,11 +6,12 @@ Each look-up follows an index and is bounded, so the answer costs the same for a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fairlane.core import admission, explain, fairness, lifecycle, sessions
 from fairlane.core.counts import Line
 from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
 from fairlane.core.policy import FAIR, Policy
 from fairlane.engine.reads import plan
@@ -70,7 +71,7 @@ def _has_own_line(task: Task, policy: Policy) -> bool:
 
 def _surroundings(
     connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
-) -> dict[str, Any]:
+) -> JsonObject:
     if task.state == lifecycle.WAITING:
         parents = dependency_table.open_parents(connection, task.seq, NAMED_MAX)
         mine = [row for row in parents if agent is None or row[2] in (None, agent)]
@@ -88,7 +89,7 @@ def _surroundings(
 
 def _of_session(
     connection: Connection, task: Task, key: str, policy: Policy, agent: str | None
-) -> dict[str, Any]:
+) -> JsonObject:
     session = session_table.view(connection, key)
     if session is not None:
         session.limit = sessions.limit(policy.sessions, session)
@@ -101,12 +102,12 @@ def _of_session(
 
 def _of_lane(
     connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
-) -> dict[str, Any]:
+) -> JsonObject:
     slots = {name: tally.slots for name, tally in line_table.lanes_by_name(connection).items()}
     lines = line_table.of_agents(connection, [(task.lane, task.agent)])
     running = servers(connection, task.route) if policy.worker_count else {}
     ahead = _ahead(connection, task, [task.line])
-    known: dict[str, Any] = {
+    known: JsonObject = {
         "ahead": ahead,
         "beside": _beside(connection, task, policy, ahead),
         "lane_slots": slots.get(task.lane, 0),

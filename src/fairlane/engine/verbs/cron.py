@@ -19,6 +19,7 @@ from fairlane.core import cron, jobs, leases, lifecycle, moments
 from fairlane.core.consequences import Webhook
 from fairlane.core.cron import Decision, Definition, Job, Run
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
 from fairlane.engine.commands import CreateJobs, DeleteJob, RunJob, Submit, ToggleJob, UpdateJob
 from fairlane.engine.verbs import tasks
@@ -76,7 +77,7 @@ def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iter
         yield _changed(tx, request.id, {"enabled": request.enabled}, now)
 
 
-def _changed(tx: Transaction, id_: str, document: dict[str, Any], now: int) -> Job | FairlaneError:
+def _changed(tx: Transaction, id_: str, document: JsonObject, now: int) -> Job | FairlaneError:
     job = store.jobs_by_id(tx.connection, tx.vault, [id_]).get(id_)
     if job is None:
         return not_found(id_)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import INSTRUCTION, Task, is_node
 from fairlane.core.secrets import Redactor, texts
 from fairlane.store.transaction import Transaction
@@ -46,7 +47,7 @@ def _knows_secrets(task: Task | None) -> bool:
 def _redactor(body: str) -> Redactor:
     """Return what hides the secrets of a request; a damaged one has told nobody any."""
     try:
-        config = msgspec.json.decode(body, type=dict[str, Any]).get("llmConfig")
+        config = msgspec.json.decode(body, type=JsonObject).get("llmConfig")
     except msgspec.DecodeError:
         config = None
     return Redactor(texts(config))

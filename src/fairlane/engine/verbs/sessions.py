@@ -15,6 +15,7 @@ import msgspec
 
 from fairlane.core import gates, leases, lifecycle, secrets, sessions
 from fairlane.core.errors import FairlaneError, MessageStale, SessionQueueFull
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import Session, Settings
@@ -150,10 +151,10 @@ class _Body(msgspec.Struct, rename="camel"):
     """The parts of a message's request that tell who sent it and what it says."""
 
     instruction: str | None = None
-    params: dict[str, Any] | None = None
+    params: JsonObject | None = None
     sender: str | None = None
     no_merge: bool = False
-    llm_config: dict[str, Any] | None = None
+    llm_config: JsonObject | None = None
 
 
 def _that_may_grow(
@@ -194,7 +195,7 @@ def _stays_small(body: str, later: Submission) -> bool:
     """Whether the merged request is still within the limits of a single one."""
     if len(body) + len(later.body) > MERGED_CHARACTERS_MAX:
         return False
-    merged: dict[str, Any] = msgspec.json.decode(joined(body, later))
+    merged: JsonObject = msgspec.json.decode(joined(body, later))
     objects = (merged.get(field) for field in _SAID_BESIDES)
     return all(len(one) <= MERGED_KEYS_MAX for one in objects if isinstance(one, dict))
 
@@ -239,8 +240,8 @@ def joined(body: str, later: Submission) -> str:
     """The request with the later text on a new line; of other things the later one counts."""
     assert later.message is not None
     text = later.message.text
-    request: dict[str, Any] = msgspec.json.decode(body)
-    new: dict[str, Any] = msgspec.json.decode(later.body)
+    request: JsonObject = msgspec.json.decode(body)
+    new: JsonObject = msgspec.json.decode(later.body)
     if "instruction" in request:
         request["instruction"] = _lines(request["instruction"], text)
     else:

@@ -25,6 +25,7 @@ from fairlane.core.errors import (
     QueueFull,
     StoreMismatch,
 )
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task, is_node
 from fairlane.core.retries import Backoff
 from fairlane.engine.commands import (
@@ -84,7 +85,7 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
 class _Refusal(msgspec.Struct):
     code: str
     message: str
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
 
 
 class _Memory(msgspec.Struct):

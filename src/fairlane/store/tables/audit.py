@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec.structs import astuple
 
 from fairlane.core.audit import Written
+from fairlane.core.json_types import JsonMapping
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import Page, read_page
 
@@ -36,7 +36,7 @@ def trim(connection: Connection, whose: str, limit: int) -> None:
     connection.run("audit_trim", whose=whose, limit=limit)
 
 
-def page(connection: Connection, wanted: Mapping[str, Any], limit: int) -> Page[Written]:
+def page(connection: Connection, wanted: JsonMapping, limit: int) -> Page[Written]:
     """Return entries, newest first."""
     return read_page(connection, _written, "audit_list", limit, **wanted)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from fairlane.compat import pinchtab
 from fairlane.core.errors import ExecutionFailed
+from fairlane.core.json_types import JsonObject
 from fairlane.core.secrets import Redactor
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Work
@@ -150,7 +151,7 @@ def says_tab_is_gone(answer: exchange.Response) -> bool:
     return re.match(r'tab( "?[A-Za-z0-9_-]+"?)? not found', str(text), re.IGNORECASE) is not None
 
 
-def _unsuccessful(result: dict[str, Any]) -> ExecutionFailed:
+def _unsuccessful(result: JsonObject) -> ExecutionFailed:
     """An answer of 2xx that says itself that it failed; it may say that a retry is no use."""
     text = exchange.said(result.get("error") or "no reason was given")
     return ExecutionFailed(
@@ -159,7 +160,7 @@ def _unsuccessful(result: dict[str, Any]) -> ExecutionFailed:
     )
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _fields(body: bytes) -> JsonObject:
     document = _decoded(body)
     return document if isinstance(document, dict) else {}
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from fairlane.core.json_types import JsonObject
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
@@ -41,10 +43,10 @@ class Work(msgspec.Struct, frozen=True):
     lane: str
     attempt: int
     deadline_at: int | None
-    request: dict[str, Any]
+    request: JsonObject
     max_attempts: int = 1
     timeout_ms: int | None = None
-    inputs: list[dict[str, Any]] = []  # what the tasks that it depended on have left
+    inputs: list[JsonObject] = []  # what the tasks that it depended on have left
     traceparent: str | None = None  # of this attempt, where traces are kept
 
 

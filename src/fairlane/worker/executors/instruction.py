@@ -19,6 +19,7 @@ import msgspec
 from fairlane import logs
 from fairlane.compat import browseros
 from fairlane.core.errors import ExecutionFailed, InvalidRequest
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import RedactedStream, Redactor, texts
 from fairlane.schema.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
@@ -26,7 +27,7 @@ from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Stre
 from fairlane.worker.executors.transcript import UNFINISHED, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from fairlane.worker.executors.tabs import Instance
 
@@ -50,7 +51,7 @@ class InstructionExecutor:
         self,
         agent: Instance,
         sender: Sender,
-        resolve: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+        resolve: Callable[[JsonMapping], JsonObject] = dict,
         *,
         refusal_seconds: float = REFUSAL_SECONDS,
     ) -> None:
@@ -85,7 +86,7 @@ class InstructionExecutor:
                 text = redactor.hide(await _refusal(answer, self._refusal_seconds))
                 raise exchange.refused(WHO, answer.status, answer.headers, text)
 
-    def _config(self, work: Work) -> dict[str, Any]:
+    def _config(self, work: Work) -> JsonObject:
         config = work.request.get("llmConfig") or {}
         if not isinstance(config, dict):
             raise ExecutionFailed("llmConfig is not valid: use an object", retryable=False)
@@ -106,12 +107,12 @@ class InstructionExecutor:
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-def body_of(work: Work, config: Mapping[str, Any]) -> bytes:
+def body_of(work: Work, config: JsonMapping) -> bytes:
     """The defaults, llmConfig over them, and over both what llmConfig may not change."""
     instruction = work.request.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
         raise ExecutionFailed("instruction is required for task execution", retryable=False)
-    body: dict[str, Any] = {"supportsImages": False, "provider": browseros.PROVIDER}
+    body: JsonObject = {"supportsImages": False, "provider": browseros.PROVIDER}
     body.update({key: config[key] for key in config.keys() - RESERVED})
     body["conversationId"] = str(uuid.uuid4())
     body["message"] = instruction

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlane.config import secret_at
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import References, changed, is_reference, is_sealed
 
 
@@ -28,7 +29,7 @@ class TaskSecrets:
         self._folder = Path(folder) if folder else None
         self._env = environment
 
-    def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def resolved(self, config: JsonMapping) -> JsonObject:
         """Return the configuration with each reference replaced by its secret.
 
         Raise `InvalidRequest` for a reference that is not allowed, `ValueError` for one that cannot
