@@ -18,7 +18,7 @@ from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import FairlaneError, InvalidRequest, PayloadTooLarge
 from fairlane.core.policy import nearest
 from fairlane.schema import wire
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import AnyOperation
 
 STATUS: Final[Mapping[str, int]] = {
     "invalid_request": 400,
@@ -182,7 +182,7 @@ class Route(msgspec.Struct, frozen=True):
     agents: bool = True
     open: bool = False
     waits: bool = False
-    operation: Operation[Any, Any] | None = None
+    operation: AnyOperation | None = None
 
 
 Routes = dict[str, dict[str, Route]]

@@ -38,7 +38,7 @@ def routes(node: Node) -> Routes:
     return found
 
 
-def _handler(node: Node, operation: Operation[Any, Any]) -> Handler:
+def _handler(node: Node, operation: AnyOperation) -> Handler:
     read = reader(operation)
     serve = service_of(operation)
     undo = UNDO.get(operation.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from fairlane.schema import (
     access,
@@ -22,14 +22,14 @@ from fairlane.schema import (
     watch,
     webhooks,
 )
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
     *(access, audit, batches, cron, events, health, lanes, leases, policy, queue, sessions),
     *(tasks, templates, tokens, watch, webhooks),
 )
 
-OPERATIONS: Final[dict[str, Operation[Any, Any]]] = {
+OPERATIONS: Final[dict[str, AnyOperation]] = {
     operation.name: operation
     for module in MODULES
     for operation in vars(module).values()

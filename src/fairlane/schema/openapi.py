@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import json_limits
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import AnyOperation
 
 Schema = JsonObject
 
@@ -48,7 +48,7 @@ def describe(
     }
 
 
-def _types(operation: Operation[Any, Any]) -> list[Any]:
+def _types(operation: AnyOperation) -> list[Any]:
     return [
         *operation.responses,
         *(operation.part(place) for place in ("path", "query", "header", "body")),
@@ -57,7 +57,7 @@ def _types(operation: Operation[Any, Any]) -> list[Any]:
 
 
 def _operation(
-    operation: Operation[Any, Any],
+    operation: AnyOperation,
     known: Mapping[Any, Schema],
     components: JsonMapping,
     statuses: Mapping[str, int],
@@ -81,7 +81,7 @@ def _operation(
     return described
 
 
-def _responses(operation: Operation[Any, Any], known: Mapping[Any, Schema]) -> Schema:
+def _responses(operation: AnyOperation, known: Mapping[Any, Schema]) -> Schema:
     """Return the description of the response for each status."""
     found: dict[str, list[Schema]] = {}
     for kind, status in operation.responses.items():
@@ -99,7 +99,7 @@ def _body(schema: Schema, *, required: bool) -> Schema:
     return {"required": required, "content": {JSON: {"schema": schema}}}
 
 
-def _parameters(operation: Operation[Any, Any], components: JsonMapping) -> Iterator[Schema]:
+def _parameters(operation: AnyOperation, components: JsonMapping) -> Iterator[Schema]:
     headers = {
         one.encode_name: operation.headers[one.name]
         for one in msgspec.structs.fields(operation.part("header"))
@@ -137,7 +137,7 @@ def _documented(schema: Schema) -> Schema:
     return {"schema": kept, **({"description": text} if text else {})}
 
 
-def _security(operation: Operation[Any, Any]) -> list[Schema]:
+def _security(operation: AnyOperation) -> list[Schema]:
     if operation.open:
         return []
     return [{"token": [str(operation.scope)] if operation.scope else []}]

@@ -18,7 +18,7 @@ import functools
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -341,3 +341,7 @@ def _marker(request: type[Request], name: str) -> Marker | None:
         if isinstance(marker, Marker):
             return marker
     return None
+
+
+# An operation of any types, for code that handles all of them alike.
+AnyOperation: TypeAlias = Operation[Any, Any]

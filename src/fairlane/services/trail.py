@@ -11,7 +11,7 @@ from fairlane.core.access import Caller
 from fairlane.core.audit import REFUSED
 from fairlane.core.errors import FairlaneError, Forbidden, NotFound, Unauthenticated
 from fairlane.engine.verbs.audit import Audit, facts
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import AnyOperation
 
 R = TypeVar("R")
 
@@ -22,11 +22,11 @@ _FACTS: Final = (
 )
 
 
-def action_of(operation: Operation[Any, Any]) -> str:
+def action_of(operation: AnyOperation) -> str:
     return f"{operation.method} {operation.path}"
 
 
-def target_of(operation: Operation[Any, Any], request: object) -> str:
+def target_of(operation: AnyOperation, request: object) -> str:
     """Return the target of a request: the variable parts of its path."""
     names = (name for name, place in operation.places.items() if place == "path")
     return " ".join(str(getattr(request, name)) for name in names)

@@ -43,7 +43,7 @@ _STATUS: Final = {
 # -------------------------------------------------------------------- verbs
 
 
-def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> Iterator[Any]:
+def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> Iterator[object]:
     """All jobs of a request or none."""
     for request in requests:
         try:
@@ -65,13 +65,13 @@ def _new_job(tx: Transaction, id_: str, definition: Definition, now: int) -> Job
     return job
 
 
-def update_job(tx: Transaction, requests: Sequence[UpdateJob], now: int) -> Iterator[Any]:
+def update_job(tx: Transaction, requests: Sequence[UpdateJob], now: int) -> Iterator[object]:
     follow(tx, now)  # what has ended in this transaction ended before, here as in the others
     for request in requests:
         yield _changed(tx, request.id, request.document, now)
 
 
-def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iterator[Any]:
+def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iterator[object]:
     follow(tx, now)
     for request in requests:
         yield _changed(tx, request.id, {"enabled": request.enabled}, now)
@@ -141,7 +141,7 @@ def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
         raise Conflict(str(problems[0]["error"]), details=details)
 
 
-def delete_job(tx: Transaction, requests: Sequence[DeleteJob], now: int) -> Iterator[Any]:
+def delete_job(tx: Transaction, requests: Sequence[DeleteJob], now: int) -> Iterator[object]:
     """The log stays, and so do the tasks of its runs, unless they are to be cancelled."""
     follow(tx, now)
     for request in requests:
@@ -164,7 +164,7 @@ def _cancel(tx: Transaction, task_ids: Iterable[str], now: int) -> None:
             tx.apply(decision.change)
 
 
-def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[Any]:
+def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[object]:
     """A run by hand: the schedule stays as it is. A run that is refused is logged all the same."""
     follow(tx, now)
     for request in requests:

@@ -27,7 +27,7 @@ _READ: Final[Mapping[str, Callable[[Policy, Any], Policy]]] = {
 }
 
 
-def set_policy(tx: Transaction, requests: Sequence[SetPolicy], now: int) -> Iterator[Any]:
+def set_policy(tx: Transaction, requests: Sequence[SetPolicy], now: int) -> Iterator[object]:
     for request in requests:
         try:
             yield _changed(tx, request, now)

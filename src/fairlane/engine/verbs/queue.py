@@ -9,7 +9,7 @@ states agree as for any other task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ NONE_LEFT: Final = "no attempts were left when it was imported"
 NO_REASON: Final = "it was parked when it was imported"
 
 
-def enqueue(tx: Transaction, requests: Sequence[Enqueue], now: int) -> Iterator[Any]:
+def enqueue(tx: Transaction, requests: Sequence[Enqueue], now: int) -> Iterator[object]:
     taken = set(tx.tasks_by_id(e.submission.id for r in requests for e in r.entries))
     agents = {entry.submission.agent for r in requests for entry in r.entries}
     tx.counters.load_lines((LANE, agent) for agent in sorted({*agents, ""}))
@@ -162,7 +162,7 @@ def _applied(tx: Transaction, decision: leases.Decision) -> Task:
 # -------------------------------------------------------------------- hand over, reclaim
 
 
-def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[Any]:
+def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[object]:
     """Lease what is ready, under every rule that leases have, and complete it at once."""
     ticks.tick(tx, now)
     for request in requests:
@@ -195,7 +195,9 @@ def _queued(tx: Transaction, agent: str | None) -> int:
     return sum(line.queued for line in tx.counters.lines(LANE, agent).values())
 
 
-def reclaim_expired(tx: Transaction, requests: Sequence[ReclaimExpired], now: int) -> Iterator[Any]:
+def reclaim_expired(
+    tx: Transaction, requests: Sequence[ReclaimExpired], now: int
+) -> Iterator[object]:
     for request in requests:
         tasks = ticks.reclaim(tx, now, asked=True)
         mine = [task for task in tasks if request.agent in (None, task.agent)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -283,7 +283,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 # -------------------------------------------------------------------- stop, reset
 
 
-def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[Any]:
+def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[object]:
     """Stop sessions, also those that nobody has: messages to them may be on their way."""
     for request in requests:
         tx.counters.load_sessions([request.key])
@@ -353,7 +353,7 @@ def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> lis
 # -------------------------------------------------------------------- tune
 
 
-def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[Any]:
+def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iterator[object]:
     for request in requests:
         tx.counters.load_sessions([request.key])
         if not ownership.is_mine(tx, request.key, request.agent):
@@ -366,7 +366,7 @@ def set_session(tx: Transaction, requests: Sequence[SetSession], _: int) -> Iter
         yield session
 
 
-def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[Any]:
+def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator[object]:
     for request in requests:
         tx.counters.load_sessions([request.key])
         if not ownership.is_mine(tx, request.key, request.agent):

@@ -350,13 +350,13 @@ def _decided(tx: Transaction, decision: leases.Decision) -> Task | FairlaneError
     return decision.answer
 
 
-def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[Any]:
+def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     for request in requests:
         yield _decided(tx, leases.start(tasks.get(request.seq), request.token, now))
 
 
-def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[Any]:
+def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[object]:
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     requests = redaction.reports(tx, tasks, requests, "progress")
     decisions = [_renewed(tx, tasks.get(request.seq), request, now) for request in requests]
@@ -372,7 +372,7 @@ def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> le
     return leases.renew(task, request.token, request.ttl_ms or usual_ms, now)
 
 
-def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[Any]:
+def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     for request in redaction.reports(tx, tasks, requests, "result"):
         _begin_late(tx, tasks.get(request.seq), request, now)
@@ -391,7 +391,7 @@ def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, no
         tx.apply(change)
 
 
-def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[Any]:
+def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
     for request in redaction.reports(tx, tasks, requests, "error"):
@@ -432,7 +432,7 @@ def _retry_policy(body: str) -> Backoff | None:
         return None
 
 
-def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[Any]:
+def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[object]:
     """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     requests = redaction.reports(tx, tasks, requests, "text")
@@ -466,7 +466,7 @@ def _within_limits(
             yield request, part, text
 
 
-def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[Any]:
+def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     last = _given_back_too_often(tx, tasks.values())
     for request in requests:
@@ -490,7 +490,7 @@ def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
     return found
 
 
-def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[Any]:
+def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[object]:
     found = tx.tasks_by_id(request.id for request in requests)
     tx.counters.prepare(found.values())
     for request in requests:
@@ -499,7 +499,7 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[An
         yield _decided(tx, leases.cancel(current, request.id, now, request.reason))
 
 
-def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[Any]:
+def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[object]:
     for request in requests:
         batch = tx.counters.batch(request.id)
         if batch is None:
@@ -522,12 +522,12 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
     return len(tasks)
 
 
-def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[Any]:
+def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[object]:
     for task, task_id, since in _ended(tx, requests):
         yield _begin_again(tx, leases.retry(task, task_id, now, since), now)
 
 
-def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[Any]:
+def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[object]:
     for task, task_id, since in _ended(tx, requests):
         yield _begin_again(tx, leases.reset(task, task_id, now, since), now)
 
@@ -566,7 +566,7 @@ def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task |
     return after
 
 
-def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[Any]:
+def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[object]:
     """Take back what dead workers hold, at once instead of when their leases run out."""
     for request in requests:
         leased = tx.lookup.tasks(task_table.leased)
@@ -582,7 +582,7 @@ def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[
 # -------------------------------------------------------------------- the secret of webhooks
 
 
-def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[Any]:
+def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[object]:
     for request in requests:
         sealed = secret_table.webhook_secret(tx.connection)
         try:

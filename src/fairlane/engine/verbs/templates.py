@@ -27,7 +27,9 @@ from fairlane.store.tables import templates as table
 from fairlane.store.transaction import Transaction
 
 
-def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: int) -> Iterator[Any]:
+def create_template(
+    tx: Transaction, requests: Sequence[CreateTemplate], now: int
+) -> Iterator[object]:
     for request in requests:
         template = Template(tx.next_seq(), request.id, request.definition, 0, now, now)
         conflict = _refused(tx, template)
@@ -36,7 +38,9 @@ def create_template(tx: Transaction, requests: Sequence[CreateTemplate], now: in
         yield conflict or template
 
 
-def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: int) -> Iterator[Any]:
+def update_template(
+    tx: Transaction, requests: Sequence[UpdateTemplate], now: int
+) -> Iterator[object]:
     for request in requests:
         before = table.by_id(tx.connection, tx.vault, [request.id]).get(request.id)
         if before is None:
@@ -56,7 +60,7 @@ def update_template(tx: Transaction, requests: Sequence[UpdateTemplate], now: in
         yield conflict or after
 
 
-def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> Iterator[Any]:
+def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> Iterator[object]:
     tx.unwritten.write()  # the keys that other submissions of this batch have used
     found = table.by_id(tx.connection, tx.vault, [request.id for request in requests])
     submits = [r.submit for r in requests if r.submit is not None and r.id in found]
@@ -78,7 +82,9 @@ def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> 
     return iter(answers)
 
 
-def delete_template(tx: Transaction, requests: Sequence[DeleteTemplate], _: int) -> Iterator[Any]:
+def delete_template(
+    tx: Transaction, requests: Sequence[DeleteTemplate], _: int
+) -> Iterator[object]:
     for request in requests:
         if request.id in table.by_id(tx.connection, tx.vault, [request.id]):
             table.delete(tx.connection, request.id)

@@ -53,7 +53,7 @@ def new_token(seed: Token) -> tuple[Token, str]:
     return msgspec.structs.replace(seed, id=token_id, digest=access.digest(found[1])), text
 
 
-def create_token(tx: Transaction, requests: Sequence[CreateToken], now: int) -> Iterator[Any]:
+def create_token(tx: Transaction, requests: Sequence[CreateToken], now: int) -> Iterator[object]:
     for request in requests:
         kept = _all(tx)
         new = msgspec.structs.replace(request.token, seq=tx.next_seq(), created_at=now)
@@ -67,7 +67,7 @@ def create_token(tx: Transaction, requests: Sequence[CreateToken], now: int) -> 
         yield new
 
 
-def revoke_token(tx: Transaction, requests: Sequence[RevokeToken], now: int) -> Iterator[Any]:
+def revoke_token(tx: Transaction, requests: Sequence[RevokeToken], now: int) -> Iterator[object]:
     for request in requests:
         kept = _all(tx)
         named = [t for t in kept.values() if t.name == request.word and t.parent is None]

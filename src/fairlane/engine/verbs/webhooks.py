@@ -10,7 +10,7 @@ import base64
 import contextlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -48,7 +48,7 @@ def new_secret() -> str:
 
 def claim_deliveries(
     tx: Transaction, requests: Sequence[ClaimDeliveries], now: int
-) -> Iterator[Any]:
+) -> Iterator[object]:
     tx.unwritten.write()
     for request in requests:
         due = _due(tx, request, now)
@@ -105,12 +105,14 @@ def _give_up(tx: Transaction, refused: Iterable[tuple[DueDelivery, str]], now: i
 
 def reclaim_deliveries(
     tx: Transaction, requests: Sequence[ReclaimDeliveries], now: int
-) -> Iterator[Any]:
+) -> Iterator[object]:
     delivery_table.reclaim(tx.connection, now)
     return iter([None] * len(requests))
 
 
-def settle_delivery(tx: Transaction, requests: Sequence[SettleDelivery], now: int) -> Iterator[Any]:
+def settle_delivery(
+    tx: Transaction, requests: Sequence[SettleDelivery], now: int
+) -> Iterator[object]:
     ends = [_settlement(request, now) for request in requests]
     _disable(tx, [request.id for request in requests if request.status == webhooks.GONE], now)
     delivery_table.settle(tx.connection, ends)
@@ -138,7 +140,7 @@ def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
     endpoint_table.disable(tx.connection, sorted(found), now)
 
 
-def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Iterator[Any]:
+def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Iterator[object]:
     """Under the same id, from the beginning of the schedule; one that is being sent goes on."""
     for request in requests:
         found = next(iter(_deliveries(tx, [request.id])), None)
@@ -160,7 +162,9 @@ def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
 # -------------------------------------------------------------------- endpoints
 
 
-def create_endpoint(tx: Transaction, requests: Sequence[CreateEndpoint], now: int) -> Iterator[Any]:
+def create_endpoint(
+    tx: Transaction, requests: Sequence[CreateEndpoint], now: int
+) -> Iterator[object]:
     for request in requests:
         url = webhooks.endpoint_url(request.url)
         if endpoint_table.by_url(tx.connection, [(request.agent, url)]):
@@ -171,7 +175,9 @@ def create_endpoint(tx: Transaction, requests: Sequence[CreateEndpoint], now: in
         yield made
 
 
-def rotate_endpoint(tx: Transaction, requests: Sequence[RotateEndpoint], now: int) -> Iterator[Any]:
+def rotate_endpoint(
+    tx: Transaction, requests: Sequence[RotateEndpoint], now: int
+) -> Iterator[object]:
     for request in requests:
         found = _endpoint(tx, request.id, request.agent)
         if isinstance(found, FairlaneError):
@@ -185,7 +191,9 @@ def rotate_endpoint(tx: Transaction, requests: Sequence[RotateEndpoint], now: in
         yield after
 
 
-def enable_endpoint(tx: Transaction, requests: Sequence[EnableEndpoint], _: int) -> Iterator[Any]:
+def enable_endpoint(
+    tx: Transaction, requests: Sequence[EnableEndpoint], _: int
+) -> Iterator[object]:
     for request in requests:
         found = _endpoint(tx, request.id, request.agent)
         if isinstance(found, FairlaneError):
@@ -195,7 +203,9 @@ def enable_endpoint(tx: Transaction, requests: Sequence[EnableEndpoint], _: int)
         yield msgspec.structs.replace(found.endpoint, disabled_at=None)
 
 
-def delete_endpoint(tx: Transaction, requests: Sequence[DeleteEndpoint], _: int) -> Iterator[Any]:
+def delete_endpoint(
+    tx: Transaction, requests: Sequence[DeleteEndpoint], _: int
+) -> Iterator[object]:
     for request in requests:
         found = _endpoint(tx, request.id, request.agent)
         if isinstance(found, FairlaneError):
