@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from fairlane.core.json_types import JsonMapping
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 

@@ -17,7 +17,6 @@ from fairlane.client.binding import bound
 from fairlane.client.methods import Q, R
 from fairlane.client.transport import DEFAULT_URL, Asked, Streaming, Transport
 from fairlane.core.errors import BusyError
-from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import sse, wire
 from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import Operation

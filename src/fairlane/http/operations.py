@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.json_types import JsonObject
 from fairlane.engine.node import Node
 from fairlane.http.messages import Answer, Handler, Request, Route, Routes
 from fairlane.schema.catalog import OPERATIONS
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import AnyOperation, Operation
 from fairlane.schema.reading import Values
 from fairlane.services.catalog import service_of
 from fairlane.services.registry import UNDO

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fairlane.core import validation
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import json_name
 
 Schema = JsonObject

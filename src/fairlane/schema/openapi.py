@@ -18,7 +18,7 @@ _REF: Final = "#/components/schemas/{name}"
 
 
 def describe(
-    operations: Iterable[Operation[Any, Any]],
+    operations: Iterable[AnyOperation],
     statuses: Mapping[str, int],
     bodies: Iterable[type] = (),
 ) -> Schema:

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlane.core import moments
 from fairlane.core.errors import FairlaneError
+from fairlane.core.json_types import JsonObject
 
 BODY_BYTES_MAX: Final = 1_048_576
 LIST_LIMIT_MAX: Final = 1000

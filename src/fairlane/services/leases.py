@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound

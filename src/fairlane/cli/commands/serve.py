@@ -11,7 +11,7 @@ import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane import config
 from fairlane.cli.commands import Commands, Exit, Parser, nowhere, token_file, where
