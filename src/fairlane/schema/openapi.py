@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import json_limits
-from fairlane.schema.operation import AnyOperation
+from fairlane.schema.operation import AnyOperation, Response
 
 Schema = JsonObject
 
@@ -37,23 +37,40 @@ def describe(
         ways[operation.method.lower()] = described
         for method in map(str.lower, operation.also):
             ways[method] = {**described, "operationId": f"{operation.name}_{method}"}
-    hidden = {
-        kind.__name__ for one in listed for kind in map(one.part, ("path", "query", "header"))
-    }
+    hidden = {kind.__name__ for one in listed for kind in _parameter_types(one)}
+    sent = {kind.__name__ for kind in _subclasses(Response)}
     return {
         "paths": paths,
         "schemas": {
-            name: _bounded(schema) for name, schema in components.items() if name not in hidden
+            name: _omitting(schema) if name in sent else _bounded(schema)
+            for name, schema in components.items()
+            if name not in hidden
         },
     }
 
 
 def _types(operation: AnyOperation) -> list[Any]:
-    return [
-        *operation.responses,
-        *(operation.part(place) for place in ("path", "query", "header", "body")),
-        *([operation.document_shape] if operation.document else ()),
-    ]
+    body = _body_type(operation)
+    return [*operation.responses, *_parameter_types(operation), *([] if body is None else [body])]
+
+
+def _parameter_types(operation: AnyOperation) -> list[type[msgspec.Struct]]:
+    parts = [operation.part(place) for place in ("path", "query", "header")]
+    return [part for part in parts if part.__struct_fields__]
+
+
+def _body_type(operation: AnyOperation) -> Any:
+    """Return the type that describes the body, or None if the body is ignored."""
+    if operation.document is not None:
+        return operation.document_shape
+    body = operation.part("body")
+    return body if body.__struct_fields__ or operation.empty_body else None
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
 
 
 def _operation(
@@ -68,31 +85,32 @@ def _operation(
         "summary": operation.summary,
         "parameters": [*_parameters(operation, components)],
         "security": _security(operation),
-        "responses": {
-            **_responses(operation, known),
-            **errors(statuses, has_body=operation.reading.body is not None),
-        },
+        "responses": _responses(
+            operation, known, errors(statuses, has_body=_body_type(operation) is not None)
+        ),
     }
-    body = operation.part("body")
-    if operation.document is not None:
-        described["requestBody"] = _body(known[operation.document_shape], required=True)
-    elif body.__struct_fields__ or operation.empty_body:
+    body = _body_type(operation)
+    if body is not None:
         described["requestBody"] = _body(known[body], required=operation.needs_body)
     return described
 
 
-def _responses(operation: AnyOperation, known: Mapping[Any, Schema]) -> Schema:
-    """Return the description of the response for each status."""
-    found: dict[str, list[Schema]] = {}
+def _responses(operation: AnyOperation, known: Mapping[Any, Schema], errors: Schema) -> Schema:
+    """Describe the response of each status. One that is also an error's may have either type."""
+    found: dict[int, list[Schema]] = {}
     for kind, status in operation.responses.items():
-        found.setdefault(str(status), []).append(known[kind])
-    return {
-        status: {
+        found.setdefault(status, []).append(known[kind])
+    for status, schemas in found.items():
+        if str(status) in errors:
+            schemas.append({"$ref": _REF.format(name="Error")})
+    described = {
+        str(status): {
             "description": operation.summary,
             "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}},
         }
         for status, schemas in found.items()
     }
+    return errors | described
 
 
 def _body(schema: Schema, *, required: bool) -> Schema:
@@ -125,16 +143,30 @@ def _documented(schema: Schema) -> Schema:
     """Return a parameter's schema without null, which a query cannot express, and its
     description.
     """
+    kept = _without_null(schema)
+    text = kept.pop("description", None)
+    return {"schema": kept, **({"description": text} if text else {})}
+
+
+def _without_null(schema: Schema) -> Schema:
     choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
-    kept = {key: value for key, value in schema.items() if key not in ("anyOf", "description")}
+    kept = {key: value for key, value in schema.items() if key != "anyOf"}
     if kept.get("default", "") is None:
         del kept["default"]
     if len(choices) == 1:
-        kept = {**choices[0], **kept}
-    elif choices:
-        kept["anyOf"] = choices
-    text = kept.pop("description", None) or schema.get("description")
-    return {"schema": kept, **({"description": text} if text else {})}
+        return {**choices[0], **kept}
+    return {**kept, "anyOf": choices} if choices else kept
+
+
+def _omitting(schema: Schema) -> Schema:
+    """Describe a response: a field whose default is None is absent then, and never null."""
+    return {
+        **schema,
+        "properties": {
+            name: _without_null(one) if one.get("default", "") is None else one
+            for name, one in schema["properties"].items()
+        },
+    }
 
 
 def _security(operation: AnyOperation) -> list[Schema]:
