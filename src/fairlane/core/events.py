@@ -73,6 +73,7 @@ _ENDS: Final[Mapping[str, str]] = {
     CANCELLED: "cancelled",
     RELEASED: "released",
 }
+OUTCOMES: Final = tuple(_ENDS.values())
 
 
 class Event(msgspec.Struct, gc=False):

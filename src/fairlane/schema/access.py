@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from fairlane.core.access import Caller
-from fairlane.schema.operation import GET, Operation, Request, Response
+from fairlane.core.access import Caller, Scope
+from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 
 
 class ShowIdentity(Request):
@@ -19,7 +19,7 @@ class Identity(Response):
     agent: Annotated[
         str | None, Meta(description="Agent that the token is bound to; null for all agents")
     ] = field(name="agent")
-    scopes: list[str]
+    scopes: list[Annotated[str, one_of(Scope)]]
     tokens_required: Annotated[bool, Meta(description="Whether requests need a token")]
 
 

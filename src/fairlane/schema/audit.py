@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from msgspec import Meta
 
 from fairlane.core.access import Scope
 from fairlane.core.audit import Outcome, Written
 from fairlane.core.types import Cursor, Moment, PageLimit, SequenceNumber
-from fairlane.schema.operation import GET, Operation, Request, Response
+from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment
 
 
@@ -32,7 +32,7 @@ class AuditEntry(Response, kw_only=True):
     who: str
     action: str
     target: str | None = None
-    outcome: str
+    outcome: Annotated[str, one_of(get_args(Outcome))]
     detail: str | None = None
 
 

@@ -7,11 +7,12 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from fairlane.core.access import Scope
-from fairlane.core.batches import Batch
+from fairlane.core.batches import STATES, Batch
 from fairlane.core.types import Cursor, Moment, PageLimit
-from fairlane.schema.operation import GET, POST, Operation, Request, Response
+from fairlane.schema.operation import GET, POST, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment
 
+BatchState = Annotated[str, one_of(STATES)]
 BatchId = Annotated[str, Meta(description="Id of the batch")]
 
 
@@ -30,7 +31,7 @@ class BatchRequest(Request):
 class BatchStatus(Response):
     batch: str
     agent: str
-    state: str
+    state: BatchState
     total: int
     open: int
     created_at: Moment
@@ -49,7 +50,7 @@ class BatchPage(Response):
 class BatchCancelled(Response):
     batch: str
     cancelled: Annotated[int, Meta(description="Number of cancelled tasks")]
-    state: str
+    state: BatchState
 
 
 def batch_status(batch: Batch, by_state: dict[str, int] | None = None) -> BatchStatus:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, field
 
 from fairlane.core.access import Scope
-from fairlane.core.job_documents import JobDocument, RunStatus
+from fairlane.core.job_documents import STATUSES, JobDocument, RunStatus
 from fairlane.core.json_types import JsonObject
 from fairlane.core.types import Cursor, Moment, PageLimit
 from fairlane.schema.operation import (
@@ -23,7 +23,9 @@ from fairlane.schema.operation import (
     Request,
     Response,
     WholeBody,
+    one_of,
 )
+from fairlane.schema.task_status import TaskState
 from fairlane.schema.wire import moment
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class CronJobState(Response):
     runs: Annotated[int, Meta(description="Number of runs that the schedule has started")]
     next_run_at_ms: int | None = None
     last_run_at_ms: int | None = None
-    last_status: str | None = None
+    last_status: Annotated[str, one_of(STATUSES)] | None = None
     last_error: str | None = None
 
 
@@ -151,7 +153,7 @@ class CronJobDeleted(Response):
 class CronRunStarted(Response):
     run_id: str
     task: str
-    state: str
+    state: TaskState
 
 
 class CronRun(Response, kw_only=True):
@@ -162,8 +164,8 @@ class CronRun(Response, kw_only=True):
     scheduled_at: Moment
     started_at: Moment | None = None
     finished_at: Moment | None = None
-    trigger: str
-    status: str
+    trigger: Annotated[str, one_of(("schedule", "misfire", "manual"))]
+    status: Annotated[str, one_of(STATUSES)]
     attempts: int
     error: str | None = None
     summary: str | None = None

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
-from fairlane.core import events
+from fairlane.core import batches, events, lifecycle
 from fairlane.core.access import Scope
 from fairlane.core.events import Event
 from fairlane.core.types import Moment, PageLimit, SequenceNumber
-from fairlane.schema.operation import GET, Header, Operation, Request, Response
+from fairlane.schema.operation import GET, Header, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment, stored
 
 
@@ -40,13 +40,16 @@ class TaskEvents(Request):
 
 class EventShown(Response, kw_only=True):
     id: int
-    type: str
+    type: Annotated[str, one_of(events.TYPES)]
     timestamp: Moment
     task: str | None = None
     batch: str | None = None
     agent: str | None = None
     lane: str | None = None
-    state: str | None = None
+    state: Annotated[
+        Annotated[str, one_of(dict.fromkeys((*lifecycle.STATES, *batches.STATES)))] | None,
+        Meta(description="State of the task or, in batch.completed, of the batch"),
+    ] = None
     attempt: int | None = None
     error: str | None = None
     worker: str | None = None

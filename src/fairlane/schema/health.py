@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from fairlane.schema.operation import GET, Operation, Request, Response
+from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 
 
 class CheckHealth(Request):
@@ -14,14 +14,15 @@ class CheckHealth(Request):
 
 
 class HealthStatus(Response):
-    status: Annotated[str, Meta(description="live or ready; otherwise dead, draining or not_ready")]
-    code: str | None = None
-    error: str | None = None
-    reasons: Annotated[list[str] | None, Meta(description="Why the check failed")] = None
+    status: Annotated[str, one_of(("live", "ready", "dead", "draining", "not_ready"))]
 
 
 class Unhealthy(HealthStatus):
     """The same, with status 503."""
+
+    code: str
+    error: str
+    reasons: Annotated[list[str], Meta(description="Why the check failed")]
 
 
 LIVE: Final = Operation(

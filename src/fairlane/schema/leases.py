@@ -18,7 +18,7 @@ from fairlane.core.model import Task
 from fairlane.core.types import DAY_MS, Identifier, Moment, Word
 from fairlane.schema import wire
 from fairlane.schema.operation import POST, Operation, Request, Response
-from fairlane.schema.task_status import TaskStatus, task_status
+from fairlane.schema.task_status import TaskState, TaskStatus, task_status
 from fairlane.schema.wire import moment
 
 LIMIT_MAX: Final = 1000
@@ -107,7 +107,7 @@ class TaskInput(Response):
     """The result of a task that this one depends on."""
 
     task_id: str
-    state: str
+    state: TaskState
     result: Any
 
 
@@ -115,7 +115,7 @@ class LeaseGrant(Response, kw_only=True):
     id: str
     lease_id: str
     task_id: str
-    state: str
+    state: TaskState
     lease_expires_at: Moment | None = None
     next_eligible_at: Moment | None = None
     token: int
@@ -144,7 +144,7 @@ class LeaseStatus(Response):
 
     lease_id: str
     task_id: str
-    state: str
+    state: TaskState
     lease_expires_at: Moment | None = None
     next_eligible_at: Moment | None = None
 

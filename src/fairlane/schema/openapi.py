@@ -67,7 +67,7 @@ def _body_type(operation: AnyOperation) -> Any:
     return body if body.__struct_fields__ or operation.empty_body else None
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[Response]) -> Iterator[type[Response]]:
     for one in kind.__subclasses__():
         yield one
         yield from _subclasses(one)

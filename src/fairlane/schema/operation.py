@@ -85,6 +85,14 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
         return shape
 
 
+def one_of(words: Iterable[str]) -> msgspec.Meta:
+    """Describe a text of a response that is one of these words.
+
+    Only OpenAPI says so: a client also reads a word that a newer server adds.
+    """
+    return msgspec.Meta(extra_json_schema={"enum": [*words]})
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """Mark a field that is read from a header: `Annotated[str | None, Header("X-Name")]`."""

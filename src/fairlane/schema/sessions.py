@@ -36,6 +36,7 @@ from fairlane.schema.operation import (
     Request,
     Response,
 )
+from fairlane.schema.task_status import TaskState
 from fairlane.schema.tasks import Once, TaskAccepted
 from fairlane.schema.wire import moment
 
@@ -162,7 +163,7 @@ class SessionPage(Response):
 
 class SessionTask(Response):
     task: str
-    state: str
+    state: TaskState
     lane: str
     gate: str | None = None
     started_at: Moment | None = None

@@ -8,24 +8,27 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from fairlane.core import lifecycle, model, moments
+from fairlane.core import events, lifecycle, model, moments
 from fairlane.core.events import Attempt
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.secrets import masked
 from fairlane.core.types import Moment, json_name
-from fairlane.schema.operation import Response
+from fairlane.schema.operation import Response, one_of
 from fairlane.schema.wire import moment, stored
 
 BRIEF_CHARACTERS_MAX: Final = 200
 BRIEF_BYTES_MAX: Final = 1000
+
+TaskState = Annotated[str, one_of(lifecycle.STATES)]
+TaskKind = Annotated[str, one_of((model.ACTION, model.HANDLER, model.INSTRUCTION))]
 
 
 class AttemptStatus(Response):
     attempt: int
     started_at: Moment
     ended_at: Moment | None = None
-    outcome: str | None = None
+    outcome: Annotated[str, one_of(events.OUTCOMES)] | None = None
     error: str | None = None
     worker: str | None = None
 
@@ -35,7 +38,7 @@ class TaskStatus(Response, kw_only=True):
 
     task_id: str
     agent: str
-    kind: str
+    kind: TaskKind
     lane: str
     action: str | None = None
     tab: str | None = None
@@ -58,7 +61,7 @@ class TaskStatus(Response, kw_only=True):
     no_merge: bool | None = None
     traceparent: str | None = None
     priority: int
-    state: str
+    state: TaskState
     created_at: Moment
     attempts: int
     max_attempts: int

@@ -25,7 +25,7 @@ from fairlane.schema.operation import (
     Response,
     WholeBody,
 )
-from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.task_status import TaskState, TaskStatus
 from fairlane.schema.wire import moment, one_line
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class PruneTasks(Request):
 
 class TaskAccepted(Response, gc=False):
     task_id: str
-    state: str
+    state: TaskState
     position: int
     created_at: Moment
 
@@ -156,7 +156,7 @@ class TaskAccepted(Response, gc=False):
 class BatchItem(Response):
     """The outcome of one item: a task, or an error."""
 
-    state: str
+    state: TaskState
     task_id: str | None = None
     position: int | None = None
     error: str | None = None
@@ -188,7 +188,7 @@ class TaskWhy(Response):
     """Why a task is not running yet. A field that does not apply or is unknown is null."""
 
     task_id: str
-    state: str
+    state: TaskState
     ready: bool
     gate: str | None
     reason: str
@@ -217,12 +217,12 @@ class TaskCancelled(Response):
 class TaskDeleted(Response):
     task_id: str
     cancelled: bool
-    state: str
+    state: TaskState
 
 
 class TaskRetried(Response):
     task_id: str
-    state: str
+    state: TaskState
     retry_count: int
 
 
@@ -230,7 +230,7 @@ class TaskReset(Response):
     schema_version: int
     reset: str
     task_id: str
-    state: str
+    state: TaskState
     retry_count: int
 
 

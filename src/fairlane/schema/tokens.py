@@ -8,7 +8,7 @@ from msgspec import Meta, field
 
 from fairlane.core.access import OPEN_MAX, Scope, Token
 from fairlane.core.types import Identifier, Moment
-from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
+from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment, moment_or_none
 
 
@@ -46,7 +46,7 @@ class TokenShown(Response):
 
     id: str
     name: str
-    scopes: list[str]
+    scopes: list[Annotated[str, one_of(Scope)]]
     created_at: Moment
     agent: str | None = None
     expires_at: Moment | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta, field
 
@@ -11,15 +11,18 @@ from fairlane.core.access import Scope
 from fairlane.core.counts import Tally
 from fairlane.core.policy import LanePolicy, Policy
 from fairlane.core.types import Moment
-from fairlane.schema.operation import GET, Operation, Request, Response
+from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 from fairlane.schema.wire import span
 
 Milliseconds = Annotated[int | None, Meta(description="null if nothing was measured")]
 Share = Annotated[float, Meta(description="Share of all slots, from 0 to 1")]
 
 
+Window = Literal["5m", "1h", "24h"]
+
+
 class ShowHistory(Request):
-    window: Annotated[Literal["5m", "1h", "24h"], Meta(description="How far to look back")] = "5m"
+    window: Annotated[Window, Meta(description="How far to look back")] = "5m"
     shares: Annotated[bool, Meta(description="Include each agent's share in every step")] = False
 
 
@@ -53,7 +56,7 @@ class AgentShare(Response):
 
 
 class HistoryShown(Response):
-    window: str
+    window: Annotated[str, one_of(get_args(Window))]
     step_ms: int
     since: Annotated[Moment | None, Meta(description="When this process started to measure")]
     points: list[HistoryPoint]
@@ -67,7 +70,11 @@ class NodeStatus(Response):
     version: str
     started_at: Moment
     seen_at: Moment
-    state: Annotated[str, Meta(description="ready, draining, or silent (no heartbeat)")]
+    state: Annotated[
+        str,
+        one_of(("ready", "draining", "silent")),
+        Meta(description="silent: it sends no heartbeats"),
+    ]
     running: Annotated[int, Meta(description="Leases that its worker holds")]
     answered: Annotated[bool, Meta(description="Whether this node sent this response")]
 

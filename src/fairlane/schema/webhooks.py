@@ -6,7 +6,7 @@ An endpoint's secret is shown once, in the response that creates or rotates it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from msgspec import Meta, field
 
@@ -14,7 +14,7 @@ from fairlane.core import webhooks
 from fairlane.core.access import Scope
 from fairlane.core.types import Cursor, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.core.webhooks import OVERLAP_SECONDS_MAX, Delivery, DeliveryState, Endpoint, Try
-from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
+from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment, moment_or_none
 
 # The time and id of the last delivery of a page.
@@ -78,7 +78,7 @@ class DeliveryStatus(Response, kw_only=True):
     agent: str | None = None
     event: str
     url: Annotated[str, Meta(description="Scheme, host and port of the receiver")]
-    state: str
+    state: Annotated[str, one_of(get_args(DeliveryState))]
     attempts: int
     next_at: Annotated[Moment | None, Meta(description="When the next attempt is due")] = None
     last_status: Annotated[int | None, Meta(description="HTTP status of the last attempt")] = None
@@ -110,7 +110,9 @@ class WebhookEndpoint(Response, kw_only=True):
     agent: str | None = None
     url: str
     state: Annotated[
-        str, Meta(description="enabled, or disabled after the receiver responded with 410")
+        str,
+        one_of(("enabled", "disabled")),
+        Meta(description="disabled after the receiver responded with 410"),
     ]
     created_at: Moment
     rotated_at: Moment | None = None
