@@ -23,7 +23,7 @@ from fairlane.http1.messages import MalformedResponse, NameNotFound
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.sending import (
     UNREACHABLE,
-    Response,
+    OutboundResponse,
     Sender,
     asked_wait_ms,
 )
@@ -45,7 +45,7 @@ async def send(
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = WAIT_SECONDS,
     max_response_bytes: int = 1000,
-) -> Response:
+) -> OutboundResponse:
     async with Sender(guard or Guard(["127.0.0.1"])) as sender:
         return await sender.post(
             url,

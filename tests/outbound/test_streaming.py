@@ -58,7 +58,7 @@ async def read(sender: Sender, url: str, **options: Any) -> bytes:
 
 async def test_the_guarded_sender_keeps_the_contract_of_executors(agent: ChatAgent) -> None:
     async with Sender(Guard(["127.0.0.1"])) as sender:
-        streams: base.Sender = sender
+        streams: base.HttpSender = sender
         async with streams.stream(
             "GET", agent.url, headers={}, body=None, max_bytes=100, timeout_seconds=60.0
         ) as answer:

@@ -17,11 +17,11 @@ from fairlane.core.errors import InvalidRequest, InvalidSettings
 from fairlane.core.webhooks import choose, target
 from fairlane.engine.verbs.webhooks import new_secret
 from fairlane.outbound.guard import Guard
-from fairlane.outbound.sending import UNREACHABLE, Response
+from fairlane.outbound.sending import UNREACHABLE, OutboundResponse
 from fairlane.outbound.webhooks import (
+    ClaimedDelivery,
     Deliverer,
-    Delivery,
-    Outcome,
+    DeliveryOutcome,
     failed,
     judge,
     one_line,
@@ -129,8 +129,8 @@ def test_a_message_id_that_could_be_read_otherwise_is_refused(message_id: str) -
 
 def delivery(
     number: int = 1, *, url: str = "http://127.0.0.1/", attempt: int = 1, agent: str = ""
-) -> Delivery:
-    return Delivery(
+) -> ClaimedDelivery:
+    return ClaimedDelivery(
         id=f"dlv_{number}",
         task_id=f"tsk_{number}",
         url=url,
@@ -152,13 +152,15 @@ def test_the_schedule_of_tries() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 def test_an_answer_of_2xx_is_success(status: int) -> None:
-    outcome = judge(delivery(), Response(status, {}, b""), now=0)
-    assert outcome == Outcome(delivered=True, status=status)
+    outcome = judge(delivery(), OutboundResponse(status, {}, b""), now=0)
+    assert outcome == DeliveryOutcome(delivered=True, status=status)
 
 
 @pytest.mark.parametrize("status", [100, 199, 300, 301, 307, 400, 401, 404, 408, 429, 500, 503])
 def test_any_other_answer_is_tried_again(status: int) -> None:
-    assert judge(delivery(), Response(status, {}, b"<html>secret"), now=0) == Outcome(
+    assert judge(
+        delivery(), OutboundResponse(status, {}, b"<html>secret"), now=0
+    ) == DeliveryOutcome(
         delivered=False,
         error=f"receiver answered {status}",
         retry_after_ms=5000,
@@ -167,8 +169,8 @@ def test_any_other_answer_is_tried_again(status: int) -> None:
 
 
 def test_a_receiver_that_is_gone_is_left_alone() -> None:
-    gone = judge(delivery(), Response(410, {"retry-after": "5"}, b""), now=0)
-    assert gone == Outcome(delivered=False, error="receiver answered 410", status=410)
+    gone = judge(delivery(), OutboundResponse(410, {"retry-after": "5"}, b""), now=0)
+    assert gone == DeliveryOutcome(delivered=False, error="receiver answered 410", status=410)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_a_receiver_that_is_gone_is_left_alone() -> None:
 def test_no_try_comes_earlier_than_the_receiver_asked(
     asked: str, attempt: int, wait_ms: int | None
 ) -> None:
-    answer = Response(503, {"retry-after": asked}, b"")
+    answer = OutboundResponse(503, {"retry-after": asked}, b"")
     assert judge(delivery(attempt=attempt), answer, now=0).retry_after_ms == wait_ms
 
 
@@ -211,7 +213,7 @@ class Outbox:
     is over at once and a claim runs out when `now` is moved.
     """
 
-    def __init__(self, *deliveries: Delivery) -> None:
+    def __init__(self, *deliveries: ClaimedDelivery) -> None:
         self.now = 0
         self.due = {one.id: one for one in deliveries}
         self.claimed_until: dict[str, int] = {}
@@ -225,7 +227,7 @@ class Outbox:
 
     async def claim_deliveries(
         self, limit: int, *, room: int, rooms: Mapping[str, int]
-    ) -> list[Delivery]:
+    ) -> list[ClaimedDelivery]:
         self._fail("claim")
         self._news.clear()
         self.limits.append(limit)
@@ -240,7 +242,9 @@ class Outbox:
         self.most_claimed = max(self.most_claimed, len(self.claimed_until))
         return claimed
 
-    async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+    async def settle_delivery(
+        self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
+    ) -> None:
         self._fail("settle")
         assert took_ms >= 0
         self.claimed_until.pop(delivery.id)
@@ -250,7 +254,7 @@ class Outbox:
         self.statuses.append(outcome.status)
         if not outcome.delivered and outcome.retry_after_ms is not None:
             again = {"attempt": done.attempt + 1}
-            self.due[delivery.id] = Delivery(**{**_fields(done), **again})
+            self.due[delivery.id] = ClaimedDelivery(**{**_fields(done), **again})
         await self.change()
 
     async def wait_for_deliveries(self) -> None:
@@ -273,7 +277,7 @@ class Outbox:
             raise RuntimeError(f"cannot {operation}")
 
 
-def _fields(one: Delivery) -> dict[str, Any]:
+def _fields(one: ClaimedDelivery) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
@@ -460,7 +464,7 @@ async def test_a_host_that_gave_no_answer_gets_one_at_a_time_until_it_answers() 
 async def test_an_endpoints_own_secrets_sign_instead_of_the_common_one() -> None:
     async with receiving(answering(200)) as receiver:
         own = f"{OTHER_SECRET} {new_secret()}"
-        with_own = Delivery(**{**_fields(delivery(1, url=receiver.url)), "secret": own})
+        with_own = ClaimedDelivery(**{**_fields(delivery(1, url=receiver.url)), "secret": own})
         outbox = Outbox(with_own, delivery(2, url=receiver.url))
         async with running(outbox):
             await outbox.settles(2)
@@ -483,7 +487,7 @@ async def test_the_status_of_an_answer_is_settled_with_it() -> None:
 
 def test_longer_waits_are_spread_a_little() -> None:
     def waits(wait_ms: int | None, chance: float) -> int | None:
-        outcome = Outcome(delivered=False, error="no", retry_after_ms=wait_ms)
+        outcome = DeliveryOutcome(delivered=False, error="no", retry_after_ms=wait_ms)
         return spread(outcome, chance).retry_after_ms
 
     assert [waits(5000, chance) for chance in (0, 0.5, 1)] == [5000] * 3
@@ -503,7 +507,9 @@ async def test_a_target_inside_is_never_reached_and_the_reason_not_told() -> Non
 @pytest.mark.parametrize("event", ["task.completed\r\nX-Evil: 1", "gr\u00fcn"])
 async def test_what_cannot_be_a_header_is_not_sent(event: str) -> None:
     async with receiving(answering(200)) as receiver:
-        forged = Delivery(**{**_fields(delivery(url=receiver.url, attempt=10)), "event": event})
+        forged = ClaimedDelivery(
+            **{**_fields(delivery(url=receiver.url, attempt=10)), "event": event}
+        )
         outbox = Outbox(forged)
         async with running(outbox):
             [settled] = await outbox.settles(1)
@@ -512,7 +518,7 @@ async def test_what_cannot_be_a_header_is_not_sent(event: str) -> None:
 
 
 async def test_a_fault_of_ours_counts_as_a_failed_try() -> None:
-    def forgotten(_: Delivery) -> str:
+    def forgotten(_: ClaimedDelivery) -> str:
         raise LookupError("the secret is nowhere")
 
     outbox = Outbox(delivery(attempt=10))

@@ -227,7 +227,7 @@ def _lease(history: History, step: Step) -> None:
         )
 
 
-def _report(decide: Callable[[History, Task, Step], leases.Decision]) -> Verb:
+def _report(decide: Callable[[History, Task, Step], leases.LeaseDecision]) -> Verb:
     """A worker's report about something that it has leased."""
 
     def apply(history: History, step: Step) -> None:
@@ -238,7 +238,7 @@ def _report(decide: Callable[[History, Task, Step], leases.Decision]) -> Verb:
     return apply
 
 
-def _fail(history: History, task: Task, step: Step) -> leases.Decision:
+def _fail(history: History, task: Task, step: Step) -> leases.LeaseDecision:
     return leases.fail(
         task,
         task.token,
@@ -305,7 +305,7 @@ def _revive(history: History, step: Step) -> None:
         _begin_again(history, leases.retry(task, task.id, history.now), unmet=unmet)
 
 
-def _begin_again(history: History, decision: leases.Decision, *, unmet: int) -> None:
+def _begin_again(history: History, decision: leases.LeaseDecision, *, unmet: int) -> None:
     change = decision.change
     if change is None:
         return

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fairlane.core import leases, lifecycle
 from fairlane.core.errors import Conflict, LeaseLost
-from fairlane.core.leases import Decision
+from fairlane.core.leases import LeaseDecision
 from fairlane.core.model import Task
 from tests.property.histories import BOUNDED, POLICY, History, histories
 
 NOW = 1_800_000_000_000
 
-Report = Callable[[Task, int], Decision]
+Report = Callable[[Task, int], LeaseDecision]
 
 REPORTS: dict[str, Report] = {
     "start": lambda task, token: leases.start(task, token, NOW),

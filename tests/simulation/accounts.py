@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.core.model import Task
-from fairlane.engine.commands import Output, SettleDelivery
+from fairlane.engine.commands import AppendOutput, SettleDelivery
 from fairlane.engine.reads import views
 from tests.simulation import ledger
 from tests.simulation.causes import Causes, Step, Violation, demand
@@ -127,7 +127,7 @@ class Accounts:
         known, self._output = self._output, found
         fresh = {seen.after.seq: seen for seen in self._ground.changed}
         for request in step.batch if step.outcome else ():
-            if isinstance(request, Output):
+            if isinstance(request, AppendOutput):
                 seen, task = fresh.get(request.seq), tasks.get(request.seq)
                 row = seen.before if seen else task
                 mine = row is not None and row.token == request.token > 0 and task is not None

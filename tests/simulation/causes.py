@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.engine.commands import (
+    AppendOutput,
     Cancel,
     CancelBatch,
     Complete,
     Fail,
     Lease,
     NewBatch,
-    Output,
     Reclaim,
     Release,
     Renew,
@@ -98,7 +98,7 @@ class Causes:
                 self.silencers.setdefault(request.key, set()).add(code)
             elif isinstance(request, Reclaim):
                 self.prefixes.append(request.prefix)
-            elif isinstance(request, Output):
+            elif isinstance(request, AppendOutput):
                 assert request.part is not None
                 place = (request.seq, request.token, request.part)
                 self.output.setdefault(place, set()).add(request.text)

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane.core.model import Submission
 from fairlane.engine.commands import (
+    AppendOutput,
     Cancel,
     CancelBatch,
     ClaimDeliveries,
@@ -21,7 +22,6 @@ from fairlane.engine.commands import (
     IdempotencyKey,
     Lease,
     NewBatch,
-    Output,
     Prune,
     Release,
     Renew,
@@ -358,9 +358,9 @@ class Reporters:
             return [Start(seq, token)]
         return [Renew(seq, token, rng.choice((1000, 5000)))]
 
-    def _say(self, seq: int, token: int) -> Output:
+    def _say(self, seq: int, token: int) -> AppendOutput:
         self._parts[token] += self._rng.random() < 0.8
-        return Output(seq, token, self._parts[token], self._rng.choice("abc"))
+        return AppendOutput(seq, token, self._parts[token], self._rng.choice("abc"))
 
     def come_late(self) -> list[Any]:
         """A report for a lease that is over, by somebody who does not know, or who makes it up."""

@@ -56,7 +56,7 @@ def a_result_cannot_be_reported_again(patch: pytest.MonkeyPatch) -> None:
 def a_task_is_started_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
     real = leases.start
 
-    def start(task: Any, token: int, now: int) -> leases.Decision:
+    def start(task: Any, token: int, now: int) -> leases.LeaseDecision:
         late = task is not None and task.deadline_at is not None and task.deadline_at <= now
         return real(task, token, task.deadline_at - 1 if late else now)
 
@@ -173,10 +173,10 @@ def a_turn_goes_to_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 @plant("final", "history", "state")
 def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
-    def cancel(task: Any, _: str, __: int, reason: str | None = None) -> leases.Decision:
+    def cancel(task: Any, _: str, __: int, reason: str | None = None) -> leases.LeaseDecision:
         after = copy.copy(task)
         after.state = lifecycle.CANCELLED
-        return leases.Decision(Change(task, after, lifecycle.CANCEL, error=reason), after)
+        return leases.LeaseDecision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
     real = leases.cancel
     patch.setattr(leases, "cancel", lambda task, *args: (cancel if task else real)(task, *args))
@@ -186,7 +186,7 @@ def a_task_that_has_ended_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
 def a_released_attempt_is_lost(patch: pytest.MonkeyPatch) -> None:
     real = leases.release
 
-    def release(task: Any, token: int, now: int, *, last: bool) -> leases.Decision:
+    def release(task: Any, token: int, now: int, *, last: bool) -> leases.LeaseDecision:
         decision = real(task, token, now, last=last)
         if decision.change and decision.change.verb == lifecycle.RELEASE:
             decision.change.after.attempts += 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from fairlane.core.cron import Decision, Definition, Job
+    from fairlane.core.cron import CronDecision, CronDefinition, Job
     from fairlane.core.schedule_times import Schedule
     from fairlane.store.transaction import Transaction
 
@@ -61,7 +61,7 @@ def an_interval_counts_from_the_last_look(patch: pytest.MonkeyPatch) -> None:
 def an_end_is_not_an_end(patch: pytest.MonkeyPatch) -> None:
     real = cron._within
 
-    def endless(definition: Definition, after: int) -> Iterator[int]:
+    def endless(definition: CronDefinition, after: int) -> Iterator[int]:
         return real(msgspec.structs.replace(definition, end_at=None), after)
 
     patch.setattr(cron, "_within", endless)
@@ -71,7 +71,7 @@ def an_end_is_not_an_end(patch: pytest.MonkeyPatch) -> None:
 def one_run_more_than_allowed(patch: pytest.MonkeyPatch) -> None:
     real = cron.decide
 
-    def decide(job: Job, now: int, active: int) -> Decision:
+    def decide(job: Job, now: int, active: int) -> CronDecision:
         before, most = job.definition, job.definition.max_runs
         if most is not None:
             job.definition = msgspec.structs.replace(before, max_runs=most + 1)
@@ -94,7 +94,7 @@ def a_run_meets_itself(patch: pytest.MonkeyPatch) -> None:
 def nothing_is_ever_late(patch: pytest.MonkeyPatch) -> None:
     real = cron.decide
 
-    def decide(job: Job, now: int, active: int) -> Decision:
+    def decide(job: Job, now: int, active: int) -> CronDecision:
         before = job.definition
         job.definition = msgspec.structs.replace(before, misfire_grace_ms=366 * 86_400_000)
         decision = real(job, now, active)
@@ -108,7 +108,7 @@ def nothing_is_ever_late(patch: pytest.MonkeyPatch) -> None:
 def what_was_missed_is_not_mentioned(patch: pytest.MonkeyPatch) -> None:
     real = cron.decide
 
-    def decide(*args: Any) -> Decision:
+    def decide(*args: Any) -> CronDecision:
         return msgspec.structs.replace(real(*args), missed=0)
 
     patch.setattr(cron, "decide", decide)
@@ -119,7 +119,7 @@ def the_next_slot_is_sought_from_now(patch: pytest.MonkeyPatch) -> None:
     """So that what fell due since the last look is lost."""
     real = cron.decide
 
-    def decide(job: Job, now: int, active: int) -> Decision:
+    def decide(job: Job, now: int, active: int) -> CronDecision:
         job.slot_at = max(job.slot_at, now - 1000)
         return real(job, now, active)
 

@@ -10,7 +10,7 @@ import pytest
 from fairlane.core import gates, sessions
 from fairlane.core.model import Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
-from fairlane.core.sessions import Session, Settings
+from fairlane.core.sessions import Session, SessionSettings
 from fairlane.engine import engine as engines
 from fairlane.engine.commands import StopSession
 from fairlane.engine.verbs import sessions as talking
@@ -287,7 +287,7 @@ def a_stopall_has_no_cutoff(patch: pytest.MonkeyPatch) -> None:
 
 @plant("marks", "interrupt")
 def a_new_setting_clears_the_others(patch: pytest.MonkeyPatch) -> None:
-    def changed(_: Session, new: Settings, __: Any = None) -> str | None:
-        return msgspec.json.encode(new).decode() if new != Settings() else None
+    def changed(_: Session, new: SessionSettings, __: Any = None) -> str | None:
+        return msgspec.json.encode(new).decode() if new != SessionSettings() else None
 
     patch.setattr(sessions, "changed", changed)

@@ -11,7 +11,7 @@ from fairlane.core import batches, consequences, dependencies, events, gates, le
 from fairlane.core.batches import Batch
 from fairlane.core.model import BATCH_GATE, Change, Task
 from fairlane.engine import engine as engines
-from fairlane.engine.commands import Output
+from fairlane.engine.commands import AppendOutput
 from fairlane.engine.engine import Engine
 from fairlane.engine.verbs import dependencies as settling
 from fairlane.engine.verbs import leasing, policies, ticks
@@ -403,4 +403,4 @@ def output_of_earlier_runs_is_kept(patch: pytest.MonkeyPatch) -> None:
         tx.connection.run_rows("output_insert", rows)
         return iter([None] * len(requests))
 
-    patch.setattr(engines, "VERBS", {**engines.VERBS, Output: output})
+    patch.setattr(engines, "VERBS", {**engines.VERBS, AppendOutput: output})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.sessions import DROPS, MODES, Settings
+from fairlane.core.sessions import DROPS, MODES, SessionSettings
 from fairlane.engine.commands import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
 from fairlane.schema.sessions import SendMessage
 from fairlane.schema.wire import moment
@@ -48,7 +48,7 @@ class Talkers:
             return [StopSession(key, reset=rng.random() < 0.4)]
         if chance < 0.94:
             settings = self._settings()
-            unset = [name for name in Settings.__struct_fields__ if rng.random() < 0.1]
+            unset = [name for name in SessionSettings.__struct_fields__ if rng.random() < 0.1]
             return [SetSession(key, settings, frozenset(unset))]
         return [SetUsage(key, rng.choice(TOKENS), WINDOW)]
 
@@ -124,7 +124,7 @@ class Talkers:
     def _sent_at(self) -> str:
         return moment(self._clock.now() - self._rng.choice((0, 0, 1, 400, 3000)))
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> SessionSettings:
         rng = self._rng
         said: dict[str, Any] = {
             "mode": rng.choice((*MODES, "queue")),
@@ -134,4 +134,4 @@ class Talkers:
             "debounce_max_ms": rng.choice(DEBOUNCES_MAX),
             "max_concurrent": rng.choice((1, 2, 3, 3)),
         }
-        return Settings(**{name: said[name] for name in said if rng.random() < 0.4})
+        return SessionSettings(**{name: said[name] for name in said if rng.random() < 0.4})

@@ -22,7 +22,7 @@ from fairlane.core.errors import (
     SessionQueueFull,
 )
 from fairlane.core.model import Submission, Task
-from fairlane.engine.commands import SetSession, SetUsage, Stopped, StopSession, Submit
+from fairlane.engine.commands import SetSession, SetUsage, StoppedRuns, StopSession, Submit
 from tests.simulation.causes import Violation, demand
 from tests.simulation.histories import CANCELLED, REQUEUED
 from tests.simulation.ledger import ENDS, Seen
@@ -373,7 +373,7 @@ class Talks:
             if not request.only_oldest:
                 self.seen["stopalls"] += 1
                 self._demand_ended("stop", request.key, self._reach(request.key))
-            if isinstance(answer, Stopped):
+            if isinstance(answer, StoppedRuns):
                 ids = {*answer.stopped, *answer.drained}
                 one = len(ids) <= 1 or not request.only_oldest
                 demand("stop", one, f"one stop of {request.key} has stopped {ids}")
@@ -384,7 +384,7 @@ class Talks:
             ended = {s.after.id for s in mine if _ended_by(s, "stopped", "session_reset")}
             demand("stop", ended == ids, f"{key}: stopped {ended}, told {ids}")
 
-    def _judge_choice(self, request: StopSession, answer: Stopped) -> None:
+    def _judge_choice(self, request: StopSession, answer: StoppedRuns) -> None:
         """Who began first goes first."""
         if not request.only_oldest:
             return

@@ -11,13 +11,13 @@ from fairlane.clock import ManualClock
 from fairlane.core.errors import StoreUnavailable
 from fairlane.core.model import Submission
 from fairlane.engine.commands import (
+    AppendOutput,
     Cancel,
     Complete,
     Fail,
     Grant,
     Lease,
     NewBatch,
-    Output,
     Prune,
     Release,
     Retry,
@@ -238,7 +238,7 @@ def test_a_batch_of_refused_tasks_is_kept_until_its_webhook_is_sent(bench: Bench
 def test_output_of_a_run_that_never_was_is_dropped(bench: Bench) -> None:
     """Seed 3: a lease that nobody has has the token of a task that nobody has run."""
     bench.ask(bench.submit())
-    bench.ask(Output(1, 0, 0, "made up"))
+    bench.ask(AppendOutput(1, 0, 0, "made up"))
     assert bench.rows("SELECT * FROM output") == []
 
 

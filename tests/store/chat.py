@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Submission, Task
-from fairlane.core.sessions import Session, Settings
+from fairlane.core.sessions import Session, SessionSettings
 from fairlane.engine.commands import (
     IdempotencyKey,
     SetSession,
     SetUsage,
-    Stopped,
+    StoppedRuns,
     StopSession,
     Submit,
 )
@@ -63,21 +63,21 @@ class Chat:
 
     # ------------------------------------------------------------ stop, tune
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StoppedRuns:
         return self._stopped(StopSession(self.key, only_oldest=True))
 
-    def stop_all(self) -> Stopped:
+    def stop_all(self) -> StoppedRuns:
         return self._stopped(StopSession(self.key))
 
-    def reset(self) -> Stopped:
+    def reset(self) -> StoppedRuns:
         return self._stopped(StopSession(self.key, reset=True))
 
-    def _stopped(self, request: StopSession) -> Stopped:
-        stopped: Stopped = self.scheduler.ask(request)
+    def _stopped(self, request: StopSession) -> StoppedRuns:
+        stopped: StoppedRuns = self.scheduler.ask(request)
         return stopped
 
     def tune(self, *unset: str, **settings: Any) -> Session:
-        request = SetSession(self.key, Settings(**settings), frozenset(unset))
+        request = SetSession(self.key, SessionSettings(**settings), frozenset(unset))
         session: Session = self.scheduler.ask(request)
         return session
 

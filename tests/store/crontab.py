@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.core import validation
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.job_documents import JobDocument
 from fairlane.engine.commands import CreateJobs, ToggleJob, UpdateJob
 from fairlane.engine.reads.views import Views
@@ -49,7 +49,7 @@ class Crontab:
         assert found is not None
         return found
 
-    def runs(self, name: str | None = "report", status: str | None = None) -> list[Run]:
+    def runs(self, name: str | None = "report", status: str | None = None) -> list[RunRecord]:
         """Oldest first."""
         wanted = None if name is None else f"job_{name}"
         return self.views.runs(wanted, status, None, None, 10_000)[::-1]

@@ -14,7 +14,7 @@ from tests.store.scheduler import WORK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.core.cron import Job, Run
+    from fairlane.core.cron import Job, RunRecord
     from tests.store.scheduler import Scheduler
 
 NO_RETRY = {"maxRetries": 0}
@@ -414,7 +414,7 @@ def test_a_one_shot_job_may_be_told_to_stay(crontab: Crontab) -> None:
 
 def test_a_run_by_hand_does_not_move_the_schedule(crontab: Crontab) -> None:
     before = crontab.add(enabled=False)
-    run: Run = crontab.scheduler.ask(RunJob("job_report"))
+    run: RunRecord = crontab.scheduler.ask(RunJob("job_report"))
     assert (run.trigger, run.status) == ("manual", "queued")
     assert run.scheduled_at == crontab.scheduler.clock.now()
     assert crontab.lease().id == run.task_id
@@ -424,7 +424,7 @@ def test_a_run_by_hand_does_not_move_the_schedule(crontab: Crontab) -> None:
 
 def test_a_run_by_hand_does_not_overlap_another(crontab: Crontab) -> None:
     crontab.add()
-    first: Run = crontab.scheduler.ask(RunJob("job_report"))
+    first: RunRecord = crontab.scheduler.ask(RunJob("job_report"))
     refused = crontab.scheduler.refused(RunJob("job_report"))
     assert isinstance(refused, Conflict)
     assert refused.details == {"taskId": first.task_id}

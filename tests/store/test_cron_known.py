@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pytest
 
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.jobs import parse
 from fairlane.core.model import Task, route_of
@@ -75,7 +75,7 @@ class Jobs:
         assert found is not None
         return found
 
-    def runs(self, id_: str) -> list[Run]:
+    def runs(self, id_: str) -> list[RunRecord]:
         """Oldest first; one that has begun is `running`."""
         rows = self.scheduler.reader.run("run_list_of", job=id_, limit=1000)
         runs = [run_from_row(row) for row in reversed(rows)]

@@ -9,7 +9,7 @@ import pytest
 from fairlane.core.errors import LeaseLost
 from fairlane.core.leases import WORKER_GONE
 from fairlane.core.model import Task
-from fairlane.engine.commands import Output, Renew, SetPolicy, Submit
+from fairlane.engine.commands import AppendOutput, Renew, SetPolicy, Submit
 from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
 from tests.store.scheduler import Scheduler, lease_request, submission
 
@@ -127,14 +127,14 @@ def test_output_comes_in_order_and_a_part_counts_once(scheduler: Scheduler) -> N
     task = scheduler.lease_one(worker="ext")
 
     def say(text: str, part: int | None = None) -> None:
-        scheduler.ask(Output(task.seq, task.token, part, text, trusted=False))
+        scheduler.ask(AppendOutput(task.seq, task.token, part, text, trusted=False))
 
     say("a")
     say("b", 1)
     say("again", 1)
     say("c")
     scheduler.apply(
-        *(Output(task.seq, task.token, None, text, trusted=False) for text in ("d", "e"))
+        *(AppendOutput(task.seq, task.token, None, text, trusted=False) for text in ("d", "e"))
     )
     assert parts(scheduler, task) == ["a", "b", "c", "d", "e"]
 
@@ -144,7 +144,7 @@ def test_output_from_outside_is_cut_off_at_the_limit(scheduler: Scheduler) -> No
     task = scheduler.lease_one(worker="ext")
     half = "é" * (OUTPUT_CHARACTERS_MAX // 2)
     for _ in range(3):
-        scheduler.ask(Output(task.seq, task.token, None, half + "x", trusted=False))
+        scheduler.ask(AppendOutput(task.seq, task.token, None, half + "x", trusted=False))
     assert sum(map(len, parts(scheduler, task))) == OUTPUT_CHARACTERS_MAX
 
 
@@ -154,10 +154,12 @@ def test_output_of_a_lease_that_is_over_is_refused(scheduler: Scheduler) -> None
     scheduler.release(task)
     again = scheduler.lease_one(worker="ext")
     for token in (task.token, 0, 999):
-        late = scheduler.refused(Output(task.seq, token, None, "late", trusted=False))
+        late = scheduler.refused(AppendOutput(task.seq, token, None, "late", trusted=False))
         assert isinstance(late, LeaseLost)
-    assert isinstance(scheduler.refused(Output(999, again.token, 0, "x", trusted=False)), LeaseLost)
+    assert isinstance(
+        scheduler.refused(AppendOutput(999, again.token, 0, "x", trusted=False)), LeaseLost
+    )
     scheduler.complete(again)
-    over = scheduler.refused(Output(again.seq, again.token, None, "late", trusted=False))
+    over = scheduler.refused(AppendOutput(again.seq, again.token, None, "late", trusted=False))
     assert isinstance(over, LeaseLost)
     assert parts(scheduler, again) == []

@@ -13,7 +13,7 @@ from fairlane.core.errors import LeaseLost, NotFound
 from fairlane.core.model import Task
 from fairlane.engine.commands import Submit
 from fairlane.engine.reads import plan as planning
-from fairlane.engine.reads.plan import Asked, Plan
+from fairlane.engine.reads.plan import Plan, PlanQuery
 from tests.store.scheduler import Scheduler, submission
 from tests.store.stores import contents
 
@@ -30,7 +30,7 @@ AGENTS = tuple(f"agent-{number}" for number in range(30))
 def plan(
     scheduler: Scheduler, lane: str = "queue", now: int | None = None, limit: int = 100
 ) -> Plan:
-    asked = Asked(lane, now, limit)
+    asked = PlanQuery(lane, now, limit)
     return planning.read(scheduler.reader, asked, lambda _: scheduler.clock.now())
 
 

@@ -13,7 +13,7 @@ from fairlane.core.errors import Conflict, InvalidRequest, LeaseLost, QueueFull
 from fairlane.core.model import Task, lease_id
 from fairlane.engine.commands import Drain, Drained, Enqueue, ReclaimedLeases, ReclaimExpired
 from fairlane.engine.reads import plan
-from fairlane.engine.reads.plan import Asked
+from fairlane.engine.reads.plan import PlanQuery
 from fairlane.engine.reads.views import Views
 from fairlane.engine.verbs import ticks
 from fairlane.schema import decoding
@@ -173,7 +173,7 @@ def test_a_plan_tells_an_imported_entry_that_backs_off_from_one_for_later(
     bring_in(scheduler, entry("tried", "ready", attempts=1, nextEligibleAt=soon))
     bring_in(scheduler, entry("new", nextEligibleAt=soon))
     found = plan.read(
-        scheduler.reader, Asked("queue", None, limit), lambda _: scheduler.clock.now()
+        scheduler.reader, PlanQuery("queue", None, limit), lambda _: scheduler.clock.now()
     )
     told = {task.id: reason for task, reason in found.skipped}
     assert told == dict([("tried", "backoff"), ("new", "delay")][:limit])

@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.clock import ManualClock
 from fairlane.core.errors import LeaseLost
-from fairlane.engine.commands import Complete, Fail, Output, Release, Renew, Start
+from fairlane.engine.commands import AppendOutput, Complete, Fail, Release, Renew, Start
 from tests.store.scheduler import TTL_MS, Scheduler
 from tests.store.stores import back_up
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REPORTS: dict[str, Callable[[int, int], Any]] = {
     "start": Start,
     "renew": lambda seq, token: Renew(seq, token, TTL_MS, '"progress of another task"'),
-    "output": lambda seq, token: Output(seq, token, 0, "of another task", trusted=False),
+    "output": lambda seq, token: AppendOutput(seq, token, 0, "of another task", trusted=False),
     "complete": lambda seq, token: Complete(seq, token, '"of another task"', begun=True),
     "fail": lambda seq, token: Fail(seq, token, "of another task", retryable=False, begun=True),
     "release": Release,

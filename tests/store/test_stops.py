@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.core.errors import MessageStale
-from fairlane.core.sessions import Session, Settings
+from fairlane.core.sessions import Session, SessionSettings
 from fairlane.engine.commands import Complete, StopSession
 from fairlane.schema.wire import moment
 from tests.store.chat import WINDOW_MS, Chat
@@ -344,13 +344,13 @@ def test_what_is_in_use_is_not_forgotten_however_old_it_is(
     scheduler.pass_time(40 * DAY_MS)
     row = chat.row()
     assert row
-    assert row.own == Settings(cap=3)
+    assert row.own == SessionSettings(cap=3)
 
 
 def test_settings_are_laid_over_each_other(scheduler: Scheduler, chat: Chat) -> None:
     chat.tune(cap=3, mode="collect")
     session = chat.tune(cap=4, drop="new")
-    assert session.own == Settings(mode="collect", cap=4, drop="new")
+    assert session.own == SessionSettings(mode="collect", cap=4, drop="new")
     row = chat.row()
     assert row
     assert row.own == session.own

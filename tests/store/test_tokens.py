@@ -19,7 +19,7 @@ from fairlane.core.errors import (
     QuotaExceeded,
 )
 from fairlane.core.model import Message, Task
-from fairlane.core.sessions import Settings
+from fairlane.core.sessions import SessionSettings
 from fairlane.engine.commands import (
     CreateToken,
     Drain,
@@ -177,9 +177,9 @@ def test_only_ones_own_sessions_are_stopped_and_tuned(scheduler: Scheduler, view
         StopSession("s", agent="b"),
         StopSession("s", only_oldest=True, agent="b"),
         StopSession("cron:x", reset=True, agent="b"),
-        SetSession("s", Settings(cap=1), agent="b"),
+        SetSession("s", SessionSettings(cap=1), agent="b"),
         SetUsage("s", 1, 2, "b"),
-        SetSession("cron:x", Settings(cap=1), agent="b"),
+        SetSession("cron:x", SessionSettings(cap=1), agent="b"),
     )
     assert all(isinstance(scheduler.refused(request), NotFound) for request in requests)
     stopped = scheduler.ask(StopSession("s", agent="a"))
@@ -188,7 +188,7 @@ def test_only_ones_own_sessions_are_stopped_and_tuned(scheduler: Scheduler, view
     shown = views.session("s", "a")
     assert shown is not None
     assert shown.queued == []
-    assert scheduler.ask(SetSession("new", Settings(cap=1), agent="b")).agent == "b"
+    assert scheduler.ask(SetSession("new", SessionSettings(cap=1), agent="b")).agent == "b"
 
 
 @pytest.mark.parametrize("reset", [False, True])

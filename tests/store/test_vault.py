@@ -16,12 +16,12 @@ from fairlane.core.secrets import References, is_sealed
 from fairlane.core.templates import define
 from fairlane.embedded.app import Fairlane
 from fairlane.engine.commands import (
+    AppendOutput,
     Complete,
     CreateEndpoint,
     CreateJobs,
     CreateTemplate,
     Fail,
-    Output,
     Renew,
     RotateEndpoint,
     Submit,
@@ -305,7 +305,7 @@ def test_what_an_external_worker_repeats_is_hidden_where_it_is_kept(
             lanes=None, routes=frozenset({"instruction"}), worker="outside", start=True
         )
         key = (grant.task.seq, grant.task.token)
-        scheduler.ask(Output(*key, None, f"it is {CANARY}", trusted=False))
+        scheduler.ask(AppendOutput(*key, None, f"it is {CANARY}", trusted=False))
         scheduler.ask(Renew(*key, 1000, f'{{"at":"{CANARY}"}}'))
         if name == "one":
             done = Complete(*key, f'{{"{CANARY}":["{CANARY}",1]}}', begun=True)

@@ -13,7 +13,7 @@ from fairlane.core.sessions import MessageSettings
 from fairlane.engine.commands import Beat
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import why as explaining
-from fairlane.engine.reads.plan import Asked
+from fairlane.engine.reads.plan import PlanQuery
 from tests.store.scheduler import Scheduler, submission
 
 
@@ -334,7 +334,7 @@ def test_what_is_ready_and_can_start_is_what_a_plan_would_lease(scheduler: Sched
                 if chance.random() < 0.6:
                     scheduler.complete(grant.task)
         plan = planning.read(
-            scheduler.reader, Asked("main", None, 100), lambda _: scheduler.clock.now()
+            scheduler.reader, PlanQuery("main", None, 100), lambda _: scheduler.clock.now()
         )
         for task in plan.leases:
             found = why(scheduler, task.id)

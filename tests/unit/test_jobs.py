@@ -18,7 +18,7 @@ RULE = {"kind": "cron", "expr": "0 9 * * 1-5", "tz": "Europe/Berlin"}
 TASK = {"handler": "echo"}
 
 
-def made(**fields: Any) -> cron.Definition:
+def made(**fields: Any) -> cron.CronDefinition:
     return jobs.create({"name": "a", "schedule": RULE, "task": TASK, **fields}, NOW)
 
 
@@ -28,13 +28,13 @@ def refused(**fields: Any) -> str:
     return caught.value.message
 
 
-def document_of(definition: cron.Definition) -> dict[str, Any]:
+def document_of(definition: cron.CronDefinition) -> dict[str, Any]:
     """The JSON of a job's document."""
     document: dict[str, Any] = msgspec.to_builtins(jobs.document_of(definition))
     return document
 
 
-def changed(before: cron.Definition, **fields: Any) -> dict[str, Any]:
+def changed(before: cron.CronDefinition, **fields: Any) -> dict[str, Any]:
     return document_of(jobs.update(before, fields, NOW + HOUR))
 
 

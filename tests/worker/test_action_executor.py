@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from fairlane.worker.executors.base import Stream
+    from fairlane.worker.executors.base import ResponseStream
 
 
 @pytest.fixture
@@ -653,7 +653,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def stream(self, *_: object, **__: object) -> AbstractAsyncContextManager[Stream]:
+    def stream(self, *_: object, **__: object) -> AbstractAsyncContextManager[ResponseStream]:
         raise self._error
 
 

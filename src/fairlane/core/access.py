@@ -198,7 +198,7 @@ def parse_rate(text: str | None) -> str | None:
     return text
 
 
-class Bucket:
+class RateBucket:
     """How many requests are left. It fills up steadily to what one second, or one request, needs.
 
     A request that is worth many is let through as one and paid off afterwards: larger than the

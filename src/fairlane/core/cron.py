@@ -95,7 +95,7 @@ def usual_grace_ms(schedule: Schedule) -> int:
     return min(GRACE_MS, schedule.every_ms or GRACE_MS)
 
 
-class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CronDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A job with every default, as the store keeps it in JSON.
 
     `misfire_grace_ms` None is the usual grace of the schedule.
@@ -142,7 +142,7 @@ class Job(msgspec.Struct):
 
     seq: int
     id: str
-    definition: Definition
+    definition: CronDefinition
     slot_at: int
     next_run_at: int | None
     created_at: int
@@ -163,7 +163,7 @@ class Job(msgspec.Struct):
         return None if self.definition.overlap == ALLOW else f"{OF_CRON}{self.id}"
 
 
-class Run(msgspec.Struct):
+class RunRecord(msgspec.Struct):
     """An entry of the run log. It is `open` while its task goes on, which then tells the rest.
 
     `number` is its place in the log of its job.
@@ -199,7 +199,7 @@ class Firing(msgspec.Struct, frozen=True):
     run_at: int
 
 
-class Decision(msgspec.Struct, frozen=True):
+class CronDecision(msgspec.Struct, frozen=True):
     """What is due. `missed` late slots will not run; there are more when they are `uncounted`.
 
     Slots up to `slot_at` are dealt with; `next_run_at` None means that the job is finished.
@@ -215,14 +215,14 @@ class Decision(msgspec.Struct, frozen=True):
     next_run_at: int | None
 
 
-def first_run_at(definition: Definition, now: int, *, runs: int = 0) -> int | None:
+def first_run_at(definition: CronDefinition, now: int, *, runs: int = 0) -> int | None:
     """The first slot after `now`, None when there is none: for a new or changed schedule."""
     if definition.max_runs is not None and runs >= definition.max_runs:
         return None
     return next(_within(definition, now), None)
 
 
-def _within(definition: Definition, after: int) -> Iterator[int]:
+def _within(definition: CronDefinition, after: int) -> Iterator[int]:
     """The moments between the job's start and end, both included."""
     begin = after if definition.start_at is None else max(after, definition.start_at - 1)
     for at in moments_of(definition.schedule, begin):
@@ -231,7 +231,7 @@ def _within(definition: Definition, after: int) -> Iterator[int]:
         yield at
 
 
-def decide(job: Job, now: int, active: int) -> Decision:
+def decide(job: Job, now: int, active: int) -> CronDecision:
     """What is due at `now`, with `active` runs of the job that have not ended.
 
     A slot that is late by more than the grace follows `misfire`, any other fires. Late slots that
@@ -260,7 +260,7 @@ def decide(job: Job, now: int, active: int) -> Decision:
             fires.append(Firing(slot, SCHEDULED, run_at))
     missed = COUNTED_MAX if due.uncounted else due.late - len(chosen)
     spent = left is not None and len(fires) >= left
-    return Decision(
+    return CronDecision(
         fires=fires,
         skipped=skipped,
         missed=missed,
@@ -286,7 +286,7 @@ class _Due(msgspec.Struct, frozen=True):
     coming_at: int | None
 
 
-def _due(definition: Definition, after: int, now: int) -> _Due:
+def _due(definition: CronDefinition, after: int, now: int) -> _Due:
     last = now - definition.grace_ms - 1
     kept = definition.misfire_cap + 1  # one more than may run: the last that is missed
     moments = _within(definition, after)
@@ -303,7 +303,7 @@ def _due(definition: Definition, after: int, now: int) -> _Due:
     return _Due(len(late), first, named[0], uncounted, named[1], coming_at)
 
 
-def _newest(definition: Definition, after: int, last: int, kept: int) -> list[int]:
+def _newest(definition: CronDefinition, after: int, last: int, kept: int) -> list[int]:
     """The last `kept` of very many moments, without looking at all of them."""
     early, late = after, last
     while True:
@@ -329,14 +329,14 @@ def _taken(
     return found, at
 
 
-def _caught_up(definition: Definition, newest: list[Slot], left: int | None) -> list[Slot]:
+def _caught_up(definition: CronDefinition, newest: list[Slot], left: int | None) -> list[Slot]:
     """The late slots that run after all."""
     wanted = {SKIP: 0, ONCE: 1, ALL: definition.misfire_cap}[definition.misfire]
     wanted = wanted if left is None else min(wanted, left)
     return newest[-wanted:] if wanted else []
 
 
-def _overlaps(definition: Definition, active: int) -> bool:
+def _overlaps(definition: CronDefinition, active: int) -> bool:
     return definition.overlap == SKIP and active > 0
 
 
@@ -376,7 +376,7 @@ def disable(job: Job, reason: str) -> None:
     job.disabled_reason = reason
 
 
-def advance(job: Job, decision: Decision, now: int) -> None:
+def advance(job: Job, decision: CronDecision, now: int) -> None:
     """Move the job past what has been decided."""
     job.slot_at, job.next_run_at = decision.slot_at, decision.next_run_at
     job.runs += len(decision.fires)
@@ -388,7 +388,7 @@ def advance(job: Job, decision: Decision, now: int) -> None:
         disable(job, FINISHED)
 
 
-def missed_text(decision: Decision) -> str:
+def missed_text(decision: CronDecision) -> str:
     """What the log says about slots that did not run."""
     assert decision.first_missed is not None
     assert decision.last_missed is not None

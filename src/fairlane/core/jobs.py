@@ -1,8 +1,8 @@
 """Cron jobs from documents and back: what a document means, and what a change makes of it.
 
-A `JobDocument` is what a caller sends and reads; a `Definition` is what the store keeps, with every
-default filled in. `document_of` is the way back: the job that is made from it is equal. Timeouts,
-retries and the agent are kept on the job, wherever the document names them.
+A `JobDocument` is what a caller sends and reads. A `CronDefinition` is what the store keeps, with
+every default filled in. `document_of` is the way back: the job that is made from it is equal.
+Timeouts, retries and the agent are kept on the job, wherever the document names them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from fairlane.core import cron, moments, submissions, validation
-from fairlane.core.cron import Definition, Schedule
+from fairlane.core.cron import CronDefinition, Schedule
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.job_documents import SPAN_MS_MAX, JobDocument, ScheduleDocument
 from fairlane.core.json_types import JsonMapping, JsonObject
@@ -57,7 +57,7 @@ _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 # -------------------------------------------------------------------- create and change
 
 
-def create(document: object, now: int) -> Definition:
+def create(document: object, now: int) -> CronDefinition:
     return define(parse(document, now), now)
 
 
@@ -88,13 +88,13 @@ def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
     return parsed
 
 
-def define(job: JobDocument, now: int) -> Definition:
+def define(job: JobDocument, now: int) -> CronDefinition:
     """Return the definition of a new job. Raise `InvalidRequest` with what is wrong at `now`."""
     _refuse(_problems(job, now, is_new=True))
     return _definition(job, now)
 
 
-def update(before: Definition, document: JsonMapping, now: int) -> Definition:
+def update(before: CronDefinition, document: JsonMapping, now: int) -> CronDefinition:
     """Lay `document` over the definition; null clears a field.
 
     So are `retryPolicy`, `schedule` and `task` inside it, unless they are of another kind now.
@@ -136,7 +136,7 @@ def preview(schedule: ScheduleDocument, zone: str, count: int, now: int) -> list
 # -------------------------------------------------------------------- the way back
 
 
-def document_of(definition: Definition, *, masking: bool = True) -> JobDocument:
+def document_of(definition: CronDefinition, *, masking: bool = True) -> JobDocument:
     """Return the document of a job with every default; secrets are in it only without `masking`."""
     one = definition
     task = one.task
@@ -181,7 +181,11 @@ def _schedule_document(schedule: Schedule) -> ScheduleDocument:
 
 
 def submission(
-    definition: Definition, *, task_id: str, session: str | None = None, run_at: int | None = None
+    definition: CronDefinition,
+    *,
+    task_id: str,
+    session: str | None = None,
+    run_at: int | None = None,
 ) -> Submission:
     """Return the task of one run."""
     task = definition.task
@@ -258,7 +262,7 @@ def _task_problems(job: JobDocument) -> list[Problem]:
     return [*problems, *(Problem("task.llmConfig", text) for text in texts)]
 
 
-def _try_submission(definition: Definition) -> None:
+def _try_submission(definition: CronDefinition) -> None:
     """Raise `InvalidRequest` for a task that could not be submitted."""
     try:
         submission(definition, task_id="task")
@@ -288,7 +292,7 @@ def _future_problems(
     return []
 
 
-def _definition(job: JobDocument, now: int) -> Definition:
+def _definition(job: JobDocument, now: int) -> CronDefinition:
     """Return the definition of a job that has no problems."""
     schedule = _schedule(job.schedule, now)
     said = {
@@ -307,7 +311,7 @@ def _definition(job: JobDocument, now: int) -> Definition:
         "alert_after": (job.alert_after or 1) if job.alert_url else None,
         "misfire_grace_ms": _own_grace(job.misfire_grace_ms, schedule),
     }
-    return Definition(**said)
+    return CronDefinition(**said)
 
 
 def _schedule(given: ScheduleDocument, now: int) -> Schedule:
@@ -370,7 +374,7 @@ def _attempt(problems: list[Problem], path: str, check: Callable[[], T]) -> T | 
 # -------------------------------------------------------------------- parts of documents
 
 
-def _span(definition: Definition) -> tuple[Any, ...]:
+def _span(definition: CronDefinition) -> tuple[Any, ...]:
     """What decides when a job runs."""
     return definition.schedule, definition.start_at, definition.end_at
 

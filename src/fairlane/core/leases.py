@@ -27,7 +27,7 @@ TOKENS_PER_SECOND = 1 << 20  # a token stays below 2**53, which every JSON parse
 _SKIP_MAX = 1 << 10
 
 
-class Decision(msgspec.Struct, gc=False):
+class LeaseDecision(msgspec.Struct, gc=False):
     """What to save, if anything, and what to answer: the task after it, or an error."""
 
     change: Change | None
@@ -62,23 +62,23 @@ def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, no
     return Change(task, after, lifecycle.LEASE, waited_ms=moments.span(task.queued_at, now))
 
 
-def start(task: Task | None, token: int, now: int) -> Decision:
+def start(task: Task | None, token: int, now: int) -> LeaseDecision:
     """Begin the run. A task whose deadline has passed by then expires instead, and frees its slot:
     the worker has not begun and will not.
     """
     if task is None or _stale(task, token):
-        return Decision(None, _lost(task))
+        return LeaseDecision(None, _lost(task))
     if task.state in lifecycle.TERMINAL:
-        return Decision(_closed(task), _lost(task))
+        return LeaseDecision(_closed(task), _lost(task))
     if task.state == lifecycle.RUNNING:
-        return Decision(None, task)
+        return LeaseDecision(None, task)
     if task.deadline_at is not None and task.deadline_at <= now:
         change = expire(task, now)
         change.after.lease_expires_at = None
-        return Decision(change, _lost(change.after))
+        return LeaseDecision(change, _lost(change.after))
     after = copied(task)
     _begin(after, now)
-    return Decision(Change(task, after, lifecycle.START), after)
+    return LeaseDecision(Change(task, after, lifecycle.START), after)
 
 
 def begin_late(task: Task | None, token: int, now: int) -> Change | None:
@@ -90,13 +90,13 @@ def begin_late(task: Task | None, token: int, now: int) -> Change | None:
     return Change(task, after, lifecycle.START)
 
 
-def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> Decision:
+def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> LeaseDecision:
     """Extend an open lease. The answer's state tells the worker whether to go on."""
     if task is None or _stale(task, token):
-        return Decision(None, _lost(task))
+        return LeaseDecision(None, _lost(task))
     after = copied(task)
     after.lease_expires_at = moments.later(now, ttl_ms)
-    return Decision(Change(task, after, lifecycle.RENEW), after)
+    return LeaseDecision(Change(task, after, lifecycle.RENEW), after)
 
 
 def is_repeated(task: Task | None, token: int) -> bool:
@@ -106,20 +106,20 @@ def is_repeated(task: Task | None, token: int) -> bool:
 
 def complete(
     task: Task | None, token: int, result: str | None, now: int, *, kept: str | None = None
-) -> Decision:
+) -> LeaseDecision:
     """End the task with `result`, which is JSON text.
 
     A worker that did not get the answer may complete again, with the same result or without one.
     `kept` is the result of a task that is done; another one is refused: it would be dropped.
     """
     if task is not None and is_repeated(task, token):
-        return Decision(None, task if _loses_nothing(result, kept) else _other_result(task))
+        return LeaseDecision(None, task if _loses_nothing(result, kept) else _other_result(task))
     if task is None or _stale(task, token):
-        return Decision(None, _lost(task))
+        return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
     after = _ended(task, lifecycle.COMPLETE, now)
-    return Decision(Change(task, after, lifecycle.COMPLETE, result=result), after)
+    return LeaseDecision(Change(task, after, lifecycle.COMPLETE, result=result), after)
 
 
 def fail(
@@ -132,10 +132,10 @@ def fail(
     policy: Policy,
     own: Backoff | None,
     now: int,
-) -> Decision:
+) -> LeaseDecision:
     """`own` is what the task says about its retries."""
     if task is None or _stale(task, token):
-        return Decision(None, _lost(task))
+        return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
     change = _failure(
@@ -147,23 +147,23 @@ def fail(
         own=own,
         now=now,
     )
-    return Decision(change, change.after)
+    return LeaseDecision(change, change.after)
 
 
-def release(task: Task | None, token: int, now: int, *, last: bool = False) -> Decision:
+def release(task: Task | None, token: int, now: int, *, last: bool = False) -> LeaseDecision:
     """Give a lease back without having used it up: the attempt does not count. One that has been
     given back so often that this is the `last` time is parked: nobody finishes it.
     """
     if task is None or _stale(task, token):
-        return Decision(None, _lost(task))
+        return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
     if last and not is_run(task.id):  # or a run of a job would never end
         after = _ended(task, lifecycle.PARK, now)
-        return Decision(Change(task, after, lifecycle.PARK, error=RELEASED_TOO_OFTEN), after)
+        return LeaseDecision(Change(task, after, lifecycle.PARK, error=RELEASED_TOO_OFTEN), after)
     after = _requeued(task, lifecycle.RELEASE, now)
     after.attempts -= 1
-    return Decision(Change(task, after, lifecycle.RELEASE), after)
+    return LeaseDecision(Change(task, after, lifecycle.RELEASE), after)
 
 
 def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
@@ -197,14 +197,14 @@ def may_retry(task: Task | None) -> bool:
     return task is not None and task.attempts < task.max_attempts
 
 
-def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None) -> Decision:
+def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None) -> LeaseDecision:
     if task is None:
-        return Decision(None, NotFound(f'task "{task_id}" not found'))
+        return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.terminal:
         message = f'task "{task_id}" already in terminal state "{task.state}"'
-        return Decision(None, Conflict(message, details={"state": task.state}))
+        return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     after = _stopped(task, lifecycle.CANCEL, now)
-    return Decision(Change(task, after, lifecycle.CANCEL, error=reason), after)
+    return LeaseDecision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
 
 def preempt(task: Task) -> Change:
@@ -214,32 +214,32 @@ def preempt(task: Task) -> Change:
     return Change(task, after, lifecycle.PREEMPT)
 
 
-def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
+def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -> LeaseDecision:
     """Out of parking, with its whole budget again. The gates are for the caller to set.
 
     `since` is when it began again the last time, None when it never did.
     """
     if task is None:
-        return Decision(None, NotFound(f'task "{task_id}" not found'))
+        return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state != lifecycle.PARKED:
         message = f'task "{task_id}" is {task.state}: only a parked task can be reset'
-        return Decision(None, Conflict(message, details={"state": task.state}))
+        return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     after = _renewed(task, lifecycle.RESET, now, since)
-    return Decision(Change(task, after, lifecycle.RESET), after)
+    return LeaseDecision(Change(task, after, lifecycle.RESET), after)
 
 
-def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -> Decision:
+def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -> LeaseDecision:
     """Run a failed or cancelled task once more, with its whole budget and time again."""
     if task is None:
-        return Decision(None, NotFound(f'task "{task_id}" not found'))
+        return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state not in (lifecycle.FAILED, lifecycle.CANCELLED):
         message = f'task "{task_id}" is {task.state}: only failed or cancelled tasks can be retried'
-        return Decision(None, Conflict(message, details={"state": task.state}))
+        return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     if task.leased:
         message = f'the last run of task "{task_id}" has not stopped yet; try again in a moment'
-        return Decision(None, Conflict(message, details={"state": task.state}))
+        return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     after = _renewed(task, lifecycle.RETRY, now, since)
-    return Decision(Change(task, after, lifecycle.RETRY), after)
+    return LeaseDecision(Change(task, after, lifecycle.RETRY), after)
 
 
 def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
@@ -339,9 +339,9 @@ def _closed(task: Task) -> Change:
     return Change(task, after, lifecycle.CLOSE)
 
 
-def _close(task: Task) -> Decision:
+def _close(task: Task) -> LeaseDecision:
     change = _closed(task)
-    return Decision(change, change.after)
+    return LeaseDecision(change, change.after)
 
 
 def _loses_nothing(result: str | None, kept: str | None) -> bool:

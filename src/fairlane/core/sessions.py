@@ -66,7 +66,7 @@ class MessageSettings(
     ] = None
 
 
-class Settings(MessageSettings):
+class SessionSettings(MessageSettings):
     """The settings of a session. None leaves one to the policy."""
 
     debounce_max_ms: Annotated[
@@ -119,15 +119,15 @@ class Session(msgspec.Struct):
         )
 
     @property
-    def own(self) -> Settings:
+    def own(self) -> SessionSettings:
         """Its own settings; none when they are damaged, so that the policy's count."""
         try:
-            return _decoder.decode(self.settings) if self.settings else Settings()
+            return _decoder.decode(self.settings) if self.settings else SessionSettings()
         except msgspec.DecodeError:
-            return Settings()
+            return SessionSettings()
 
 
-_decoder: Final = msgspec.json.Decoder(Settings)
+_decoder: Final = msgspec.json.Decoder(SessionSettings)
 
 
 def resolved(
@@ -159,7 +159,9 @@ def _at_once(policy: SessionPolicy, session: Session) -> int:
     return 1 if session.key.startswith(TAB_PREFIX) else policy.max_concurrent
 
 
-def changed(session: Session, new: Settings, unset: frozenset[str] = frozenset()) -> str | None:
+def changed(
+    session: Session, new: SessionSettings, unset: frozenset[str] = frozenset()
+) -> str | None:
     """The session's settings, as text, without `unset` and with `new` laid over them."""
     own = msgspec.structs.asdict(session.own)
     said = {name: value for name, value in own.items() if name not in unset}
@@ -167,7 +169,7 @@ def changed(session: Session, new: Settings, unset: frozenset[str] = frozenset()
     said.update({name: value for name, value in given.items() if value is not None})
     if all(value is None for value in said.values()):
         return None
-    return msgspec.json.encode(Settings(**said)).decode()
+    return msgspec.json.encode(SessionSettings(**said)).decode()
 
 
 def excess(settings: SessionPolicy, session: Session) -> int:

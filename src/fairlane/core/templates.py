@@ -95,7 +95,7 @@ class Parameter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     description: str | None = None
 
 
-class Definition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class TemplateDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A template with every default, as the store keeps it in JSON."""
 
     name: str
@@ -117,7 +117,7 @@ class Template(msgspec.Struct, frozen=True):
 
     seq: int
     id: str
-    definition: Definition
+    definition: TemplateDefinition
     usage_count: int
     created_at: int
     updated_at: int
@@ -127,7 +127,7 @@ class Template(msgspec.Struct, frozen=True):
 # -------------------------------------------------------------------- create and change
 
 
-def define(document: object) -> Definition:
+def define(document: object) -> TemplateDefinition:
     """Return the definition of a new template. Raise `InvalidRequest` with every problem."""
     return _defined({}, _object(document))
 
@@ -151,7 +151,7 @@ def _object(document: object) -> JsonObject:
     return document
 
 
-def _defined(current: JsonMapping, given: JsonObject) -> Definition:
+def _defined(current: JsonMapping, given: JsonObject) -> TemplateDefinition:
     given = _with_one_timeout(given)
     kept = current.get("llmConfig")
     if "llmConfig" in given:
@@ -172,8 +172,8 @@ def _with_one_timeout(given: JsonMapping) -> JsonObject:
     return named
 
 
-def _definition(document: TemplateDocument) -> Definition:
-    return Definition(
+def _definition(document: TemplateDocument) -> TemplateDefinition:
+    return TemplateDefinition(
         name=document.name.strip(),
         description=document.description or "",
         instruction=document.instruction,

@@ -11,14 +11,14 @@ import msgspec
 
 from fairlane.core import audit
 from fairlane.core.access import Caller, Token
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.entries import QueueEntry
 from fairlane.core.job_documents import JobDocument
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
-from fairlane.core.sessions import Settings
-from fairlane.core.templates import Definition, Template
+from fairlane.core.sessions import SessionSettings
+from fairlane.core.templates import Template, TemplateDefinition
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
-class Output(msgspec.Struct, frozen=True, gc=False):
+class AppendOutput(msgspec.Struct, frozen=True, gc=False):
     """Answer: None. The next piece of text that a run has produced; ignored when it is over.
 
     `part` None comes behind what there is. Who is not `trusted` is cut off at the limit of an
@@ -217,7 +217,7 @@ class Prune(msgspec.Struct, frozen=True):
 
 
 class StopSession(msgspec.Struct, frozen=True):
-    """Answer: `Stopped`. Only the oldest run, or all of them and everything that waits.
+    """Answer: `StoppedRuns`. Only the oldest run, or all of them and everything that waits.
 
     A reset also counts a new generation. With `agent` the session has to be that agent's, and only
     its tasks are stopped.
@@ -229,7 +229,7 @@ class StopSession(msgspec.Struct, frozen=True):
     agent: str | None = None
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class StoppedRuns(msgspec.Struct, frozen=True):
     """The ids of runs that were stopped and of what waited and will not run."""
 
     stopped: list[str]
@@ -244,7 +244,7 @@ class SetSession(msgspec.Struct, frozen=True):
     """
 
     key: str
-    settings: Settings
+    settings: SessionSettings
     unset: frozenset[str] = frozenset()
     agent: str | None = None
 
@@ -405,7 +405,7 @@ class CreateTemplate(msgspec.Struct, frozen=True):
     """Answer: the `Template`."""
 
     id: str
-    definition: Definition
+    definition: TemplateDefinition
 
 
 class UpdateTemplate(msgspec.Struct, frozen=True):
@@ -450,7 +450,7 @@ class ToggleJob(msgspec.Struct, frozen=True):
 
 
 class RunJob(msgspec.Struct, frozen=True):
-    """Answer: the `Run`, by hand and outside the schedule."""
+    """Answer: the `RunRecord`, by hand and outside the schedule."""
 
     id: str
 
@@ -500,4 +500,4 @@ class UseSecret(msgspec.Struct, frozen=True):
         return "UseSecret(…)"
 
 
-Answer = Task | PolicyChange | Template | Job | Run | list[Any] | int | str | None
+Answer = Task | PolicyChange | Template | Job | RunRecord | list[Any] | int | str | None

@@ -64,7 +64,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Complete: tasks.complete,
     commands.Fail: tasks.fail,
     commands.Release: tasks.release,
-    commands.Output: tasks.output,
+    commands.AppendOutput: tasks.output,
     commands.Cancel: tasks.cancel,
     commands.CancelBatch: tasks.cancel_batch,
     commands.StopSession: sessions.stop,

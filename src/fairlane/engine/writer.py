@@ -21,11 +21,11 @@ import msgspec
 
 from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
 from fairlane.engine.commands import (
+    AppendOutput,
     Complete,
     Enqueue,
     Grant,
     Lease,
-    Output,
     Release,
     Submit,
     UseTemplate,
@@ -402,7 +402,7 @@ def _characters(request: object) -> int:
         return sum(len(one.body) for one in request.submissions)
     if isinstance(request, Complete):
         return len(request.result or "")
-    if isinstance(request, Output):
+    if isinstance(request, AppendOutput):
         return len(request.text)
     if isinstance(request, Enqueue):
         return sum(len(one.submission.body) for one in request.entries)

@@ -11,12 +11,12 @@ import msgspec
 
 from fairlane import tracing
 from fairlane.core.batches import Batch
-from fairlane.core.cron import ALERTS, Job, Run
+from fairlane.core.cron import ALERTS, Job, RunRecord
 from fairlane.core.json_types import JsonObject
 from fairlane.engine.commands import ClaimDeliveries, OwedDelivery, SettleDelivery
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
-from fairlane.outbound.webhooks import Delivery, Outcome
+from fairlane.outbound.webhooks import ClaimedDelivery, DeliveryOutcome
 from fairlane.schema import wire
 from fairlane.schema.batches import batch_status
 from fairlane.schema.cron import cron_run
@@ -40,7 +40,7 @@ class Outbox:
 
     async def claim_deliveries(
         self, limit: int, *, room: int, rooms: Mapping[str, int]
-    ) -> list[Delivery]:
+    ) -> list[ClaimedDelivery]:
         self._owed.clear()
         wait_ms = await self._wait_ms()
         if wait_ms is None or wait_ms > 0:
@@ -58,7 +58,7 @@ class Outbox:
         alerts = await self._alerts([item for item in owed if item.event in ALERTS])
         return [*(delivery for delivery in found if delivery is not None), *alerts]
 
-    async def _alerts(self, owed: list[OwedDelivery]) -> list[Delivery]:
+    async def _alerts(self, owed: list[OwedDelivery]) -> list[ClaimedDelivery]:
         """What to send about runs of cron jobs that fail, or succeed again."""
         if not owed:
             return []
@@ -72,7 +72,9 @@ class Outbox:
         views, now = self._node.views, self._node.clock.now()
         return await views.read(views.next_delivery_ms, now)
 
-    async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+    async def settle_delivery(
+        self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
+    ) -> None:
         request = SettleDelivery(
             delivery.id,
             outcome.delivered,
@@ -97,7 +99,7 @@ class Outbox:
 
 def _delivery(
     owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
-) -> Delivery | None:
+) -> ClaimedDelivery | None:
     """What to send about a task or a batch; None when it has been forgotten."""
     if view is not None:
         status = task_status(view.task, view.body, view.result, view.error, view.log)
@@ -107,7 +109,7 @@ def _delivery(
     return None
 
 
-def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
+def _in_trace(delivery: ClaimedDelivery, bodies: Mapping[str, str]) -> ClaimedDelivery:
     """With the trace that the task was submitted in, if there was one."""
     try:
         request = wire.decode(bodies.get(delivery.task_id, "{}"), type=JsonObject)
@@ -116,7 +118,7 @@ def _in_trace(delivery: Delivery, bodies: Mapping[str, str]) -> Delivery:
     return msgspec.structs.replace(delivery, traceparent=request.get(tracing.HEADER))
 
 
-def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
+def _alert(owed: OwedDelivery, run: RunRecord, job: Job | None) -> ClaimedDelivery:
     body = {"event": owed.event, **cron_run(run).to_dict()}
     if job is not None and not job.damaged:
         body["consecutiveErrors"] = job.consecutive_errors
@@ -124,8 +126,8 @@ def _alert(owed: OwedDelivery, run: Run, job: Job | None) -> Delivery:
     return _message(owed, run.task_id or run.id, body)
 
 
-def _message(owed: OwedDelivery, about: str, body: object) -> Delivery:
-    return Delivery(
+def _message(owed: OwedDelivery, about: str, body: object) -> ClaimedDelivery:
+    return ClaimedDelivery(
         id=owed.id,
         task_id=about,
         url=owed.url,

@@ -70,7 +70,7 @@ class _GuardedResolver:
         self._guard.check_peer(origin.host, origin.port, peer=peer, own=own)
 
 
-class Response(msgspec.Struct, frozen=True):
+class OutboundResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -121,7 +121,7 @@ class Sender:
         headers: Mapping[str, str],
         timeout_seconds: float,
         max_response_bytes: int = RESPONSE_BYTES_MAX,
-    ) -> Response:
+    ) -> OutboundResponse:
         """Send one POST. Raise InvalidRequest, or ExecutionFailed when there is no answer.
 
         There is one text for all that may be between us and an answer: it is shown to whoever
@@ -183,11 +183,11 @@ def _epoch_ms(moment: datetime) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-async def _read(answer: AsyncExchange) -> Response:
+async def _read(answer: AsyncExchange) -> OutboundResponse:
     body, truncated = bytearray(), False
     try:
         async for chunk in answer:
             body += chunk
     except PayloadTooLarge:
         truncated = True
-    return Response(answer.status, answer.headers, bytes(body), truncated)
+    return OutboundResponse(answer.status, answer.headers, bytes(body), truncated)

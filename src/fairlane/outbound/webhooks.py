@@ -31,7 +31,7 @@ from fairlane.core.errors import (
 from fairlane.core.webhooks import AGENT_ROOMS, GONE, host_of, target
 from fairlane.engine.verbs.webhooks import SECRET_PREFIX
 from fairlane.outbound.guard import Guard
-from fairlane.outbound.sending import Response, Sender, asked_wait_ms
+from fairlane.outbound.sending import OutboundResponse, Sender, asked_wait_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ _STEADY_MS: Final = 5 * _SECOND_MS
 _log = logging.getLogger(__name__)
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class ClaimedDelivery(msgspec.Struct, frozen=True):
     """A webhook we owe somebody; `attempt` is 1 the first time, `body` the exact JSON to send."""
 
     id: str
@@ -78,26 +78,28 @@ class Delivery(msgspec.Struct, frozen=True):
     secret: str | None = None  # of its endpoint, if that has one of its own
 
     def __repr__(self) -> str:
-        return f"Delivery({self.id!r})"
+        return f"ClaimedDelivery({self.id!r})"
 
 
 class DeliverySource(Protocol):
     async def claim_deliveries(
         self, limit: int, *, room: int, rooms: Mapping[str, int]
-    ) -> list[Delivery]:
+    ) -> list[ClaimedDelivery]:
         """Due deliveries, claimed for a while; none when nothing is due.
 
         Not too many of them for one host or of one agent: see `choose` in `core/webhooks.py`.
         """
 
-    async def settle_delivery(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+    async def settle_delivery(
+        self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
+    ) -> None:
         """Records how a try ended. Not delivered and no wait means that it is given up."""
 
     async def wait_for_deliveries(self) -> None:
         """Returns when something may be due."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DeliveryOutcome(msgspec.Struct, frozen=True):
     """How a try ended; `status` is what was answered, None when there was no answer."""
 
     delivered: bool
@@ -135,28 +137,28 @@ def retry_after_ms(attempts: int) -> int | None:
     return SCHEDULE_MS[max(attempts, 1) - 1] if attempts <= len(SCHEDULE_MS) else None
 
 
-def judge(delivery: Delivery, answer: Response, *, now: int) -> Outcome:
+def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> DeliveryOutcome:
     """What an answer means: 2xx is success, 410 ends it, all else is tried again."""
     status = answer.status
     if 200 <= status < 300:
-        return Outcome(delivered=True, status=status)
+        return DeliveryOutcome(delivered=True, status=status)
     error = f"receiver answered {status}"
     if status == GONE:
-        return Outcome(delivered=False, error=error, status=status)
+        return DeliveryOutcome(delivered=False, error=error, status=status)
     wait_ms = asked_wait_ms(answer.headers, now=now)
     return failed(delivery, error, wait_ms=wait_ms, status=status)
 
 
 def failed(
-    delivery: Delivery, error: str, *, wait_ms: int | None = None, status: int | None = None
-) -> Outcome:
+    delivery: ClaimedDelivery, error: str, *, wait_ms: int | None = None, status: int | None = None
+) -> DeliveryOutcome:
     """A try that went wrong; the next is never earlier than the receiver asked for."""
     scheduled = retry_after_ms(delivery.attempt)
     wait = None if scheduled is None else max(scheduled, wait_ms or 0)
-    return Outcome(False, one_line(error), wait, status)
+    return DeliveryOutcome(False, one_line(error), wait, status)
 
 
-def spread(outcome: Outcome, chance: float) -> Outcome:
+def spread(outcome: DeliveryOutcome, chance: float) -> DeliveryOutcome:
     """The same with a wait that is a little longer, unless it is short."""
     wait = outcome.retry_after_ms
     if wait is None or wait <= _STEADY_MS:
@@ -200,7 +202,7 @@ class Deliverer:
         self,
         source: DeliverySource,
         guard: Guard,
-        secret_for: Callable[[Delivery], str],
+        secret_for: Callable[[ClaimedDelivery], str],
         now: Callable[[], int],
         *,
         concurrency: int = CONCURRENCY,
@@ -252,7 +254,7 @@ class Deliverer:
             _log.exception("webhook deliveries could not be claimed")
             await asyncio.sleep(self._pause_seconds)
 
-    def _begin(self, sender: Sender, delivery: Delivery) -> None:
+    def _begin(self, sender: Sender, delivery: ClaimedDelivery) -> None:
         task = asyncio.create_task(self._deliver(sender, delivery), name=f"webhook-{delivery.id}")
         self._sending[task] = target(delivery.url, delivery.agent)
         task.add_done_callback(self._sending.pop)
@@ -285,7 +287,7 @@ class Deliverer:
             if len(self._slow) > SLOW_HOSTS_MAX:
                 del self._slow[next(iter(self._slow))]
 
-    async def _deliver(self, sender: Sender, delivery: Delivery) -> None:
+    async def _deliver(self, sender: Sender, delivery: ClaimedDelivery) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
         outcome = await self._traced_try(sender, delivery)
@@ -301,7 +303,9 @@ class Deliverer:
         except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
             _log.exception("webhook %s could not be settled", delivery.id)
 
-    async def _settle(self, delivery: Delivery, outcome: Outcome, took_ms: int) -> None:
+    async def _settle(
+        self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
+    ) -> None:
         """Record how a try ended; while the store is away, again and again."""
         while True:
             try:
@@ -309,7 +313,7 @@ class Deliverer:
             except StoreUnavailable:
                 await asyncio.sleep(self._pause_seconds)
 
-    async def _traced_try(self, sender: Sender, delivery: Delivery) -> Outcome:
+    async def _traced_try(self, sender: Sender, delivery: ClaimedDelivery) -> DeliveryOutcome:
         if self._tracer is None:
             return await self._try(sender, delivery)
         with self._tracer.step(
@@ -325,7 +329,7 @@ class Deliverer:
                 span.fail(outcome.error or "not delivered")
             return outcome
 
-    async def _try(self, sender: Sender, delivery: Delivery) -> Outcome:
+    async def _try(self, sender: Sender, delivery: ClaimedDelivery) -> DeliveryOutcome:
         try:
             answer = await sender.post(
                 delivery.url,
@@ -343,7 +347,7 @@ class Deliverer:
             return failed(delivery, "webhook could not be sent")
         return judge(delivery, answer, now=self._now())
 
-    def _headers(self, delivery: Delivery) -> Mapping[str, str]:
+    def _headers(self, delivery: ClaimedDelivery) -> Mapping[str, str]:
         trace = {} if delivery.traceparent is None else {tracing.HEADER: delivery.traceparent}
         return {
             "Content-Type": "application/json",
@@ -352,7 +356,7 @@ class Deliverer:
             **sign(self._secret(delivery), delivery.id, self._now(), delivery.body),
         }
 
-    def _secret(self, delivery: Delivery) -> str:
+    def _secret(self, delivery: ClaimedDelivery) -> str:
         return delivery.secret or self._secret_for(delivery)
 
     async def _finish(self) -> None:

@@ -29,7 +29,7 @@ from fairlane.schema.task_status import TaskState
 from fairlane.schema.wire import moment
 
 if TYPE_CHECKING:
-    from fairlane.core.cron import Run  # time zones are slow to load
+    from fairlane.core.cron import RunRecord  # time zones are slow to load
 
 PREVIEW_MAX: Final = 100
 
@@ -186,7 +186,7 @@ class SchedulePreview(Response):
     next: list[PreviewedMoment]
 
 
-def cron_run(run: Run) -> CronRun:
+def cron_run(run: RunRecord) -> CronRun:
     return CronRun(
         run_id=run.id,
         job_id=run.job_id,

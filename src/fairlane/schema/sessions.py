@@ -13,7 +13,7 @@ from fairlane.core.access import Scope
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.policy import SessionPolicy
-from fairlane.core.sessions import MessageSettings, Session, Settings
+from fairlane.core.sessions import MessageSettings, Session, SessionSettings
 from fairlane.core.submissions import Priority, TimeoutMs
 from fairlane.core.types import (
     Identifier,
@@ -60,7 +60,7 @@ class SessionRequest(Request):
     key: SessionKey
 
 
-class ChangeSession(Settings, Request, kw_only=True):
+class ChangeSession(SessionSettings, Request, kw_only=True):
     key: SessionKey
     unset: Annotated[
         list[str], Nulls(), Meta(description="Settings to restore to the policy's values")
@@ -180,7 +180,7 @@ class SessionDetail(Response, kw_only=True):
     throttled: bool
     usage: ContextUsage | None = None
     generation: int
-    settings: Settings
+    settings: SessionSettings
     why: Annotated[str, Meta(description="Why this many tasks may run at the same time")]
     cutoff: Annotated[
         Moment | None, Meta(description="Messages sent before this time are refused")
@@ -215,7 +215,7 @@ def session_detail(
         throttled=sessions.throttled(policy, session),
         usage=_usage(session),
         generation=session.generation,
-        settings=msgspec.convert(resolved, Settings, from_attributes=True),
+        settings=msgspec.convert(resolved, SessionSettings, from_attributes=True),
         why=_why(session, policy),
         cutoff=None if session.cutoff_at is None else moment(session.cutoff_at),
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from fairlane.core import jobs, moments
 from fairlane.core.access import Caller
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.errors import Conflict, Draining, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.job_documents import ScheduleDocument
 from fairlane.core.json_types import JsonObject
@@ -121,7 +121,7 @@ async def run_cron_job(
     if node.draining:
         raise Draining("the server is stopping; use another one or try again later")
     job = await _found(node, caller, request.job)
-    run: Run = await node.writer.ask(RunJob(job.id))
+    run: RunRecord = await node.writer.ask(RunJob(job.id))
     assert run.task_id is not None
     return CronRunStarted(run_id=run.id, task=run.task_id, state=run.status)
 

@@ -18,7 +18,16 @@ from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
 from fairlane.core.policy import nearest
 from fairlane.core.validation import DEPTH_MAX, too_deep
-from fairlane.engine.commands import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
+from fairlane.engine.commands import (
+    AppendOutput,
+    Complete,
+    Fail,
+    Grant,
+    Lease,
+    Release,
+    Renew,
+    Start,
+)
 from fairlane.engine.node import Node
 from fairlane.schema import leases as schema
 from fairlane.schema import wire
@@ -168,7 +177,7 @@ async def renew(node: Node, caller: Caller, request: schema.RenewLease) -> Lease
         raise InvalidRequest("field 'part' needs 'output'")
     asked = [node.writer.ask(Renew(*key, request.ttl_ms, _progress(request.progress)))]
     if request.output is not None:
-        output = Output(*key, request.part, request.output, trusted=False)
+        output = AppendOutput(*key, request.part, request.output, trusted=False)
         asked.append(node.writer.ask(output))
     task: Task = (await asyncio.gather(*asked))[0]
     stop = task.terminal or task.preempt == 1
@@ -178,7 +187,7 @@ async def renew(node: Node, caller: Caller, request: schema.RenewLease) -> Lease
 @implements(schema.OUTPUT_LEASE)
 async def send_output(node: Node, caller: Caller, request: schema.SendOutput) -> OutputAccepted:
     key = await _key(node, caller, request)
-    await node.writer.ask(Output(*key, request.part, request.text, trusted=False))
+    await node.writer.ask(AppendOutput(*key, request.part, request.text, trusted=False))
     return OutputAccepted(request.lease_id)
 
 

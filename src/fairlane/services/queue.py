@@ -27,7 +27,7 @@ from fairlane.engine.commands import (
 )
 from fairlane.engine.engine import kept_policy
 from fairlane.engine.node import Node
-from fairlane.engine.reads.plan import Asked
+from fairlane.engine.reads.plan import PlanQuery
 from fairlane.schema import queue as schema
 from fairlane.schema.queue import (
     EntriesDrained,
@@ -64,7 +64,7 @@ _TALLIED: Final = {
 @implements(schema.PLAN)
 async def show_plan(node: Node, _: Caller, request: schema.ShowPlan) -> PlanShown:
     at = None if request.now is None else moment_of(request.now, "now")
-    asked = Asked(request.lane or LANE, at, request.limit)
+    asked = PlanQuery(request.lane or LANE, at, request.limit)
     plan = await node.views.read(node.views.plan, asked, node.clock)
     return PlanShown(
         schema_version=SCHEMA_VERSION,

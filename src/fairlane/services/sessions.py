@@ -11,7 +11,7 @@ from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.json_types import JsonMapping
 from fairlane.core.model import Message, Submission
 from fairlane.core.policy import FALLBACK_LANE
-from fairlane.core.sessions import MessageSettings, Session, Settings
+from fairlane.core.sessions import MessageSettings, Session, SessionSettings
 from fairlane.core.submissions import (
     DEFAULT_AGENT,
     INSTRUCTION_CHARACTERS_MAX,
@@ -20,7 +20,7 @@ from fairlane.core.submissions import (
     submission,
 )
 from fairlane.core.validation import DEPTH_MAX, too_deep
-from fairlane.engine.commands import SetSession, SetUsage, Stopped, StopSession, Submit
+from fairlane.engine.commands import SetSession, SetUsage, StoppedRuns, StopSession, Submit
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import SessionView
 from fairlane.engine.verbs import ownership
@@ -79,7 +79,7 @@ async def stop_all(node: Node, caller: Caller, request: schema.SessionRequest) -
 
 async def _stop(node: Node, caller: Caller, key: str, *, only_oldest: bool) -> SessionStopped:
     stop = StopSession(key, only_oldest=only_oldest, agent=caller.agent)
-    stopped: Stopped = await node.writer.ask(stop)
+    stopped: StoppedRuns = await node.writer.ask(stop)
     return SessionStopped(stopped.stopped, stopped.drained)
 
 
@@ -88,7 +88,7 @@ async def reset_session(
     node: Node, caller: Caller, request: schema.SessionRequest
 ) -> SessionCleared:
     reset = StopSession(request.key, reset=True, agent=caller.agent)
-    stopped: Stopped = await node.writer.ask(reset)
+    stopped: StoppedRuns = await node.writer.ask(reset)
     return SessionCleared(stopped.stopped, stopped.drained, stopped.generation)
 
 
@@ -101,7 +101,7 @@ async def set_usage(node: Node, caller: Caller, request: schema.ReportUsage) -> 
 
 @implements(schema.SET_SESSION)
 async def set_session(node: Node, caller: Caller, request: schema.ChangeSession) -> SessionDetail:
-    settings, unset = settings_of(request, Settings), frozenset(request.unset)
+    settings, unset = settings_of(request, SessionSettings), frozenset(request.unset)
     change = SetSession(request.key, settings, unset, caller.agent)
     session: Session = await node.writer.ask(change)
     return await _shown(node, caller, request.key, SessionView(session, [], []))

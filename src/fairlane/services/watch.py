@@ -9,7 +9,7 @@ from fairlane.core.access import Caller
 from fairlane.core.histogram import percentile
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import NodeView
-from fairlane.engine.telemetry.history import Agent, Bucket
+from fairlane.engine.telemetry.history import Agent, HistoryBucket
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.schema import watch as schema
 from fairlane.schema.watch import (
@@ -99,7 +99,7 @@ def _share(one: Agent, *, steps: bool) -> AgentShare:
     return shown
 
 
-def _point(bucket: Bucket) -> HistoryPoint:
+def _point(bucket: HistoryBucket) -> HistoryPoint:
     return HistoryPoint(
         at=moment(bucket.at),
         span_ms=bucket.span_ms,

@@ -27,7 +27,7 @@ import msgspec
 from fairlane.core.access import Token
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.events import Event
 from fairlane.core.model import Task
 from fairlane.core.sessions import Session
@@ -107,7 +107,7 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{line}", _columns(Line, "" if insert else "line."))
     text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
     text = text.replace("{job}", _stored_columns(Job, "job."))
-    text = text.replace("{run}", _columns(Run, "" if insert else "run."))
+    text = text.replace("{run}", _columns(RunRecord, "" if insert else "run."))
     text = text.replace("{token}", _columns(Token, "" if insert else "token."))
     text = text.replace("{delivery}", _columns(Delivery, "delivery."))
     text = text.replace("{endpoint}", _columns(Endpoint, "endpoint."))

@@ -17,7 +17,16 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
-from fairlane.engine.commands import Complete, Fail, Grant, Lease, Output, Release, Renew, Start
+from fairlane.engine.commands import (
+    AppendOutput,
+    Complete,
+    Fail,
+    Grant,
+    Lease,
+    Release,
+    Renew,
+    Start,
+)
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
 from fairlane.schema import wire
@@ -128,7 +137,7 @@ class EngineSource:
         await self._writer.ask(Release(assignment.seq, assignment.token))
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
-        await self._writer.ask(Output(assignment.seq, assignment.token, part, text))
+        await self._writer.ask(AppendOutput(assignment.seq, assignment.token, part, text))
 
     async def progress(self, assignment: Assignment, progress: object) -> None:
         text = msgspec.json.encode(progress).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlane.core import access
-from fairlane.core.access import ALL, TRUSTED, Bucket, Caller, Scope, Token
+from fairlane.core.access import ALL, TRUSTED, Caller, RateBucket, Scope, Token
 from fairlane.core.errors import Forbidden, InvalidRequest
 
 SECRET = bytes(range(32))
@@ -153,7 +153,7 @@ def test_rates() -> None:
 
 
 def test_a_bucket_lets_through_what_fits_into_a_second() -> None:
-    bucket = Bucket("3/s", 0.0)
+    bucket = RateBucket("3/s", 0.0)
     assert [bucket.take(0.0) for _ in range(4)] == [None, None, None, 333]
     assert bucket.take(0.34) is None
     assert bucket.take(0.34) == 327
@@ -161,7 +161,7 @@ def test_a_bucket_lets_through_what_fits_into_a_second() -> None:
 
 
 def test_a_slow_bucket_holds_one() -> None:
-    bucket = Bucket("60/h", 0.0)
+    bucket = RateBucket("60/h", 0.0)
     assert bucket.take(0.0) is None
     assert bucket.take(0.0) == 60_000
     assert bucket.take(59.0) == 1000
@@ -169,14 +169,14 @@ def test_a_slow_bucket_holds_one() -> None:
 
 
 def test_a_clock_that_goes_back_gives_nothing_for_free() -> None:
-    bucket = Bucket("1/s", 100.0)
+    bucket = RateBucket("1/s", 100.0)
     assert bucket.take(100.0) is None
     assert bucket.take(0.0) == 1000
     assert bucket.take(0.9) == 100
 
 
 def test_what_is_owed_is_paid_off_before_the_next_request() -> None:
-    bucket = Bucket("10/s", 0.0)
+    bucket = RateBucket("10/s", 0.0)
     assert bucket.take(0.0) is None
     bucket.owe(99)
     assert bucket.take(0.0) == 9100

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.core import cron
-from fairlane.core.cron import Decision, Definition, Job, Schedule, decide
+from fairlane.core.cron import CronDecision, CronDefinition, Job, Schedule, decide
 
 NOW = 1_772_366_400_000  # 2026-03-01 12:00 UTC
 MINUTE = 60_000
@@ -17,10 +17,10 @@ EVERY_MINUTE = Schedule(kind="cron", expr="* * * * *")
 def job(slot_at: int = NOW - MINUTE, runs: int = 0, **fields: Any) -> Job:
     """A job that fires each minute, whose slots up to `slot_at` have been dealt with."""
     told = {"name": "report", "schedule": EVERY_MINUTE, "task": {"handler": "work"}, **fields}
-    return Job(1, "job_1", Definition(**told), slot_at, slot_at + MINUTE, 0, 0, runs=runs)
+    return Job(1, "job_1", CronDefinition(**told), slot_at, slot_at + MINUTE, 0, 0, runs=runs)
 
 
-def fired(decision: Decision) -> list[tuple[int, str]]:
+def fired(decision: CronDecision) -> list[tuple[int, str]]:
     """How many minutes before now, and why."""
     return [((NOW - one.slot.at) // MINUTE, one.trigger) for one in decision.fires]
 
@@ -295,7 +295,7 @@ def test_a_long_text_is_cut_between_characters() -> None:
 
 
 def test_a_run_is_open_while_its_task_goes_on() -> None:
-    run = cron.Run(1, "run_1", "job_1", "report", "slot", "schedule", "queued", NOW, 1)
+    run = cron.RunRecord(1, "run_1", "job_1", "report", "slot", "schedule", "queued", NOW, 1)
     assert run.open
     run.status = cron.OK
     assert not run.open

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.core import leases
 from fairlane.core.errors import Conflict, LeaseLost, NotFound
-from fairlane.core.leases import Decision
+from fairlane.core.leases import LeaseDecision
 from fairlane.core.model import RUN_PREFIX, Change, Task
 from fairlane.core.policy import Policy, from_document
 from fairlane.core.retries import Backoff
@@ -20,10 +20,10 @@ from tests.unit.core.rows import NOW, TOKEN
 LATER = NOW + 400
 POLICY = Policy()
 
-Report = Callable[[Task | None, int], Decision]
+Report = Callable[[Task | None, int], LeaseDecision]
 
 
-def _fail(task: Task | None, token: int = TOKEN, **given: Any) -> Decision:
+def _fail(task: Task | None, token: int = TOKEN, **given: Any) -> LeaseDecision:
     options: dict[str, Any] = {
         "retryable": True,
         "retry_after_ms": None,
@@ -43,7 +43,7 @@ REPORTS: dict[str, Report] = {
 reports = pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS.keys())
 
 
-def _changed(decision: Decision) -> Change:
+def _changed(decision: LeaseDecision) -> Change:
     """The change of a decision whose answer is the row that it leaves."""
     assert decision.change is not None
     assert decision.answer is decision.change.after

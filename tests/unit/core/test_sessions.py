@@ -10,14 +10,14 @@ from fairlane.core import gates, policy, sessions
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import LanePolicy, Policy, ReservedPolicy, SessionPolicy
-from fairlane.core.sessions import Session, Settings
+from fairlane.core.sessions import Session, SessionSettings
 from tests.unit.core import rows
 from tests.unit.core.rows import NOW
 
 DEFAULTS = SessionPolicy()
 
 
-def _session(settings: Settings | None = None, **given: Any) -> Session:
+def _session(settings: SessionSettings | None = None, **given: Any) -> Session:
     session = Session("s", **given)
     session.settings = sessions.changed(session, settings) if settings else None
     return session
@@ -33,22 +33,22 @@ def test_the_documented_defaults_hold_where_nobody_says_anything() -> None:
 
 
 def test_a_message_overrides_its_session_and_the_session_the_policy() -> None:
-    session = _session(Settings(mode="collect", cap=3))
-    own = Settings(cap=0, drop="new")
+    session = _session(SessionSettings(mode="collect", cap=3))
+    own = SessionSettings(cap=0, drop="new")
     found = sessions.resolved(DEFAULTS, session, own)
     assert (found.mode, found.cap, found.drop) == ("collect", 0, "new")
     assert found.debounce_ms == DEFAULTS.debounce_ms
 
 
 def test_settings_are_laid_over_each_other_and_zero_is_something_said() -> None:
-    session = _session(Settings(cap=3, debounce_ms=5))
-    session.settings = sessions.changed(session, Settings(debounce_ms=0, mode="followup"))
-    assert session.own == Settings(mode="followup", cap=3, debounce_ms=0)
+    session = _session(SessionSettings(cap=3, debounce_ms=5))
+    session.settings = sessions.changed(session, SessionSettings(debounce_ms=0, mode="followup"))
+    assert session.own == SessionSettings(mode="followup", cap=3, debounce_ms=0)
 
 
 def test_settings_that_say_nothing_leave_no_text() -> None:
-    assert sessions.changed(Session("s"), Settings()) is None
-    assert Session("s").own == Settings()
+    assert sessions.changed(Session("s"), SessionSettings()) is None
+    assert Session("s").own == SessionSettings()
 
 
 @pytest.mark.parametrize("settings", ["{", "[]", '{"cap":"x"}'])
@@ -76,7 +76,7 @@ def test_damaged_settings_leave_it_to_the_policy(settings: str) -> None:
 def test_a_conversation_is_throttled_from_60_percent_on(
     tokens: int | None, window: int | None, *, throttled: bool
 ) -> None:
-    session = _session(Settings(max_concurrent=3), tokens=tokens, context_window=window)
+    session = _session(SessionSettings(max_concurrent=3), tokens=tokens, context_window=window)
     assert sessions.throttled(DEFAULTS, session) == throttled
     assert sessions.limit(DEFAULTS, session) == (1 if throttled else 3)
 
@@ -90,8 +90,8 @@ def test_the_share_at_which_it_is_throttled_is_policy() -> None:
 def test_the_limit_is_the_sessions_own_or_the_policys() -> None:
     several = SessionPolicy(max_concurrent=4)
     assert sessions.limit(several, Session("s")) == 4
-    assert sessions.limit(several, _session(Settings(cap=1))) == 4
-    assert sessions.limit(several, _session(Settings(max_concurrent=2))) == 2
+    assert sessions.limit(several, _session(SessionSettings(cap=1))) == 4
+    assert sessions.limit(several, _session(SessionSettings(max_concurrent=2))) == 2
 
 
 def test_the_session_of_a_cron_job_gives_the_turn_to_one_at_a_time() -> None:

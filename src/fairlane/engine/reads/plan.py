@@ -50,7 +50,7 @@ _PLANNER: Final = "plan"
 _NO_CEILING: Final = 2**31
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PlanQuery(msgspec.Struct, frozen=True):
     """`now` None is the present; `limit` is for the leases and for each reason."""
 
     lane: str
@@ -78,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
         return bool(more) or sum(self.counts.values()) > len(self.skipped)
 
 
-def read(connection: Connection, asked: Asked, moment: Callable[[Connection], int]) -> Plan:
+def read(connection: Connection, asked: PlanQuery, moment: Callable[[Connection], int]) -> Plan:
     """The plan of one snapshot; `moment` tells what the present is there."""
     with connection.snapshot():
         now = moment(connection) if asked.now is None else asked.now

@@ -19,7 +19,7 @@ from fairlane.core.access import Token
 from fairlane.core.audit import Written
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
-from fairlane.core.cron import Job, Run
+from fairlane.core.cron import Job, RunRecord
 from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.gates import holds_turn
 from fairlane.core.json_types import JsonMapping, JsonObject
@@ -187,7 +187,7 @@ class Views:
         """Explain why a task does not run yet. With `agent`, only its own tasks are named."""
         return self.ask(explaining.read, task_id, pace_of, agent, servers)
 
-    def plan(self, asked: planning.Asked, clock: Clock) -> planning.Plan:
+    def plan(self, asked: planning.PlanQuery, clock: Clock) -> planning.Plan:
         """Return what a lease would give, by the clock that judges unless another moment is asked
         for.
         """
@@ -355,7 +355,7 @@ class Views:
         agent: str | None,
         before: int | None,
         limit: int,
-    ) -> Page[Run]:
+    ) -> Page[RunRecord]:
         """Return entries of the run log, newest first, below `before`.
 
         The job may be deleted already; with `agent`, only runs of its existing jobs are listed.
@@ -363,7 +363,7 @@ class Views:
         wanted = {"status": status, "agent": agent, "before": before}
         return self.ask(cron_table.run_page, job_id, limit=limit, **wanted)
 
-    def runs_by_seq(self, seqs: Sequence[int]) -> dict[int, Run]:
+    def runs_by_seq(self, seqs: Sequence[int]) -> dict[int, RunRecord]:
         return self.ask(cron_table.runs_by_seq, seqs)
 
     def template(self, template_id: str) -> Template | None:

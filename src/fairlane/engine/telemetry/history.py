@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     waiting: Sequence[Waiting]
 
 
-class Bucket:
+class HistoryBucket:
     """One step. `agents` have the slots they held and those that would have been fair, the `rest`
     is those of all who are not among them, and `total` that of everybody.
 
@@ -66,7 +66,7 @@ class Bucket:
         self.agents: dict[str, tuple[float, float]] = {}
         self.rest = self.total = _NOTHING
 
-    def add(self, step: Step) -> None:
+    def add(self, step: SampleDelta) -> None:
         self.span_ms += step.span_ms
         self.submitted += step.submitted
         self.finished += step.finished
@@ -86,7 +86,7 @@ class Bucket:
         self.agents = dict(ranked[:AGENTS_KEPT])
 
 
-class Step(NamedTuple):
+class SampleDelta(NamedTuple):
     """What happened between two samples."""
 
     span_ms: int
@@ -110,11 +110,11 @@ class Agent(NamedTuple):
     steps: Sequence[tuple[float, float] | None]
 
 
-class Span(NamedTuple):
+class HistoryWindow(NamedTuple):
     """What is known of a window. `agents` are those with most; without a name: all the others."""
 
     step_ms: int
-    buckets: Sequence[Bucket]
+    buckets: Sequence[HistoryBucket]
     agents: Sequence[Agent]
 
 
@@ -126,7 +126,7 @@ class History:
         self._last: Sample | None = None
         self._seen = ([0] * (len(SPANS_MS) + 1), [0] * (len(SPANS_MS) + 1))
         self._rings = {
-            window: deque[Bucket](maxlen=span_ms // step_ms + 1)
+            window: deque[HistoryBucket](maxlen=span_ms // step_ms + 1)
             for window, (span_ms, step_ms) in WINDOWS.items()
         }
         self._paces: dict[int | str, _Track] = {}
@@ -139,7 +139,7 @@ class History:
         if last is None or sample.at < last.at:  # the first one, or the clock was set back
             self.since = self.since or sample.at
             return
-        step = Step(
+        step = SampleDelta(
             sample.at - last.at,
             *_done(last.lanes, sample.lanes),
             waits=_differences(before[0], seen[0]),
@@ -149,10 +149,10 @@ class History:
         for window, (_, step_ms) in WINDOWS.items():
             _bucket(self._rings[window], sample.at - sample.at % step_ms).add(step)
 
-    def span(self, window: str, now: int) -> Span:
+    def span(self, window: str, now: int) -> HistoryWindow:
         span_ms, step_ms = WINDOWS[window]
         buckets = [one for one in self._rings[window] if now - span_ms - step_ms < one.at <= now]
-        return Span(step_ms, buckets, _ranking(buckets))
+        return HistoryWindow(step_ms, buckets, _ranking(buckets))
 
     def pace(self, key: int | str) -> Pace | None:
         """How many tasks of a line (by number) or a lane (by name) were begun of late while others
@@ -192,9 +192,9 @@ class _Track:
         return Pace(self._last[1] - self._began[1], self._last[0] - self._began[0])
 
 
-def _bucket(ring: deque[Bucket], at: int) -> Bucket:
+def _bucket(ring: deque[HistoryBucket], at: int) -> HistoryBucket:
     if not ring or ring[-1].at != at:
-        ring.append(Bucket(at))
+        ring.append(HistoryBucket(at))
     return ring[-1]
 
 
@@ -251,7 +251,7 @@ def _most(policy: Policy, lane: str, agent: str, wanted: float) -> float:
     return wanted if ceiling is None else min(wanted, ceiling)
 
 
-def _ranking(buckets: Sequence[Bucket]) -> list[Agent]:
+def _ranking(buckets: Sequence[HistoryBucket]) -> list[Agent]:
     agents: dict[str, tuple[float, float]] = {}
     rest = _NOTHING
     for bucket in buckets:
@@ -274,7 +274,7 @@ def _ranking(buckets: Sequence[Bucket]) -> list[Agent]:
     ]
 
 
-def _parts(bucket: Bucket, shown: Sequence[str | None]) -> list[tuple[float, float]] | None:
+def _parts(bucket: HistoryBucket, shown: Sequence[str | None]) -> list[tuple[float, float]] | None:
     """The shares that each of those shown, or all others together, had in one step."""
     held, fair = bucket.total
     if not held:

@@ -17,7 +17,7 @@ import msgspec
 
 from fairlane.core import cron, jobs, leases, lifecycle, moments
 from fairlane.core.consequences import Webhook
-from fairlane.core.cron import Decision, Definition, Job, Run
+from fairlane.core.cron import CronDecision, CronDefinition, Job, RunRecord
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import ACTION, RUN_PREFIX, Change, Submission, Task
@@ -59,7 +59,7 @@ def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> It
         yield made
 
 
-def _new_job(tx: Transaction, id_: str, definition: Definition, now: int) -> Job:
+def _new_job(tx: Transaction, id_: str, definition: CronDefinition, now: int) -> Job:
     job = Job(tx.next_seq(), id_, definition, now, None, now, now)
     _set_going(tx, job, now)
     return job
@@ -100,7 +100,7 @@ def _changed(tx: Transaction, id_: str, document: JsonObject, now: int) -> Job |
     return job
 
 
-def _moved(before: Definition, after: Definition) -> bool:
+def _moved(before: CronDefinition, after: CronDefinition) -> bool:
     """Whether it has to be asked anew when it fires next."""
     names = ("enabled", "schedule", "start_at", "end_at")
     return any(getattr(before, name) != getattr(after, name) for name in names)
@@ -215,13 +215,13 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
     by_id = {job.id: job for job, _ in decisions}
     taken = store.taken_slots(tx, [(job.id, key) for job, d in decisions for key in _keys(d)])
 
-    def new_run(job: Job, slot: cron.Slot, trigger: str) -> Run:
+    def new_run(job: Job, slot: cron.Slot, trigger: str) -> RunRecord:
         """A job that has moved to another zone may come to the same wall time once more."""
         key = moments.text(slot.at) if (job.id, slot.key) in taken else slot.key
         return _new_run(tx, job, cron.Slot(slot.at, key), trigger)
 
-    runs: list[Run] = []
-    submits: list[tuple[Job, Run, int]] = []
+    runs: list[RunRecord] = []
+    submits: list[tuple[Job, RunRecord, int]] = []
     for job, decision in decisions:
         if decision.missed:
             runs.append(_missed(tx, job, decision, now))
@@ -238,7 +238,7 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
     _log(tx, by_id, runs)
 
 
-def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job, Decision]]:
+def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job, CronDecision]]:
     """About as many jobs as are good for one transaction: the others stay due."""
     asked = [job.id for job in due if job.definition.overlap == cron.SKIP]
     active = store.active_runs(tx, asked)
@@ -269,17 +269,17 @@ def _give_up(tx: Transaction, job: Job, error: ZoneInfoNotFoundError) -> None:
     store.save_jobs(tx, [job])
 
 
-def _keys(decision: Decision) -> list[str]:
+def _keys(decision: CronDecision) -> list[str]:
     slots = (*decision.skipped, *(firing.slot for firing in decision.fires))
     return [slot.key for slot in slots]
 
 
-def _new_run(tx: Transaction, job: Job, slot: cron.Slot, trigger: str) -> Run:
+def _new_run(tx: Transaction, job: Job, slot: cron.Slot, trigger: str) -> RunRecord:
     """An entry of the log; its ids follow from the slot."""
     digest = hashlib.blake2b(f"{job.id} {slot.key}".encode(), digest_size=8).hexdigest()
     name = f"{tx.now:012x}{digest}"
     job.logged += 1
-    return Run(
+    return RunRecord(
         seq=tx.next_seq(),
         id=f"run_{name}",
         job_id=job.id,
@@ -293,7 +293,7 @@ def _new_run(tx: Transaction, job: Job, slot: cron.Slot, trigger: str) -> Run:
     )
 
 
-def _missed(tx: Transaction, job: Job, decision: Decision, now: int) -> Run:
+def _missed(tx: Transaction, job: Job, decision: CronDecision, now: int) -> RunRecord:
     """One entry for all of them, named after itself: their slots may be very many."""
     assert decision.last_missed is not None
     slot = cron.Slot(decision.last_missed.at, f"missed {tx.next_seq()}")
@@ -302,18 +302,18 @@ def _missed(tx: Transaction, job: Job, decision: Decision, now: int) -> Run:
     return run
 
 
-def _end_without_task(job: Job, run: Run, status: str, error: str, now: int) -> None:
+def _end_without_task(job: Job, run: RunRecord, status: str, error: str, now: int) -> None:
     run.task_id = None
     _end_at_once(job, run, status, error, now)
 
 
-def _end_at_once(job: Job, run: Run, status: str, error: str, now: int) -> None:
+def _end_at_once(job: Job, run: RunRecord, status: str, error: str, now: int) -> None:
     run.status, run.error, run.finished_at = status, error, now
     run.forget_at = moments.later(now, job.definition.keep_days * _DAY_MS)
 
 
 def _submit(
-    tx: Transaction, submits: Sequence[tuple[Job, Run, int]], now: int
+    tx: Transaction, submits: Sequence[tuple[Job, RunRecord, int]], now: int
 ) -> list[FairlaneError | None]:
     """Submit a task for each run. Those that are refused have ended: why, in their order."""
     answers: list[Any] = []
@@ -338,7 +338,7 @@ def _submit(
     return problems
 
 
-def _submission(tx: Transaction, job: Job, run: Run, run_at: int) -> Submission:
+def _submission(tx: Transaction, job: Job, run: RunRecord, run_at: int) -> Submission:
     definition = job.definition
     assert run.task_id is not None
     made = jobs.submission(definition, task_id=run.task_id, session=job.session, run_at=run_at)
@@ -350,12 +350,12 @@ def _submission(tx: Transaction, job: Job, run: Run, run_at: int) -> Submission:
     return made
 
 
-def _refused(tx: Transaction, job: Job, run: Run, error: FairlaneError, now: int) -> None:
+def _refused(tx: Transaction, job: Job, run: RunRecord, error: FairlaneError, now: int) -> None:
     _end_at_once(job, run, cron.ERROR, f"{error.code}: {error.message}", now)
     _count(tx, job, run)
 
 
-def _log(tx: Transaction, by_id: dict[str, Job], runs: Sequence[Run]) -> None:
+def _log(tx: Transaction, by_id: dict[str, Job], runs: Sequence[RunRecord]) -> None:
     store.insert_runs(tx, runs)
     store.save_jobs(tx, by_id.values())
     store.forget_excess(tx, by_id.values(), limit=1000 + 2 * len(runs))
@@ -387,14 +387,14 @@ def follow(tx: Transaction, now: int) -> None:
     store.delete_jobs(tx, done)
 
 
-def _reopen(run: Run, job: Job | None) -> None:
+def _reopen(run: RunRecord, job: Job | None) -> None:
     run.status = cron.QUEUED
     run.started_at = run.finished_at = run.forget_at = run.error = run.summary = None
     if job is not None:
         job.last_status = cron.RUNNING
 
 
-def _end(tx: Transaction, run: Run, job: Job | None, change: Change, now: int) -> None:
+def _end(tx: Transaction, run: RunRecord, job: Job | None, change: Change, now: int) -> None:
     task = change.after
     keep_days = cron.KEEP_DAYS if job is None else job.definition.keep_days
     run.status = _STATUS[task.state]
@@ -417,7 +417,7 @@ def _summary(result: str | None) -> str | None:
     return cron.cut(value if isinstance(value, str) else result)
 
 
-def _count(tx: Transaction, job: Job, run: Run) -> None:
+def _count(tx: Transaction, job: Job, run: RunRecord) -> None:
     alert = cron.ended(job, run.status, run.error)
     if alert is not None:
         assert job.definition.alert_url is not None
@@ -425,7 +425,7 @@ def _count(tx: Transaction, job: Job, run: Run) -> None:
         tx.owe(Webhook(run.id, run.seq, url, alert, agent))
 
 
-def _is_done_with(job: Job, run: Run) -> bool:
+def _is_done_with(job: Job, run: RunRecord) -> bool:
     """A job for one moment goes when its run has succeeded; one by hand was not that run."""
     return job.definition.delete_after_run and run.status == cron.OK and run.trigger != cron.MANUAL
 

@@ -153,7 +153,7 @@ def _granted(tx: Transaction, task: Task, now: int, ttl_ms: int = 0) -> Task:
     return change.after
 
 
-def _applied(tx: Transaction, decision: leases.Decision) -> Task:
+def _applied(tx: Transaction, decision: leases.LeaseDecision) -> Task:
     assert decision.change is not None, decision
     tx.apply(decision.change)
     return decision.change.after

@@ -18,8 +18,8 @@ from fairlane.core.errors import FairlaneError, MessageStale, SessionQueueFull
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
-from fairlane.core.sessions import Session, Settings
-from fairlane.engine.commands import SetSession, SetUsage, Stopped, StopSession
+from fairlane.core.sessions import Session, SessionSettings
+from fairlane.engine.commands import SetSession, SetUsage, StoppedRuns, StopSession
 from fairlane.engine.verbs import ownership
 from fairlane.store.tables import sessions as table
 from fairlane.store.transaction import Transaction
@@ -133,7 +133,7 @@ def _told(policy: SessionPolicy, session: Session, message: Message) -> Session:
         return session
     told = copy.copy(session)
     if max_concurrent is not None:
-        told.settings = sessions.changed(told, Settings(max_concurrent=max_concurrent))
+        told.settings = sessions.changed(told, SessionSettings(max_concurrent=max_concurrent))
     if message.tokens is not None:
         told.tokens, told.context_window = message.tokens, message.context_window
     told.limit = sessions.limit(policy, told)
@@ -302,16 +302,16 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
             session.generation += 1
         tx.counters.touch_session(request.key)
         ids = _drain(tx, request.key, error, now, request.agent)
-        yield Stopped(*ids, session.generation)
+        yield StoppedRuns(*ids, session.generation)
 
 
-def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int) -> Stopped:
+def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int) -> StoppedRuns:
     """The run that began first; when none runs, who has the turn and would run next."""
     running = _of(agent, _running(tx, session.key))
     if running:
-        return Stopped(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
+        return StoppedRuns(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
     held = _of(agent, tx.lookup.tasks(table.turn_tasks, session=session.key))
-    return Stopped([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
+    return StoppedRuns([], _cancel(tx, held[:1], sessions.STOPPED, now), session.generation)
 
 
 def _drain(

@@ -29,12 +29,12 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task, is_node
 from fairlane.core.retries import Backoff
 from fairlane.engine.commands import (
+    AppendOutput,
     Cancel,
     CancelBatch,
     Complete,
     Fail,
     NewBatch,
-    Output,
     Reclaim,
     Release,
     Renew,
@@ -344,7 +344,7 @@ def _load(tx: Transaction, requests: Sequence[_Report]) -> dict[int, Task]:
     return tasks
 
 
-def _decided(tx: Transaction, decision: leases.Decision) -> Task | FairlaneError:
+def _decided(tx: Transaction, decision: leases.LeaseDecision) -> Task | FairlaneError:
     if decision.change is not None:
         tx.apply(decision.change)
     return decision.answer
@@ -367,7 +367,7 @@ def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[obje
     return iter([decision.answer for decision in decisions])
 
 
-def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.Decision:
+def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.LeaseDecision:
     usual_ms = tx.policy.lease_ttl_ms(task.lane) if task else 0
     return leases.renew(task, request.token, request.ttl_ms or usual_ms, now)
 
@@ -432,7 +432,7 @@ def _retry_policy(body: str) -> Backoff | None:
         return None
 
 
-def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[object]:
+def output(tx: Transaction, requests: Sequence[AppendOutput], _: int) -> Iterator[object]:
     """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     requests = redaction.reports(tx, tasks, requests, "text")
@@ -449,8 +449,8 @@ def output(tx: Transaction, requests: Sequence[Output], _: int) -> Iterator[obje
 
 
 def _within_limits(
-    tx: Transaction, requests: Sequence[Output]
-) -> Iterator[tuple[Output, int, str]]:
+    tx: Transaction, requests: Sequence[AppendOutput]
+) -> Iterator[tuple[AppendOutput, int, str]]:
     """Yield each with the number of its part and its text, which from outside ends at the limit."""
     leased = [(r.seq, r.token) for r in requests if r.part is None or not r.trusted]
     sizes = outputs.sizes(tx.connection, leased)
@@ -547,7 +547,7 @@ def _ended(
             yield tx.task(task.seq), request.id, since.get(task.seq)
 
 
-def _begin_again(tx: Transaction, decision: leases.Decision, now: int) -> Task | FairlaneError:
+def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> Task | FairlaneError:
     """Queue a task that had left the queue, as if it came in now."""
     change = decision.change
     if change is None:

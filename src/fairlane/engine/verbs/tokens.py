@@ -18,7 +18,7 @@ import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core import access
-from fairlane.core.access import Bucket, Caller, Token
+from fairlane.core.access import Caller, RateBucket, Token
 from fairlane.core.errors import (
     Conflict,
     NotFound,
@@ -134,7 +134,7 @@ class Tokens:
         self._clock = clock
         self._tokens: Mapping[str, Token] = {}
         self._proved: dict[bytes, _Known] = {}
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, RateBucket] = {}
         self._used: dict[str, int] = {}
         self._version: int | None = None
         self._good_until = 0.0
@@ -224,12 +224,12 @@ class Tokens:
         if bucket is not None:
             bucket.owe(cost)
 
-    def _bucket(self, caller: Caller) -> Bucket | None:
+    def _bucket(self, caller: Caller) -> RateBucket | None:
         token = self._tokens.get(caller.token or "")
         if token is None or token.rate is None:
             return None
         if token.id not in self._buckets:
-            self._buckets[token.id] = Bucket(token.rate, self._clock.monotonic())
+            self._buckets[token.id] = RateBucket(token.rate, self._clock.monotonic())
         return self._buckets[token.id]
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import astuple
 
-from fairlane.core.cron import AT, QUEUED, RUNNING, Definition, Job, Run, Schedule
+from fairlane.core.cron import AT, QUEUED, RUNNING, CronDefinition, Job, RunRecord, Schedule
 from fairlane.core.submissions import TaskRequest
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import Page, read_page
@@ -20,16 +20,16 @@ from fairlane.store.vault import Vault
 if TYPE_CHECKING:
     from fairlane.store.transaction import Transaction
 
-_definition = msgspec.json.Decoder(Definition)
+_definition = msgspec.json.Decoder(CronDefinition)
 # What every reader of jobs can show; its agent is nobody.
-_STAND_IN = Definition(
+_STAND_IN = CronDefinition(
     name="(damaged)",
     schedule=Schedule(kind=AT, at=0),
     task=TaskRequest(),
     agent_id="",
     enabled=False,
 )
-_RUN_WIDTH = len(Run.__struct_fields__)
+_RUN_WIDTH = len(RunRecord.__struct_fields__)
 
 
 def job_from_row(row: Row, vault: Vault) -> Job:
@@ -44,9 +44,9 @@ def job_from_row(row: Row, vault: Vault) -> Job:
     return job
 
 
-def run_from_row(row: Row) -> Run:
+def run_from_row(row: Row) -> RunRecord:
     """Return the run of a row; one that is open has the state of its task."""
-    run = Run(*row[:_RUN_WIDTH])
+    run = RunRecord(*row[:_RUN_WIDTH])
     if run.open:
         run.started_at, attempts = row[_RUN_WIDTH:]
         run.attempts = attempts or 0
@@ -180,13 +180,13 @@ def taken_slots(tx: Transaction, slots: Sequence[tuple[str, str]]) -> set[tuple[
     return {(row[0], row[1]) for row in found}
 
 
-def runs_by_task(tx: Transaction, task_ids: Iterable[str]) -> dict[str, Run]:
+def runs_by_task(tx: Transaction, task_ids: Iterable[str]) -> dict[str, RunRecord]:
     rows = [(id_,) for id_ in task_ids]
-    runs = [Run(*row) for row in tx.connection.run_rows("run_by_task", rows)]
+    runs = [RunRecord(*row) for row in tx.connection.run_rows("run_by_task", rows)]
     return {run.task_id: run for run in runs if run.task_id is not None}
 
 
-def runs_by_seq(connection: Connection, seqs: Iterable[int]) -> dict[int, Run]:
+def runs_by_seq(connection: Connection, seqs: Iterable[int]) -> dict[int, RunRecord]:
     rows = connection.run_rows("run_by_seq", [(seq,) for seq in seqs])
     return {run.seq: run for run in map(run_from_row, rows)}
 
@@ -199,7 +199,7 @@ def run_page(
     agent: str | None,
     before: int | None,
     limit: int,
-) -> Page[Run]:
+) -> Page[RunRecord]:
     """Return entries of the run log, newest first, below `before`.
 
     The job may be deleted already; with `agent`, only runs of its existing jobs are listed.
@@ -216,14 +216,14 @@ def runs_astray(connection: Connection) -> list[tuple[str, str | None]]:
     return [(row[0], row[1]) for row in connection.run("run_astray")]
 
 
-def insert_runs(tx: Transaction, runs: Iterable[Run]) -> None:
+def insert_runs(tx: Transaction, runs: Iterable[RunRecord]) -> None:
     rows = [astuple(run) for run in runs]
     if rows:
         tx.connection.run_rows("run_insert", rows)
         tx.changed = True
 
 
-def end_runs(tx: Transaction, runs: Iterable[Run]) -> None:
+def end_runs(tx: Transaction, runs: Iterable[RunRecord]) -> None:
     rows: list[Row] = [
         (
             run.seq,

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from fairlane.core.templates import Definition, Template
+from fairlane.core.templates import Template, TemplateDefinition
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import Page, read_page
 from fairlane.store.vault import Vault
 
-_definition = msgspec.json.Decoder(Definition)
-_STAND_IN = Definition(name="(damaged)", description="", instruction="", priority=0, parameters=[])
+_definition = msgspec.json.Decoder(TemplateDefinition)
+_STAND_IN = TemplateDefinition(
+    name="(damaged)", description="", instruction="", priority=0, parameters=[]
+)
 
 
 def template_from_row(row: Row, vault: Vault) -> Template:

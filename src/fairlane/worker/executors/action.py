@@ -19,7 +19,7 @@ from fairlane.core.errors import ExecutionFailed
 from fairlane.core.json_types import JsonObject
 from fairlane.core.secrets import Redactor
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Work
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, HttpSender, Run, Work
 from fairlane.worker.executors.tabs import Instance, TabResolver
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _WAIT_CODES: Final = frozenset({"tab_locked", "tab_paused_handoff"})
 class ActionExecutor:
     starts_itself = True
 
-    def __init__(self, instances: Sequence[Instance], sender: Sender) -> None:
+    def __init__(self, instances: Sequence[Instance], sender: HttpSender) -> None:
         self._sender = sender
         self._tabs = TabResolver(instances, sender)
         # An instance may repeat the token that it was sent.
@@ -56,7 +56,7 @@ class ActionExecutor:
         return self._redactor.hide_in(result_of(answer, self._redactor))
 
     async def _new_owner(
-        self, tab_id: str, owner: Instance, answer: exchange.Response
+        self, tab_id: str, owner: Instance, answer: exchange.ExecutorResponse
     ) -> Instance | None:
         """Return where the tab is now, if the answer may mean that `owner` has it no longer.
 
@@ -73,7 +73,7 @@ class ActionExecutor:
 
     async def _send(
         self, instance: Instance, tab_id: str, headers: dict[str, str], body: bytes
-    ) -> exchange.Response:
+    ) -> exchange.ExecutorResponse:
         with exchange.broken_is_failed(
             "executor", server="instance", url=instance.url, max_bytes=RESPONSE_BYTES_MAX
         ):
@@ -128,7 +128,7 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
     }
 
 
-def result_of(answer: exchange.Response, redactor: Redactor) -> Any:
+def result_of(answer: exchange.ExecutorResponse, redactor: Redactor) -> Any:
     """The result an answer carries, or the failure it is."""
     if not 200 <= answer.status < 300:
         wait = _fields(answer.body).get("code") in _WAIT_CODES
@@ -140,7 +140,7 @@ def result_of(answer: exchange.Response, redactor: Redactor) -> Any:
     return result
 
 
-def says_tab_is_gone(answer: exchange.Response) -> bool:
+def says_tab_is_gone(answer: exchange.ExecutorResponse) -> bool:
     """Whether this instance does not have the tab, as against not having what the action names."""
     if answer.status != NOT_FOUND:
         return False

@@ -77,7 +77,7 @@ class Executor(Protocol):
     async def close(self) -> None: ...
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """An answer whose body comes piece by piece; PayloadTooLarge where it gets too long."""
 
     @property
@@ -88,7 +88,7 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-class Sender(Protocol):
+class HttpSender(Protocol):
     """HTTP exchanges that never follow a redirect. Leaving the context of one hangs up.
 
     Raises OSError (a TimeoutError included) when the exchange breaks, TargetRefused or
@@ -106,4 +106,4 @@ class Sender(Protocol):
         body: bytes | None,
         max_bytes: int,
         timeout_seconds: float | None,
-    ) -> AbstractAsyncContextManager[Stream]: ...
+    ) -> AbstractAsyncContextManager[ResponseStream]: ...

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from fairlane.worker.executors.base import Stream, Work
+    from fairlane.worker.executors.base import ResponseStream, Work
 
 _log = logging.getLogger(__name__)
 
 
-class Response(msgspec.Struct, frozen=True):
+class ExecutorResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-async def whole(exchange: AbstractAsyncContextManager[Stream]) -> Response:
+async def whole(exchange: AbstractAsyncContextManager[ResponseStream]) -> ExecutorResponse:
     """What a sender streams, when all of it has come."""
     async with exchange as answer:
         body = b"".join([piece async for piece in answer])
-    return Response(answer.status, answer.headers, body)
+    return ExecutorResponse(answer.status, answer.headers, body)
 
 
 def agent_header(work: Work) -> dict[str, str]:

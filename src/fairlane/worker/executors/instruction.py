@@ -23,7 +23,7 @@ from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import RedactedStream, Redactor, texts
 from fairlane.schema.sse import EventTooLong, Parser
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Run, Sender, Stream, Work
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, HttpSender, ResponseStream, Run, Work
 from fairlane.worker.executors.transcript import UNFINISHED, Transcript
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class InstructionExecutor:
     def __init__(
         self,
         agent: Instance,
-        sender: Sender,
+        sender: HttpSender,
         resolve: Callable[[JsonMapping], JsonObject] = dict,
         *,
         refusal_seconds: float = REFUSAL_SECONDS,
@@ -138,7 +138,7 @@ def headers_of(work: Work) -> dict[str, str]:
 
 
 async def _redacted_result(
-    answer: Stream, redactor: Redactor, output: Callable[[str], None]
+    answer: ResponseStream, redactor: Redactor, output: Callable[[str], None]
 ) -> Any:
     stream = RedactedStream(redactor, output)
     try:
@@ -147,7 +147,7 @@ async def _redacted_result(
         stream.end()
 
 
-async def _result(answer: Stream, transcript: Transcript) -> Any:
+async def _result(answer: ResponseStream, transcript: Transcript) -> Any:
     media = (failures.header(answer.headers, "Content-Type") or "").partition(";")[0].strip()
     if media.lower() == "application/json":
         return transcript.result_of(await _document(answer))
@@ -157,7 +157,7 @@ async def _result(answer: Stream, transcript: Transcript) -> Any:
     return transcript.result()
 
 
-async def _follow(answer: Stream, transcript: Transcript) -> bytes:
+async def _follow(answer: ResponseStream, transcript: Transcript) -> bytes:
     """Read events up to the end mark or the end; returns how the body begins."""
     parser, head = Parser(EVENT_CHARACTERS_MAX), b""
     try:
@@ -180,7 +180,7 @@ async def _follow(answer: Stream, transcript: Transcript) -> bytes:
     return head
 
 
-async def _document(answer: Stream) -> Any:
+async def _document(answer: ResponseStream) -> Any:
     body = bytearray()
     async for chunk in answer:
         body += chunk
@@ -193,7 +193,7 @@ async def _document(answer: Stream) -> Any:
         raise ExecutionFailed("the agent's answer is not valid JSON") from error
 
 
-async def _refusal(answer: Stream, seconds: float) -> str:
+async def _refusal(answer: ResponseStream, seconds: float) -> str:
     """How the body of a refusal begins, or as much of it as comes in time."""
     body = bytearray()
     with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ import msgspec
 from fairlane.compat import pinchtab
 from fairlane.core.errors import ExecutionFailed
 from fairlane.worker.executors import exchange, failures
-from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, Sender
+from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, HttpSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +51,7 @@ class TabResolver:
     def __init__(
         self,
         instances: Sequence[Instance],
-        sender: Sender,
+        sender: HttpSender,
         *,
         cache_tabs_max: int = CACHE_TABS_MAX,
     ) -> None:
@@ -149,7 +149,7 @@ class _Listing:
     def __init__(
         self,
         instance: Instance,
-        sender: Sender,
+        sender: HttpSender,
         seen: Callable[[Instance, Tabs], None],
     ) -> None:
         self.instance = instance
