@@ -252,7 +252,7 @@ def _turn(engine: Engine, agents: int, leases: list[float], cycles: list[float])
     grants = engine.apply([], [request]).grants[0]
     leases.append(time.perf_counter() - began)
     assert len(grants) == 100
-    engine.apply([Complete(grant.task.seq, grant.task.token) for grant in grants])
+    engine.apply([Complete(grant.task.seq, grant.task.fencing_token) for grant in grants])
     first = time.time_ns() // 1000  # ids that no run before has used
     engine.apply([Submit([_submission(first + n, agents)]) for n in range(100)])
     cycles.append(time.perf_counter() - began)
@@ -263,7 +263,7 @@ def _submission(number: int, agents: int) -> Submission:
         id=f"tsk_{number:016x}",
         kind="handler",
         agent=f"agent-{number % agents}",
-        route="handler/noop",
+        capability="handler/noop",
         body='{"handler":"noop","params":{"n":1}}',
     )
 

@@ -50,7 +50,9 @@ class MemoryFairlane(Fairlane):
         if self._worker is not None:
             for held in self._worker.assignments:
                 with contextlib.suppress(LeaseLost):  # it has ended meanwhile
-                    await self.node.writer.ask(Renew(held.seq, held.token, span_ms + LEASE_MS))
+                    await self.node.writer.ask(
+                        Renew(held.seq, held.fencing_token, span_ms + LEASE_MS)
+                    )
         self.clock.advance(span_ms)
         self.node.writer.nudge()
         await self._catch_up()

@@ -101,7 +101,7 @@ def leases(url: str) -> set[tuple[str, int]]:
         tasks = [Task(*row) for row in connection.run("task_leased")]
     finally:
         connection.close()
-    return {(task.id, task.token) for task in tasks}
+    return {(task.id, task.fencing_token) for task in tasks}
 
 
 def disagreements(url: str) -> list[str]:

@@ -73,7 +73,7 @@ class History:
             assert self.tasks[after.seq] == change.before
         self.tasks[after.seq] = copy.copy(after)
         self.changes.append(change)
-        line = self.lines.setdefault((after.agent, after.route), Tally())
+        line = self.lines.setdefault((after.agent, after.capability), Tally())
         counts.apply(self.lane, line, change)
         if after.session:
             gates.apply(self.session(after.session), change)
@@ -139,7 +139,7 @@ def _submission(history: History, step: Step) -> Submission:
         id=f"tsk_{len(history.tasks) + 1}",
         kind=kind,
         agent="abc"[step.which % 3],
-        route=kind,
+        capability=kind,
         body="{}",
         priority=PRIORITIES[step.how % len(PRIORITIES)],
         session=SESSIONS[step.which % len(SESSIONS)],
@@ -218,7 +218,7 @@ def _lease(history: History, step: Step) -> None:
         history.save(
             leases.grant(
                 task,
-                token=history.token,
+                fencing_token=history.token,
                 worker="w",
                 ttl_ms=TTL_MS,
                 started=started,
@@ -241,7 +241,7 @@ def _report(decide: Callable[[History, Task, Step], leases.LeaseDecision]) -> Ve
 def _fail(history: History, task: Task, step: Step) -> leases.LeaseDecision:
     return leases.fail(
         task,
-        task.token,
+        task.fencing_token,
         "no luck",
         retryable=step.how % 4 != 0,
         retry_after_ms=(None, 3, 60_000)[step.how % 3],
@@ -321,11 +321,11 @@ VERBS: Final[dict[str, Verb]] = {
     "submit": _submit,
     "reject": _reject,
     "lease": _lease,
-    "start": _report(lambda h, task, _: leases.start(task, task.token, h.now)),
-    "renew": _report(lambda h, task, _: leases.renew(task, task.token, TTL_MS, h.now)),
-    "complete": _report(lambda h, task, _: leases.complete(task, task.token, "1", h.now)),
+    "start": _report(lambda h, task, _: leases.start(task, task.fencing_token, h.now)),
+    "renew": _report(lambda h, task, _: leases.renew(task, task.fencing_token, TTL_MS, h.now)),
+    "complete": _report(lambda h, task, _: leases.complete(task, task.fencing_token, "1", h.now)),
     "fail": _report(_fail),
-    "release": _report(lambda h, task, _: leases.release(task, task.token, h.now)),
+    "release": _report(lambda h, task, _: leases.release(task, task.fencing_token, h.now)),
     "reclaim": _reclaim,
     "cancel": _cancel,
     "expire": _expire,

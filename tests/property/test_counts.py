@@ -55,7 +55,7 @@ def test_each_agents_line_equals_a_recount_and_the_lines_add_up_to_the_lane(
 ) -> None:
     tasks = history.tasks.values()
     for (agent, route), line in history.lines.items():
-        own = [task for task in tasks if (task.agent, task.route) == (agent, route)]
+        own = [task for task in tasks if (task.agent, task.capability) == (agent, route)]
         assert _counted(line) == _recounted(own)
         assert line.balanced
     for name in Tally.__struct_fields__:

@@ -20,7 +20,7 @@ def test_a_sessions_counters_equal_a_recount(steps: list[Step]) -> None:
             own = [task for task in history.tasks.values() if task.session == session.key]
             queued = [task for task in own if task.state == "queued"]
             waiting = [task for task in queued if task.gate == "session"]
-            delayed = [task for task in queued if task.gate == "delay" and not task.token]
+            delayed = [task for task in queued if task.gate == "delay" and not task.fencing_token]
             leased = [task for task in own if task.leased]
             assert session.waiting == len(waiting)
             assert session.holders == len(leased) + len(queued) - len(waiting) - len(delayed)

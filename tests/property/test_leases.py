@@ -37,7 +37,7 @@ def test_a_report_with_another_token_changes_nothing(
 ) -> None:
     for task in history.tasks.values():
         as_it_was = copy.copy(task)
-        if token != task.token:
+        if token != task.fencing_token:
             decision = REPORTS[name](task, token)
             assert decision.change is None
             assert isinstance(decision.answer, LeaseLost)
@@ -50,7 +50,7 @@ def test_a_report_after_the_lease_was_closed_changes_nothing(history: History, n
     for task in history.tasks.values():
         if task.leased:
             continue
-        decision = REPORTS[name](task, task.token)
+        decision = REPORTS[name](task, task.fencing_token)
         assert decision.change is None
         if name == "complete" and task.state == lifecycle.DONE:
             assert decision.answer is task
@@ -62,7 +62,7 @@ def test_a_report_after_the_lease_was_closed_changes_nothing(history: History, n
 @given(histories, report_names)
 def test_the_holder_of_the_lease_is_heard(history: History, name: str) -> None:
     for task in history.leased():
-        decision = REPORTS[name](task, task.token)
+        decision = REPORTS[name](task, task.fencing_token)
         late = task.deadline_at is not None and task.deadline_at <= NOW
         if name == "start" and (task.terminal or (late and task.state == lifecycle.ASSIGNED)):
             assert isinstance(decision.answer, LeaseLost)
@@ -78,9 +78,9 @@ def test_the_holder_of_the_lease_is_heard(history: History, name: str) -> None:
 @given(histories, st.sampled_from(["complete", "fail", "release"]))
 def test_a_report_that_comes_twice_is_heard_once(history: History, name: str) -> None:
     for task in history.leased():
-        once = REPORTS[name](task, task.token)
+        once = REPORTS[name](task, task.fencing_token)
         assert once.change is not None
-        twice = REPORTS[name](once.change.after, task.token)
+        twice = REPORTS[name](once.change.after, task.fencing_token)
         assert twice.change is None
         if once.change.verb == lifecycle.COMPLETE:
             assert twice.answer == once.answer
@@ -97,9 +97,9 @@ def test_a_task_that_was_stopped_keeps_its_slot_until_its_worker_reports(history
             assert change is not None
             stopped = change.after
         assert stopped.leased
-        assert stopped.token == task.token
+        assert stopped.fencing_token == task.fencing_token
         for name in ("complete", "fail", "release"):
-            closed = REPORTS[name](stopped, task.token).change
+            closed = REPORTS[name](stopped, task.fencing_token).change
             assert closed is not None
             assert (closed.verb, closed.after.leased) == ("close", False)
             assert closed.after.state == stopped.state
@@ -108,11 +108,11 @@ def test_a_task_that_was_stopped_keeps_its_slot_until_its_worker_reports(history
 @BOUNDED
 @given(histories)
 def test_every_lease_has_a_token_of_its_own_and_they_only_grow(history: History) -> None:
-    granted = [change.after.token for change in history.changes if change.verb == "lease"]
+    granted = [change.after.fencing_token for change in history.changes if change.verb == "lease"]
     assert granted == sorted(set(granted))
     for change in history.changes:
         if change.before is not None and change.verb != "lease":
-            assert change.after.token == change.before.token
+            assert change.after.fencing_token == change.before.fencing_token
 
 
 @BOUNDED

@@ -130,8 +130,12 @@ class Accounts:
             if isinstance(request, AppendOutput):
                 seen, task = fresh.get(request.seq), tasks.get(request.seq)
                 row = seen.before if seen else task
-                mine = row is not None and row.token == request.token > 0 and task is not None
-                place = (request.seq, request.token, request.part)
+                mine = (
+                    row is not None
+                    and row.fencing_token == request.fencing_token > 0
+                    and task is not None
+                )
+                place = (request.seq, request.fencing_token, request.part)
                 kept = place in found
                 demand("output", kept == mine or place in known, f"{request}: kept {kept}")
 

@@ -73,19 +73,23 @@ class Answers:
             for task in map(ground.reader.tasks.get, ended | asked)
             if task and task.worker == step.by and (task.terminal or task.seq in asked)
         ]
-        stopped = {(t.seq, t.token) for t in mine if t.lease_expires_at is not None}
+        stopped = {(t.seq, t.fencing_token) for t in mine if t.lease_expires_at is not None}
         open_then = set(outcome.stopped)
         demand("told", stopped <= open_then, f"stopped {stopped}, told {open_then}")
         over = ended | asked
         if outcome.others:
             over |= _to_be_stopped(ground.reader.tasks.values())
         demand("told", {seq for seq, _ in open_then} <= over, f"told to stop: {open_then}")
-        given = {g.task.token for grants in outcome.grants for g in grants}
-        leased = {seen.after.token for seen in ground.changed if seen.granted}
+        given = {g.task.fencing_token for grants in outcome.grants for g in grants}
+        leased = {seen.after.fencing_token for seen in ground.changed if seen.granted}
         demand("told", given == leased, f"leased {leased}, told {given}")
 
     def _judge_report(self, request: Any, answer: Any, row: Task | None, causes: Causes) -> None:
-        valid = row is not None and row.lease_expires_at is not None and row.token == request.token
+        valid = (
+            row is not None
+            and row.lease_expires_at is not None
+            and row.fencing_token == request.token
+        )
         name = f"{type(request).__name__} of task {request.seq} with token {request.token}"
         if isinstance(answer, Task):
             repeated = isinstance(request, Complete) and self._is_done(request, row)
@@ -106,7 +110,11 @@ class Answers:
     def _is_done(self, request: Complete, row: Task | None = None) -> bool:
         """Whether its lease has completed the task; `row` is the task when it has just gone."""
         task = self._ground.reader.tasks.get(request.seq, row)
-        return task is not None and task.state == "done" and task.token == request.token
+        return (
+            task is not None
+            and task.state == "done"
+            and task.fencing_token == request.fencing_token
+        )
 
     def _keeps(self, request: Complete) -> bool:
         """Whether its result is kept, if it brings one."""

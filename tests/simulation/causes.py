@@ -84,7 +84,7 @@ class Causes:
         self.silencers: dict[str, set[str]] = {}  # by session: why its tasks may be cancelled
         for request in batch:
             if isinstance(request, REPORTS):
-                self.reports.setdefault((request.seq, request.token), []).append(request)
+                self.reports.setdefault((request.seq, request.fencing_token), []).append(request)
             elif isinstance(request, Cancel | CancelBatch):
                 self.cancelled.add(request.id)
             elif isinstance(request, Retry):
@@ -100,7 +100,7 @@ class Causes:
                 self.prefixes.append(request.prefix)
             elif isinstance(request, AppendOutput):
                 assert request.part is not None
-                place = (request.seq, request.token, request.part)
+                place = (request.seq, request.fencing_token, request.part)
                 self.output.setdefault(place, set()).add(request.text)
 
     def _submit(self, request: Submit) -> None:
@@ -121,7 +121,9 @@ class Causes:
         """The reports that carry the token of the row's open lease."""
         if row is None or row.lease_expires_at is None:
             return []
-        return [r for r in self.reports.get((row.seq, row.token), ()) if isinstance(r, kinds)]
+        return [
+            r for r in self.reports.get((row.seq, row.fencing_token), ()) if isinstance(r, kinds)
+        ]
 
     def lost(self, row: Task | None) -> bool:
         """The lease ran out, or was taken from a worker that is known to be dead."""

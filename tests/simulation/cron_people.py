@@ -186,7 +186,7 @@ class Runner:
             elif chance < 0.12:
                 wait = self._rng.randrange(HOUR, 30 * HOUR)
             report_at = None if wait is None else now + wait
-            held = Held(grant.task.seq, grant.task.token, grant.task.id, report_at)
+            held = Held(grant.task.seq, grant.task.fencing_token, grant.task.id, report_at)
             self.held.append(held)
 
     def report(self, now: int) -> list[Any]:

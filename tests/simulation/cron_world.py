@@ -203,7 +203,9 @@ class CronWorld:
     def _try_again(self, batch: Iterable[Any]) -> None:
         for request in batch:
             if isinstance(request, Complete | Fail):
-                self.runner.held.append(Held(request.seq, request.token, "", self.clock.now()))
+                self.runner.held.append(
+                    Held(request.seq, request.fencing_token, "", self.clock.now())
+                )
 
     # ------------------------------------------------------------ what must be so
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.leases import TOKENS_PER_SECOND
+from fairlane.core.leases import FENCING_TOKENS_PER_SECOND
 from fairlane.core.policy import FAIR
 from tests.simulation import ledger
 from tests.simulation.causes import Step, Violation, demand
@@ -33,8 +33,10 @@ class Grants:
 
     def judge(self, step: Step, last_token: int) -> None:
         ground = self._ground
-        grants = sorted((s.after for s in ground.changed if s.granted), key=lambda t: t.token)
-        tokens = [task.token for task in grants]
+        grants = sorted(
+            (s.after for s in ground.changed if s.granted), key=lambda t: t.fencing_token
+        )
+        tokens = [task.fencing_token for task in grants]
         self._judge_tokens(tokens, last_token, step.now)
         ground.last_token = last_token
         ground.granted += len(grants)
@@ -62,7 +64,7 @@ class Grants:
         expected = list(range(last + 1 - len(tokens), last + 1))
         demand("tokens", tokens == expected, f"{tokens} up to {last}")
         demand("tokens", tokens or last == before, f"{last} after {before}, and none was granted")
-        least = max(before, now // 1000 * TOKENS_PER_SECOND)
+        least = max(before, now // 1000 * FENCING_TOKENS_PER_SECOND)
         demand("tokens", not tokens or tokens[0] > least, f"{tokens} after {before} at {now}")
 
     def _judge_grant(self, task: Task, offer: Lease, now: int) -> None:
@@ -71,9 +73,9 @@ class Grants:
         books, pair = ground.books, (task.lane, task.agent)
         late = task.deadline_at is not None and task.deadline_at <= now
         demand("grant", not late, f"{name} was leased after its deadline")
-        able = task.lane in ground.lanes(offer) and task.route in offer.routes
+        able = task.lane in ground.lanes(offer) and task.capability in offer.capabilities
         demand("grant", able, f"{name} went to a worker that cannot run it")
-        state = "running" if task.route in offer.started else "assigned"
+        state = "running" if task.capability in offer.started else "assigned"
         demand("grant", task.state == state, f"{name} is {task.state}, not {state}")
         assert offer.ttl_ms is not None
         until = now + offer.ttl_ms
@@ -83,10 +85,14 @@ class Grants:
         paused = ground.policy.lanes[task.lane].paused
         demand("paused", not paused, f"{name} was leased while its lane was paused")
         ground.families.demand_done(task, "was leased")
-        self._judge_order(task, offer.routes, now)
+        self._judge_order(task, offer.capabilities, now)
         books.move(_as_ready(task), task)
-        demand("tokens", task.token > books.served[pair], f"{name} got token {task.token}")
-        books.served[pair] = task.token
+        demand(
+            "tokens",
+            task.fencing_token > books.served[pair],
+            f"{name} got token {task.fencing_token}",
+        )
+        books.served[pair] = task.fencing_token
         books.count(task, ledger.DISPATCHED)
         books.count(task, ledger.WAITED_MS, max(0, now - task.queued_at))
 
@@ -128,7 +134,7 @@ class Grants:
             for lane in ground.lanes(lease):
                 if ground.policy.lanes[lane].paused or not ground.has_room(lane):
                     continue
-                left = ground.books.ready_for(lane, lease.routes)
+                left = ground.books.ready_for(lane, lease.capabilities)
                 free = [task.seq for task in left if ground.may_run(lane, task.agent)]
                 # A task past its deadline takes a place in this round, to end in the next batch.
                 if free and not any_late(ground.open.values(), step.now):
@@ -170,7 +176,7 @@ class Grants:
         if ground.policy.lanes[lane].paused:
             return 0
         routes = frozenset(
-            route for lease in leases if lane in ground.lanes(lease) for route in lease.routes
+            route for lease in leases if lane in ground.lanes(lease) for route in lease.capabilities
         )
         by_agent = Counter(
             task.agent for task in ground.books.ready_for(lane, routes) if task.priority <= CRITICAL
@@ -213,7 +219,7 @@ class Grants:
         if len(holders) > limit:
             old = {seen.after.seq: seen.before for seen in self._ground.changed}
             begun = {seq: old.get(seq, task) for seq, task in holders.items()}
-            over = [seq for seq, task in begun.items() if task is None or not task.token]
+            over = [seq for seq, task in begun.items() if task is None or not task.fencing_token]
             demand("session", not over, f"{name}, {limit} may, and {over} had not begun")
         demand("session", len(holders) >= limit or not waiting, f"{name}, {limit} may")
 

@@ -294,7 +294,7 @@ def _judge_closing(seen: Seen, causes: Causes) -> None:
         late = row.state == "assigned" and bool(_by_time(row, causes))
         told = causes.of(row, *CLOSERS)
         told = told or ((row.state in ENDS or late) and causes.of(row, Start))
-        message = f"task {row.seq}: lease {row.token} of {row.worker} was closed by nobody"
+        message = f"task {row.seq}: lease {row.fencing_token} of {row.worker} was closed by nobody"
         demand("fencing", told or causes.lost(row), message)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from fairlane.core.model import Task
+from fairlane.store.queries import column, column_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -58,11 +59,11 @@ COUNTERS: Final = (
 # What may change about a task is read after every step, the whole row only when it has.
 _MOVING: Final = (
     *("seq", "line", "rank", "state", "gate", "attempts", "deadline_at", "eligible_at"),
-    *("queued_at", "started_at", "completed_at", "token", "worker", "lease_expires_at"),
+    *("queued_at", "started_at", "completed_at", "fencing_token", "worker", "lease_expires_at"),
     *("unmet", "preempt", "deadline_ms"),
 )
-_MOVING_SQL: Final = f"SELECT {', '.join(_MOVING)} FROM task ORDER BY seq"
-_TASK_SQL: Final = f"SELECT {', '.join(Task.__struct_fields__)} FROM task"
+_MOVING_SQL: Final = f"SELECT {', '.join(map(column, _MOVING))} FROM task ORDER BY seq"
+_TASK_SQL: Final = f"SELECT {column_list(Task)} FROM task"
 _LINE_SQL: Final = f"SELECT lane, agent, route, share, served, {', '.join(COUNTERS)} FROM line"
 _LANE_SQL: Final = f"SELECT name, {', '.join(COUNTERS)} FROM lane"
 _EVENT_SQL: Final = "SELECT id, seq, at, type, attempt, detail, batch FROM event WHERE id > ?"
@@ -77,7 +78,7 @@ FIXED: Final = (
     "kind",
     "lane",
     "agent",
-    "route",
+    "capability",
     "priority",
     "session",
     "batch",
@@ -130,7 +131,7 @@ class Seen(msgspec.Struct):
 
     @property
     def granted(self) -> bool:
-        return self.after.token != (self.before.token if self.before else 0)
+        return self.after.fencing_token != (self.before.fencing_token if self.before else 0)
 
     def has(self, *types: str) -> bool:
         """Whether one of its events is of these types."""
@@ -142,7 +143,9 @@ class Seen(msgspec.Struct):
         before = self.before
         if before is None or before.lease_expires_at is None:
             return None
-        over = self.after.lease_expires_at is None or self.after.token != before.token
+        over = (
+            self.after.lease_expires_at is None or self.after.fencing_token != before.fencing_token
+        )
         return before if over else None
 
 
@@ -250,7 +253,7 @@ class Books:
 
     def count(self, task: Task, counter: int, by: int = 1) -> None:
         self.touched.add((task.lane, task.agent))
-        self.lines[task.lane, task.agent, task.route][counter] += by
+        self.lines[task.lane, task.agent, task.capability][counter] += by
         self.lanes[task.lane][counter] += by
 
     def overall_slots(self) -> int:
@@ -259,7 +262,7 @@ class Books:
     def ready_for(self, lane: str, routes: frozenset[str]) -> Iterator[Task]:
         for tasks in self.ready.get(lane, {}).values():
             for task in tasks.values():
-                if task.route in routes:
+                if task.capability in routes:
                     yield task
 
     def _add(self, task: Task, sign: int) -> None:
@@ -306,7 +309,7 @@ class Books:
 
 def _is_new_and_delayed(task: Task) -> bool:
     """It has not had its session's turn yet; between two attempts it keeps the turn."""
-    return task.gate == "delay" and task.token == 0
+    return task.gate == "delay" and task.fencing_token == 0
 
 
 def _zeros() -> list[int]:

@@ -229,7 +229,7 @@ class Callers:
             id=task_id,
             kind=kind,
             agent=agent,
-            route=route,
+            capability=route,
             body=msgspec.json.encode(body).decode(),
             lane=rng.choice((None, None, None, *LANES, "nowhere")),
             priority=rng.choice(PRIORITIES),

@@ -65,12 +65,12 @@ def a_task_is_started_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
 
 @plant("tokens")
 def a_token_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Transaction, "next_token", lambda tx: tx.last_token + 1)
+    patch.setattr(Transaction, "next_fencing_token", lambda tx: tx.last_fencing_token + 1)
 
 
 @plant("tokens")
 def tokens_only_count_on_from_what_the_store_remembers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "token_base", lambda last, _now, _draw: last)
+    patch.setattr(leases, "fencing_token_base", lambda last, _now, _draw: last)
 
 
 @plant("counters", "starvation", "fairness")

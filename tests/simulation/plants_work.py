@@ -136,7 +136,7 @@ def a_place_is_kept_while_a_retry_waits(patch: pytest.MonkeyPatch) -> None:
 
     def count(batch: Batch, task: Task, sign: int) -> None:
         real(batch, task, sign)
-        if task.gate == "delay" and task.token:
+        if task.gate == "delay" and task.fencing_token:
             batch.holders += sign
 
     patch.setattr(batches, "_count", count)
@@ -153,7 +153,7 @@ def a_retry_passes_by_the_gate_of_its_batch(patch: pytest.MonkeyPatch) -> None:
 
     def next_gate(task: Task, *args: Any, **values: Any) -> str | None:
         gate = real(task, *args, **values)
-        return None if gate == BATCH_GATE and task.token else gate
+        return None if gate == BATCH_GATE and task.fencing_token else gate
 
     patch.setattr(gates, "next_gate", next_gate)
 

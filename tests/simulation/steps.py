@@ -81,5 +81,5 @@ def _moved(task: Task, life: Life, policy: Policy, by: int) -> Task:
 
 def _waits_for_a_span(task: Task, life: Life) -> bool:
     """A window, a retry or a delay; the moment that its caller named is none."""
-    tried = task.token > 0
+    tried = task.fencing_token > 0
     return task.gate == "debounce" or tried or life.submission.delay_ms is not None

@@ -341,12 +341,14 @@ class Talks:
             early = seen.after.seq < last.seq and seen.after.gate not in ("delay", "dependency")
             over = seen.after.state in ENDS or seen.has(REQUEUED) or len(seen.word) > 1
             demand("interrupt", over or not early, f"task {seen.after.seq} outlived {last.seq}")
-        runs = [(t.seq, t.token) for t in self._held[key].values() if t.lease_expires_at]
+        runs = [(t.seq, t.fencing_token) for t in self._held[key].values() if t.lease_expires_at]
         self.dying[key] = {run for run in runs if self._goes_on(run)}
 
     def _goes_on(self, run: Run) -> bool:
         task = self._ground.reader.tasks.get(run[0])
-        return task is not None and task.lease_expires_at is not None and task.token == run[1]
+        return (
+            task is not None and task.lease_expires_at is not None and task.fencing_token == run[1]
+        )
 
     # ------------------------------------------------------------ stops
 
@@ -390,18 +392,22 @@ class Talks:
             return
         runs = [t for t in self._held[request.key].values() if t.lease_expires_at]
         tasks = self._ground.reader.tasks
-        on = [t.token for t in runs if self._goes_on((t.seq, t.token)) and t.state not in ENDS]
+        on = [
+            t.fencing_token
+            for t in runs
+            if self._goes_on((t.seq, t.fencing_token)) and t.state not in ENDS
+        ]
         on = [token for token in on if _still_runs(tasks, runs, token)]
         demand("stop", answer.stopped or not on, f"nobody was stopped in {request.key}")
         for id_ in answer.stopped:
             self.seen["stops of sessions"] += 1
-            mine = [t.token for t in runs if t.id == id_]
+            mine = [t.fencing_token for t in runs if t.id == id_]
             first = all(token > mine[0] for token in on) if mine else False
             demand("stop", first, f"{id_} of {request.key} did not begin first")
 
 
 def _still_runs(tasks: dict[int, Task], runs: list[Task], token: int) -> bool:
-    return any(t.token == token and tasks[t.seq].state not in ENDS for t in runs)
+    return any(t.fencing_token == token and tasks[t.seq].state not in ENDS for t in runs)
 
 
 def _messages(step: Step) -> list[Submission]:
@@ -419,12 +425,12 @@ def _is_open(task: Task) -> bool:
 
 
 def _kind_of(task: Task) -> tuple[Any, ...]:
-    return (task.lane, task.agent, task.route, task.priority, task.callback_url)
+    return (task.lane, task.agent, task.capability, task.priority, task.callback_url)
 
 
 def _kind(one: Submission, policy: Any) -> tuple[Any, ...]:
     lane = one.lane if one.lane in policy.lanes else "main"
-    return (lane, one.agent, one.route, one.priority, one.callback_url)
+    return (lane, one.agent, one.capability, one.priority, one.callback_url)
 
 
 def _ended_by(seen: Seen, *codes: str) -> bool:

@@ -50,7 +50,7 @@ class Bench:
 
     def submission(self, agent: str = "a", **values: Any) -> Submission:
         self._count += 1
-        values = {"id": f"tsk_{self._count}", "kind": "handler", "route": ROUTE, **values}
+        values = {"id": f"tsk_{self._count}", "kind": "handler", "capability": ROUTE, **values}
         return Submission(agent=agent, body="{}", **values)
 
     def submit(self, agent: str = "a", **values: Any) -> Submit:
@@ -141,7 +141,7 @@ def test_a_task_in_flight_finds_its_line_after_a_change_of_strategy(
     bench.ask(bench.submit())
     task = bench.lease()[0].task
     bench.set({"lanes": {"main": {"strategy": new}}})
-    bench.ask(Release(task.seq, task.token))
+    bench.ask(Release(task.seq, task.fencing_token))
     assert [grant.task.seq for grant in bench.lease()] == [task.seq]
 
 
@@ -151,7 +151,7 @@ def test_a_newcomer_does_not_pass_those_that_rank_higher_in_its_session(bench: B
     bench.ask(bench.submit(session="s"))
     first = bench.lease()[0].task
     bench.ask(bench.submit(session="s", priority=-10))
-    bench.ask(Fail(first.seq, first.token, "went wrong"))
+    bench.ask(Fail(first.seq, first.fencing_token, "went wrong"))
     bench.engine.apply([])
     bench.ask(bench.submit(session="s", priority=-5))
     assert [grant.task.seq for grant in bench.lease(limit=3)] == [first.seq]
@@ -211,11 +211,11 @@ def test_a_child_whose_parents_were_done_before_it_was_made_can_be_revived(bench
     """Seed 10: by a clock that was set back; its deadline had passed when it began again."""
     bench.ask(
         bench.submit(),
-        bench.submit(depends_on=("tsk_1",), kind="action", route="action"),
+        bench.submit(depends_on=("tsk_1",), kind="action", capability="action"),
     )
     task = bench.lease()[0].task
     bench.clock.advance(-HOUR_MS)
-    bench.ask(Complete(task.seq, task.token))
+    bench.ask(Complete(task.seq, task.fencing_token))
     bench.ask(Cancel("tsk_2"))
     bench.clock.advance(HOUR_MS)
     bench.ask(Retry("tsk_2"))
@@ -272,7 +272,7 @@ def test_a_parent_is_kept_until_its_revival_has_reached_its_children(
     assert bench.state("tsk_4") == "cancelled"
     bench.ask(Retry("tsk_1"))
     task = bench.lease()[0].task
-    bench.ask(Complete(task.seq, task.token))
+    bench.ask(Complete(task.seq, task.fencing_token))
     bench.clock.advance(25 * HOUR_MS)
     for _ in range(12):
         bench.ask()

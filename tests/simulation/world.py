@@ -240,14 +240,14 @@ class World:
             if isinstance(request, Start | Renew | Complete | Fail | Release):
                 self._hear_report(request, answer)
                 if isinstance(answer, Task) and answer.preempt:
-                    self._reporters.stopped.add((request.seq, request.token))
+                    self._reporters.stopped.add((request.seq, request.fencing_token))
             elif isinstance(request, ClaimDeliveries):
                 self._reporters.claimed.extend(owed.id for owed in answer)
 
     def _hand_over(self, name: str, grants: list[Grant]) -> None:
         worker = next((w for w in self._workers() if w.name == name), None)
         for grant in grants:
-            held = Held(grant.task.seq, grant.task.token, grant.task.id)
+            held = Held(grant.task.seq, grant.task.fencing_token, grant.task.id)
             if worker is None or (self._faulty and self.rng.random() < 0.04):
                 self.happened["lost grants"] += 1
                 self._reporters.past.append(held)
@@ -383,7 +383,7 @@ def _said(answer: Any) -> str:
 
 def _shown(task: Task) -> str:
     gate = f"/{task.gate}" if task.gate else ""
-    token = f"#{task.token}" if task.lease_expires_at is not None else ""
+    token = f"#{task.fencing_token}" if task.lease_expires_at is not None else ""
     stopped = "!" if task.preempt else ""
     return f"{task.seq}:{task.id}:{task.lane}:{task.agent}:{task.state}{gate}{token}{stopped}"
 

@@ -49,12 +49,14 @@ def play(scheduler: Scheduler, before_each: Callable[[], None] = lambda: None) -
     granted = apply(limit=3).grants[0]
     one, two, three = (grant.task for grant in granted)
     apply(
-        Start(one.seq, one.token), Start(two.seq, two.token), Renew(three.seq, three.token, 30_000)
+        Start(one.seq, one.fencing_token),
+        Start(two.seq, two.fencing_token),
+        Renew(three.seq, three.fencing_token, 30_000),
     )
     apply(
-        Complete(one.seq, one.token, '"result"'),
-        Fail(two.seq, two.token, "no luck"),
-        Release(three.seq, three.token),
+        Complete(one.seq, one.fencing_token, '"result"'),
+        Fail(two.seq, two.fencing_token, "no luck"),
+        Release(three.seq, three.fencing_token),
         Cancel("t3"),
         limit=3,
     )

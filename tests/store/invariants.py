@@ -38,7 +38,7 @@ def assert_sound(reader: Connection, policy: Policy) -> None:
 
 def assert_counters_equal_a_recount(reader: Connection, lines: list[Line]) -> None:
     counted = {
-        (line.lane, line.agent, line.route): tuple(getattr(line, fact) for fact in FACTS)
+        (line.lane, line.agent, line.capability): tuple(getattr(line, fact) for fact in FACTS)
         for line in lines
     }
     recounted = {row[:3]: row[3:] for row in reader.run("recount")}
@@ -117,7 +117,7 @@ def assert_makes_sense(task: Task) -> None:
     assert task.terminal == (task.completed_at is not None), task
     assert task.leased or task.state not in lifecycle.IN_FLIGHT, task
     assert not task.leased or task.state not in (lifecycle.QUEUED, lifecycle.PARKED), task
-    assert not task.leased or (task.token > 0 and task.worker), task
+    assert not task.leased or (task.fencing_token > 0 and task.worker), task
     waits = task.state == lifecycle.WAITING
     assert task.gate is None or task.state == lifecycle.QUEUED or waits, task
     assert (task.gate == "dependency") == waits, task

@@ -67,9 +67,9 @@ def _complete(engine: Engine, mine: list[tuple[Task, int]]) -> list[Held]:
     if not mine:
         return []
     to_ns = time.monotonic_ns()
-    engine.apply([Complete(task.seq, task.token) for task, _ in mine])
+    engine.apply([Complete(task.seq, task.fencing_token) for task, _ in mine])
     return [
-        Held(engine.name, task.id, task.agent, task.session, task.token, from_ns, to_ns)
+        Held(engine.name, task.id, task.agent, task.session, task.fencing_token, from_ns, to_ns)
         for task, from_ns in mine
     ]
 

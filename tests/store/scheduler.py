@@ -62,7 +62,7 @@ class View(msgspec.Struct):
 def submission(name: str, agent: str = "a", **fields: Any) -> Submission:
     """A `handler` task of the route `handler/work`, unless told otherwise."""
     kind = fields.setdefault("kind", "handler")
-    fields.setdefault("route", WORK if kind == "handler" else route_of(kind))
+    fields.setdefault("capability", WORK if kind == "handler" else route_of(kind))
     body = {"agentId": agent, "name": name, "params": {"of": name}}
     fields.setdefault("body", msgspec.json.encode(body).decode())
     return Submission(id=name, agent=agent, **fields)
@@ -71,7 +71,7 @@ def submission(name: str, agent: str = "a", **fields: Any) -> Submission:
 def lease_request(limit: int = 1, **fields: Any) -> Lease:
     fields.setdefault("worker", NODE)
     fields.setdefault("lanes", LANES)
-    fields.setdefault("routes", frozenset({WORK, "action"}))
+    fields.setdefault("capabilities", frozenset({WORK, "action"}))
     fields.setdefault("ttl_ms", TTL_MS)
     return Lease(limit=limit, **fields)
 
@@ -141,19 +141,19 @@ class Scheduler:
         return [grant.task.id for grant in self.lease(limit, **fields)]
 
     def start(self, task: Task) -> Task:
-        return self.task_from(Start(task.seq, task.token))
+        return self.task_from(Start(task.seq, task.fencing_token))
 
     def renew(self, task: Task, ttl_ms: int = TTL_MS) -> Task:
-        return self.task_from(Renew(task.seq, task.token, ttl_ms))
+        return self.task_from(Renew(task.seq, task.fencing_token, ttl_ms))
 
     def complete(self, task: Task, result: str | None = None) -> Task:
-        return self.task_from(Complete(task.seq, task.token, result))
+        return self.task_from(Complete(task.seq, task.fencing_token, result))
 
     def fail(self, task: Task, error: str = "broken", **fields: Any) -> Task:
-        return self.task_from(Fail(task.seq, task.token, error, **fields))
+        return self.task_from(Fail(task.seq, task.fencing_token, error, **fields))
 
     def release(self, task: Task) -> Task:
-        return self.task_from(Release(task.seq, task.token))
+        return self.task_from(Release(task.seq, task.fencing_token))
 
     def cancel(self, name: str) -> Task:
         return self.task_from(Cancel(name))

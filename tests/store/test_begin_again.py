@@ -95,10 +95,10 @@ def test_an_old_lease_is_worth_nothing_in_the_next_life(scheduler: Scheduler) ->
     old = scheduler.lease_one()
     scheduler.fail(old, retryable=False)
     scheduler.retry("t")
-    assert scheduler.refused(Complete(old.seq, old.token)).code == "lease_lost"
+    assert scheduler.refused(Complete(old.seq, old.fencing_token)).code == "lease_lost"
     new = scheduler.lease_one()
-    assert new.token > old.token
-    assert scheduler.refused(Complete(old.seq, old.token)).code == "lease_lost"
+    assert new.fencing_token > old.fencing_token
+    assert scheduler.refused(Complete(old.seq, old.fencing_token)).code == "lease_lost"
     assert scheduler.complete(new).state == "done"
 
 

@@ -101,7 +101,7 @@ def test_a_slot_fires_one_task_and_advances_the_job(crontab: Crontab) -> None:
     assert (run.status, run.trigger, run.scheduled_at) == ("queued", "schedule", job.next_run_at)
     assert run.task_id is not None
     view = crontab.scheduler.view(run.task_id)
-    assert (view.task.lane, view.task.agent, view.task.route) == ("cron", "a7", WORK)
+    assert (view.task.lane, view.task.agent, view.task.capability) == ("cron", "a7", WORK)
     assert view.task.session == "cron:job_report"
     assert view.task.max_attempts == 4
     assert view.body["timeoutMs"] == 5000

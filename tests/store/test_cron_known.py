@@ -88,7 +88,11 @@ class Jobs:
 
     def lease(self, limit: int = 100) -> list[Task]:
         grants = self.scheduler.lease(
-            limit, lanes=("cron",), routes=frozenset({MAIL}), started=frozenset({MAIL}), ttl_ms=DAY
+            limit,
+            lanes=("cron",),
+            capabilities=frozenset({MAIL}),
+            started=frozenset({MAIL}),
+            ttl_ms=DAY,
         )
         return [grant.task for grant in grants]
 

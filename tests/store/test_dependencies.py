@@ -63,7 +63,9 @@ def test_two_parents_that_are_done_in_one_transaction_count_as_two(scheduler: Sc
     scheduler.submit("a", "b")
     scheduler.submit("child", depends_on=("a", "b"))
     first, second = (grant.task for grant in scheduler.lease(2))
-    scheduler.apply(Complete(first.seq, first.token), Complete(second.seq, second.token))
+    scheduler.apply(
+        Complete(first.seq, first.fencing_token), Complete(second.seq, second.fencing_token)
+    )
     assert scheduler.view("child").task.ready
 
 
@@ -255,8 +257,8 @@ def test_the_first_of_two_failures_is_the_reason(scheduler: Scheduler) -> None:
     scheduler.submit("child", depends_on=("a", "b"))
     first, second = (grant.task for grant in scheduler.lease(2))
     scheduler.apply(
-        Fail(first.seq, first.token, "no", retryable=False),
-        Fail(second.seq, second.token, "no", retryable=False),
+        Fail(first.seq, first.fencing_token, "no", retryable=False),
+        Fail(second.seq, second.fencing_token, "no", retryable=False),
     )
     assert error(scheduler, "child") in {"dependency a failed", "dependency b failed"}
     assert scheduler.types("child") == ["created", "cancelled"]
@@ -380,7 +382,7 @@ def test_a_child_is_met_and_mended_in_one_transaction(scheduler: Scheduler) -> N
         scheduler.submit(child_name, depends_on=(done, broken))
         scheduler.cancel(broken)
         (held,) = (grant.task for grant in scheduler.lease())
-        scheduler.apply(Complete(held.seq, held.token), Retry(broken))
+        scheduler.apply(Complete(held.seq, held.fencing_token), Retry(broken))
         assert (scheduler.states(child_name), unmet(scheduler, child_name)) == (
             ["waiting_dependency"],
             [1],
@@ -395,7 +397,7 @@ def test_a_child_that_is_broken_and_mended_in_one_transaction_stays_broken(
     scheduler.submit("child", depends_on=("a", "b"))
     scheduler.cancel("b")
     held = scheduler.lease_one()
-    scheduler.apply(Fail(held.seq, held.token, "no", retryable=False), Retry("b"))
+    scheduler.apply(Fail(held.seq, held.fencing_token, "no", retryable=False), Retry("b"))
     assert scheduler.states("a", "b", "child") == ["failed", "queued", "cancelled"]
     scheduler.retry("a")
     assert (scheduler.states("child"), unmet(scheduler, "child")) == (["waiting_dependency"], [2])
@@ -438,7 +440,7 @@ def test_a_grant_never_goes_to_what_its_parent_has_just_broken(scheduler: Schedu
     """The end, its consequences and the next lease are one transaction."""
     submit_chain(scheduler, "a", "b")
     held = scheduler.lease_one()
-    report = Complete(held.seq, held.token)
+    report = Complete(held.seq, held.fencing_token)
     outcome = scheduler.apply(report, waiting=[lease_request(2)])
     (grant,) = outcome.grants[0]
     assert isinstance(grant.task, Task)

@@ -151,7 +151,9 @@ def test_gates_renewals_and_repeated_reports_leave_nothing(scheduler: Scheduler)
     scheduler.start(task)
     assert ids(scheduler) == before
     scheduler.complete(task)
-    scheduler.apply(Complete(task.seq, task.token), Fail(task.seq, task.token, "late"))
+    scheduler.apply(
+        Complete(task.seq, task.fencing_token), Fail(task.seq, task.fencing_token, "late")
+    )
     assert len(ids(scheduler)) == len(before) + 1
 
 
@@ -159,7 +161,7 @@ def test_the_report_of_a_cancelled_run_leaves_nothing(scheduler: Scheduler) -> N
     scheduler.submit("t")
     task = scheduler.lease_one(started=AT_ONCE)
     scheduler.cancel("t")
-    scheduler.apply(Release(task.seq, task.token))
+    scheduler.apply(Release(task.seq, task.fencing_token))
     assert scheduler.types("t") == ["created", "started", "cancelled"]
 
 
@@ -183,7 +185,7 @@ def test_the_events_of_one_transaction_are_in_the_order_of_what_happened(
     scheduler.apply(
         Submit([submission("c")]),
         Cancel("b"),
-        Complete(held.seq, held.token),
+        Complete(held.seq, held.fencing_token),
         waiting=[lease_request(started=AT_ONCE)],
     )
     told = [(event.seq, event.type.partition(".")[2]) for event in scheduler.events()][3:]
@@ -315,7 +317,7 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.reset("a")
     scheduler.submit("child", depends_on=("a",))
     leased = scheduler.lease_one()
-    scheduler.ask(Renew(leased.seq, leased.token, TTL_MS, "50"))
+    scheduler.ask(Renew(leased.seq, leased.fencing_token, TTL_MS, "50"))
     scheduler.release(leased)
     scheduler.complete_next()
     scheduler.fail(scheduler.lease_one())

@@ -13,12 +13,12 @@ from fairlane.engine.commands import AppendOutput, Renew, SetPolicy, Submit
 from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
 from tests.store.scheduler import Scheduler, lease_request, submission
 
-ANY = {"routes": frozenset[str](), "any_handler": True, "worker": "ext"}
+ANY = {"capabilities": frozenset[str](), "any_handler": True, "worker": "ext"}
 LEASE_MS = 300_000
 
 
 def submit(scheduler: Scheduler, name: str, route: str, **fields: Any) -> None:
-    scheduler.submit(name, route=route, **fields)
+    scheduler.submit(name, capability=route, **fields)
 
 
 def parts(scheduler: Scheduler, task: Task) -> list[str]:
@@ -46,7 +46,9 @@ def test_a_worker_without_a_list_takes_every_handler(scheduler: Scheduler, lane:
 
 
 def test_it_takes_what_came_in_with_the_same_transaction_too(scheduler: Scheduler) -> None:
-    request = Submit([submission("new", route="handler/new"), submission("act", kind="action")])
+    request = Submit(
+        [submission("new", capability="handler/new"), submission("act", kind="action")]
+    )
     outcome = scheduler.apply(request, waiting=[lease_request(5, **ANY)])
     assert [grant.task.id for grant in outcome.grants[0]] == ["new"]
 
@@ -55,14 +57,14 @@ def test_a_function_of_one_process_is_not_for_any_worker(scheduler: Scheduler) -
     submit(scheduler, "theirs", "handler/(function)@node_1")
     submit(scheduler, "also", "handler/(function)")
     assert scheduler.lease(5, **ANY) == []
-    own = scheduler.lease_one(routes=frozenset({"handler/(function)@node_1"}))
+    own = scheduler.lease_one(capabilities=frozenset({"handler/(function)@node_1"}))
     assert own.id == "theirs"
 
 
 def test_named_routes_are_taken_besides(scheduler: Scheduler) -> None:
     submit(scheduler, "click", "action", kind="action")
     submit(scheduler, "one", "handler/one")
-    taken = scheduler.names(5, **{**ANY, "routes": frozenset({"action"})})
+    taken = scheduler.names(5, **{**ANY, "capabilities": frozenset({"action"})})
     assert sorted(taken) == ["click", "one"]
 
 
@@ -90,7 +92,7 @@ def test_a_lease_lasts_as_long_as_the_policy_says(scheduler: Scheduler) -> None:
     task = scheduler.lease_one(worker="ext", ttl_ms=None)
     assert task.lease_expires_at == scheduler.clock.now() + LEASE_MS
     scheduler.ask(SetPolicy({"leases": {"ttlMs": 5000}}, "test"))
-    renewed = scheduler.task_from(Renew(task.seq, task.token, None))
+    renewed = scheduler.task_from(Renew(task.seq, task.fencing_token, None))
     assert renewed.lease_expires_at == scheduler.clock.now() + 5000
 
 
@@ -113,11 +115,11 @@ def test_a_worker_may_begin_all_that_it_leases(scheduler: Scheduler) -> None:
 def test_progress_is_an_event_and_a_stale_one_is_none(scheduler: Scheduler) -> None:
     scheduler.submit("first")
     task = scheduler.lease_one(worker="ext")
-    scheduler.task_from(Renew(task.seq, task.token, None, '{"done":0.5}'))
+    scheduler.task_from(Renew(task.seq, task.fencing_token, None, '{"done":0.5}'))
     told = [event for event in scheduler.events() if event.type == "task.progress"]
     assert [(event.progress, event.attempt) for event in told] == [('{"done":0.5}', 1)]
     scheduler.release(task)
-    stale = scheduler.refused(Renew(task.seq, task.token, None, '"late"'))
+    stale = scheduler.refused(Renew(task.seq, task.fencing_token, None, '"late"'))
     assert isinstance(stale, LeaseLost)
     assert sum(event.type == "task.progress" for event in scheduler.events()) == 1
 
@@ -127,14 +129,17 @@ def test_output_comes_in_order_and_a_part_counts_once(scheduler: Scheduler) -> N
     task = scheduler.lease_one(worker="ext")
 
     def say(text: str, part: int | None = None) -> None:
-        scheduler.ask(AppendOutput(task.seq, task.token, part, text, trusted=False))
+        scheduler.ask(AppendOutput(task.seq, task.fencing_token, part, text, trusted=False))
 
     say("a")
     say("b", 1)
     say("again", 1)
     say("c")
     scheduler.apply(
-        *(AppendOutput(task.seq, task.token, None, text, trusted=False) for text in ("d", "e"))
+        *(
+            AppendOutput(task.seq, task.fencing_token, None, text, trusted=False)
+            for text in ("d", "e")
+        )
     )
     assert parts(scheduler, task) == ["a", "b", "c", "d", "e"]
 
@@ -144,7 +149,7 @@ def test_output_from_outside_is_cut_off_at_the_limit(scheduler: Scheduler) -> No
     task = scheduler.lease_one(worker="ext")
     half = "é" * (OUTPUT_CHARACTERS_MAX // 2)
     for _ in range(3):
-        scheduler.ask(AppendOutput(task.seq, task.token, None, half + "x", trusted=False))
+        scheduler.ask(AppendOutput(task.seq, task.fencing_token, None, half + "x", trusted=False))
     assert sum(map(len, parts(scheduler, task))) == OUTPUT_CHARACTERS_MAX
 
 
@@ -153,13 +158,15 @@ def test_output_of_a_lease_that_is_over_is_refused(scheduler: Scheduler) -> None
     task = scheduler.lease_one(worker="ext")
     scheduler.release(task)
     again = scheduler.lease_one(worker="ext")
-    for token in (task.token, 0, 999):
+    for token in (task.fencing_token, 0, 999):
         late = scheduler.refused(AppendOutput(task.seq, token, None, "late", trusted=False))
         assert isinstance(late, LeaseLost)
     assert isinstance(
-        scheduler.refused(AppendOutput(999, again.token, 0, "x", trusted=False)), LeaseLost
+        scheduler.refused(AppendOutput(999, again.fencing_token, 0, "x", trusted=False)), LeaseLost
     )
     scheduler.complete(again)
-    over = scheduler.refused(AppendOutput(again.seq, again.token, None, "late", trusted=False))
+    over = scheduler.refused(
+        AppendOutput(again.seq, again.fencing_token, None, "late", trusted=False)
+    )
     assert isinstance(over, LeaseLost)
     assert parts(scheduler, again) == []

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def every_report(task: Task) -> list[Any]:
     return [
-        Start(task.seq, task.token),
-        Renew(task.seq, task.token, TTL_MS),
-        Complete(task.seq, task.token, '"late"'),
-        Fail(task.seq, task.token, "late"),
-        Release(task.seq, task.token),
+        Start(task.seq, task.fencing_token),
+        Renew(task.seq, task.fencing_token, TTL_MS),
+        Complete(task.seq, task.fencing_token, '"late"'),
+        Fail(task.seq, task.fencing_token, "late"),
+        Release(task.seq, task.fencing_token),
     ]
 
 
@@ -60,7 +60,7 @@ def test_fencing_tokens_only_grow_over_the_whole_store(scheduler: Scheduler) -> 
     tokens = []
     for _ in range(3):
         for grant in scheduler.lease(2):
-            tokens.append(grant.task.token)
+            tokens.append(grant.task.fencing_token)
             scheduler.release(grant.task)
     assert tokens == sorted(set(tokens))
 
@@ -102,7 +102,9 @@ def test_completing_twice_is_answered_alike_and_counted_once(scheduler: Schedule
     scheduler.clock.advance(5)
     assert scheduler.complete(task, '{"b":2,"a":1}') == first
     assert scheduler.complete(task) == first  # it brings nothing that could be dropped
-    one, other = scheduler.apply(*[Complete(task.seq, task.token, '{"a":1,"b":2}')] * 2).answers
+    one, other = scheduler.apply(
+        *[Complete(task.seq, task.fencing_token, '{"a":1,"b":2}')] * 2
+    ).answers
     assert one == other == first
     assert scheduler.view("first").result == '{"a":1,"b":2}'
     assert scheduler.tally().completed == 1
@@ -119,7 +121,7 @@ def test_completing_again_with_another_result_is_refused(
         scheduler.clock.advance(60_000)
     task = scheduler.lease_one()
     first = scheduler.complete(task, kept)
-    assert isinstance(scheduler.refused(Complete(task.seq, task.token, other)), LeaseLost)
+    assert isinstance(scheduler.refused(Complete(task.seq, task.fencing_token, other)), LeaseLost)
     assert scheduler.complete(task, kept) == first
     assert (scheduler.view("first").state, scheduler.view("first").result) == ("done", kept)
     assert scheduler.tally().completed == 1
@@ -129,9 +131,9 @@ def test_of_two_results_in_one_batch_the_first_stays(scheduler: Scheduler) -> No
     scheduler.submit("first")
     task = scheduler.lease_one()
     one, two, again = scheduler.apply(
-        Complete(task.seq, task.token, '"one"'),
-        Complete(task.seq, task.token, '"two"'),
-        Complete(task.seq, task.token, '"one"'),
+        Complete(task.seq, task.fencing_token, '"one"'),
+        Complete(task.seq, task.fencing_token, '"two"'),
+        Complete(task.seq, task.fencing_token, '"one"'),
     ).answers
     assert one == again
     assert isinstance(two, LeaseLost)
@@ -170,8 +172,8 @@ def test_a_renewed_lease_lasts_longer(scheduler: Scheduler) -> None:
 def test_a_renewal_and_a_completion_may_come_in_one_batch(scheduler: Scheduler) -> None:
     scheduler.submit("first", "second")
     first, second = (grant.task for grant in scheduler.lease(2))
-    renew = [Renew(task.seq, task.token, 60_000) for task in (first, second, second)]
-    answers = scheduler.apply(*renew, Complete(first.seq, first.token)).answers
+    renew = [Renew(task.seq, task.fencing_token, 60_000) for task in (first, second, second)]
+    answers = scheduler.apply(*renew, Complete(first.seq, first.fencing_token)).answers
     assert isinstance(answers[0], LeaseLost)
     assert answers[1].lease_expires_at == scheduler.clock.now() + 60_000
     assert answers[3].state == "done"
@@ -291,7 +293,7 @@ def test_a_zombies_late_report_changes_nothing(scheduler: Scheduler) -> None:
 def test_reports_on_tasks_and_tokens_that_never_were_are_lost(scheduler: Scheduler) -> None:
     (queued,) = scheduler.submit("first")
     assert_all_are_lost(scheduler, queued)
-    queued.seq, queued.token = 99, 99
+    queued.seq, queued.fencing_token = 99, 99
     assert_all_are_lost(scheduler, queued)
     assert scheduler.states("first") == ["queued"]
     assert scheduler.types("first") == ["created"]
@@ -353,7 +355,7 @@ def test_a_cancelled_run_keeps_its_slot_until_it_is_reported(
     scheduler.submit("first", "second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.apply(Cancel("first"))
-    assert outcome.stopped == [(task.seq, task.token)]
+    assert outcome.stopped == [(task.seq, task.fencing_token)]
     assert scheduler.lease() == []
     assert scheduler.renew(task).state == "cancelled"
     ended_at = scheduler.clock.now()
@@ -371,7 +373,7 @@ def test_starting_a_cancelled_task_is_refused_and_frees_its_slot(scheduler: Sche
     scheduler.submit("first", "second")
     task = scheduler.lease_one()
     scheduler.cancel("first")
-    assert isinstance(scheduler.refused(Start(task.seq, task.token)), LeaseLost)
+    assert isinstance(scheduler.refused(Start(task.seq, task.fencing_token)), LeaseLost)
     assert scheduler.names() == ["second"]
 
 
@@ -390,7 +392,7 @@ def test_a_cancelled_run_whose_worker_vanished_gives_its_slot_back(scheduler: Sc
 def test_a_completion_in_the_same_batch_as_a_cancel_wins(scheduler: Scheduler) -> None:
     scheduler.submit("first")
     task = scheduler.lease_one()
-    refused, done = scheduler.apply(Cancel("first"), Complete(task.seq, task.token)).answers
+    refused, done = scheduler.apply(Cancel("first"), Complete(task.seq, task.fencing_token)).answers
     assert isinstance(refused, Conflict)
     assert done.state == "done"
     assert (scheduler.tally().completed, scheduler.tally().cancelled) == (1, 0)

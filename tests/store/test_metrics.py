@@ -72,7 +72,7 @@ def test_a_run_that_was_cancelled_lasts_until_it_has_stopped(scheduler: Schedule
     scheduler.clock.advance(1000)
     scheduler.cancel("one")
     scheduler.clock.advance(4000)
-    metrics.committed(scheduler.apply(Release(task.seq, task.token)), 0.0)
+    metrics.committed(scheduler.apply(Release(task.seq, task.fencing_token)), 0.0)
     assert metrics.lane("main").runs.total == 5000
 
 

@@ -32,10 +32,10 @@ def test_a_smaller_priority_goes_first(scheduler: Scheduler) -> None:
 
 
 def test_priority_orders_an_agents_tasks_over_its_routes(scheduler: Scheduler) -> None:
-    scheduler.submit("late", route="handler/one", priority=2)
-    scheduler.submit("soon", route="handler/two", priority=1)
+    scheduler.submit("late", capability="handler/one", priority=2)
+    scheduler.submit("soon", capability="handler/two", priority=1)
     both = frozenset({"handler/one", "handler/two"})
-    assert scheduler.names(2, routes=both) == ["soon", "late"]
+    assert scheduler.names(2, capabilities=both) == ["soon", "late"]
 
 
 # -------------------------------------------------------------------- between agents
@@ -142,9 +142,9 @@ def test_what_a_batch_frees_it_also_gives_away(scheduler: Scheduler) -> None:
     done, failed, released = [grant.task for grant in scheduler.lease(3)]
     outcome = scheduler.apply(
         Cancel("t3"),
-        Complete(done.seq, done.token),
-        Fail(failed.seq, failed.token, "broken"),
-        Release(released.seq, released.token),
+        Complete(done.seq, done.fencing_token),
+        Fail(failed.seq, failed.fencing_token, "broken"),
+        Release(released.seq, released.fencing_token),
         waiting=[lease_request(10)],
     )
     assert [grant.task.id for grant in outcome.grants[0]] == ["t2", "t4", "t5"]
@@ -217,11 +217,13 @@ def test_a_paused_lane_gives_nothing_until_it_is_resumed(scheduler: Scheduler) -
 
 
 def test_a_worker_gets_only_what_it_asked_for(scheduler: Scheduler) -> None:
-    scheduler.submit("other", route="handler/other", priority=-20)
-    scheduler.submit("mine", route=WORK)
-    scheduler.submit("elsewhere", route=WORK, lane="team")
-    assert scheduler.names(5, lanes=("main",), routes=frozenset({WORK})) == ["mine"]
-    assert scheduler.names(5, lanes=("main",), routes=frozenset({"handler/other"})) == ["other"]
+    scheduler.submit("other", capability="handler/other", priority=-20)
+    scheduler.submit("mine", capability=WORK)
+    scheduler.submit("elsewhere", capability=WORK, lane="team")
+    assert scheduler.names(5, lanes=("main",), capabilities=frozenset({WORK})) == ["mine"]
+    assert scheduler.names(5, lanes=("main",), capabilities=frozenset({"handler/other"})) == [
+        "other"
+    ]
 
 
 def test_a_worker_of_many_lanes_gets_a_part_from_each(scheduler: Scheduler) -> None:
@@ -274,7 +276,7 @@ def draw(seed: int) -> tuple[list[Any], list[Any]]:
                 f"{prefix}{number}",
                 chance.choice("abc"),
                 lane=chance.choice(["main", "main", "queue"]),
-                route=chance.choice(["handler/one", "handler/two", "handler/three"]),
+                capability=chance.choice(["handler/one", "handler/two", "handler/three"]),
                 priority=chance.choice([0, 0, 0, 5, -5, -20]),
                 session=chance.choice(sessions),
             )
@@ -286,10 +288,12 @@ def draw(seed: int) -> tuple[list[Any], list[Any]]:
 
 def counted(grants: list[list[Grant]]) -> list[list[Grant]]:
     """The grants of one transaction, with tokens from 1: each transaction begins elsewhere."""
-    first = min(grant.task.token for given in grants for grant in given)
+    first = min(grant.task.fencing_token for given in grants for grant in given)
 
     def renumbered(grant: Grant) -> Grant:
-        task = msgspec.structs.replace(grant.task, token=grant.task.token - first + 1)
+        task = msgspec.structs.replace(
+            grant.task, fencing_token=grant.task.fencing_token - first + 1
+        )
         return msgspec.structs.replace(grant, task=task)
 
     return [[renumbered(grant) for grant in given] for given in grants]
@@ -304,7 +308,7 @@ def test_leasing_in_the_batch_that_submits_gives_the_same_as_leasing_afterwards(
     memory.migrate()
     afterwards = Scheduler(memory)
     waiting = [
-        lease_request(3, worker=worker, routes=frozenset({"handler/one", "handler/two"}))
+        lease_request(3, worker=worker, capabilities=frozenset({"handler/one", "handler/two"}))
         for worker in ("w1", "w2")
     ]
     for each in (scheduler, afterwards):

@@ -212,7 +212,7 @@ def fields(chance: random.Random) -> dict[str, Any]:
     """A task of any kind that a plan has to judge."""
     found: dict[str, Any] = {
         "lane": chance.choice(["main", "queue"]),
-        "route": chance.choice(ROUTES[:2]),
+        "capability": chance.choice(ROUTES[:2]),
         "priority": chance.choice([-20, 0, 0, 0, 5, 10]),
         "agent": chance.choice("abc" if chance.random() < 0.5 else AGENTS),
     }
@@ -276,7 +276,9 @@ class History:
         before = {task.id for task in self.tasks(lane)}
         routes = frozenset(ROUTES) | {"handler/work"}
         ttl_ms = chance.choice([2000, 100_000])
-        grants = scheduler.lease(limit, lanes=(lane,), routes=routes, worker=WORKER, ttl_ms=ttl_ms)
+        grants = scheduler.lease(
+            limit, lanes=(lane,), capabilities=routes, worker=WORKER, ttl_ms=ttl_ms
+        )
         assert [grant.task.id for grant in grants] == leased(found)
         self.open += [grant.task for grant in grants]
         self.account(found, lane, limit, before)

@@ -228,7 +228,7 @@ def test_nothing_is_done_by_a_policy_that_cannot_be_read(
     before = contents(scheduler.store)
     for request in (
         Submit([submission("second")]),
-        Renew(task.seq, task.token, 1000),
+        Renew(task.seq, task.fencing_token, 1000),
         SetPolicy({"maxInflight": 3}, "test"),
     ):
         with pytest.raises(StoreMismatch, match="version 1 of the policy"):
@@ -262,7 +262,7 @@ def test_a_scheduling_policy_rules_the_lane_queue_and_no_other(scheduler: Schedu
     first = grants[0].task
     now = scheduler.clock.now()
     assert (first.max_attempts, first.lease_expires_at) == (2, now + 60_000)
-    renewed = scheduler.task_from(Renew(first.seq, first.token, None))
+    renewed = scheduler.task_from(Renew(first.seq, first.fencing_token, None))
     assert renewed.lease_expires_at == now + 60_000
     assert scheduler.fail(first).eligible_at == now + 500
     scheduler.pass_time(500)

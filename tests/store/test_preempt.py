@@ -59,10 +59,10 @@ def test_the_lowest_priority_is_stopped_and_makes_room(scheduler: Scheduler) -> 
     scheduler.submit("critical", priority=CRITICAL)
     outcome = ask(scheduler)
     assert outcome.grants == [[]]
-    assert outcome.stopped == [(low.seq, low.token)]
+    assert outcome.stopped == [(low.seq, low.fencing_token)]
     assert asked(scheduler, "low", "normal") == ["low"]
     assert scheduler.states("low") == ["running"]
-    outcome = ask(scheduler, Release(low.seq, low.token))
+    outcome = ask(scheduler, Release(low.seq, low.fencing_token))
     assert [grant.task.id for grant in outcome.grants[0]] == ["critical"]
     assert scheduler.states("low", "normal", "critical") == ["queued", "running", "assigned"]
 
@@ -130,7 +130,7 @@ def test_no_attempt_is_lost(scheduler: Scheduler) -> None:
     for round_ in range(3):
         scheduler.submit(f"critical {round_}", priority=CRITICAL)
         assert stops(ask(scheduler)) == [task.seq]
-        (grant,) = ask(scheduler, Release(task.seq, task.token)).grants[0]
+        (grant,) = ask(scheduler, Release(task.seq, task.fencing_token)).grants[0]
         assert grant.task.id == f"critical {round_}"
         waiting = scheduler.view("a").task
         assert (waiting.ready, waiting.attempts, waiting.preempt) == (True, 0, 0)
@@ -146,7 +146,7 @@ def test_a_run_that_ends_before_it_is_stopped_has_ended(scheduler: Scheduler) ->
     scheduler.submit("critical", priority=CRITICAL)
     ask(scheduler)
     (victim,) = (scheduler.view(name).task for name in asked(scheduler, "a", "b"))
-    outcome = ask(scheduler, Complete(victim.seq, victim.token, '"done"'))
+    outcome = ask(scheduler, Complete(victim.seq, victim.fencing_token, '"done"'))
     assert [grant.task.id for grant in outcome.grants[0]] == ["critical"]
     assert scheduler.states(victim.id) == ["done"]
     assert task.seq
@@ -191,9 +191,9 @@ def test_without_anybody_who_waits_nobody_is_stopped(scheduler: Scheduler) -> No
 
 def test_a_route_that_nobody_serves_stops_nobody(scheduler: Scheduler) -> None:
     fill(scheduler, "a", "b")
-    scheduler.submit("critical", priority=CRITICAL, route=OTHER)
+    scheduler.submit("critical", priority=CRITICAL, capability=OTHER)
     assert stops(ask(scheduler)) == []
-    assert stops(ask(scheduler, routes=frozenset({OTHER}))) != []
+    assert stops(ask(scheduler, capabilities=frozenset({OTHER}))) != []
 
 
 def test_whoever_asks_for_other_lanes_stops_nobody(scheduler: Scheduler) -> None:
@@ -252,10 +252,10 @@ def test_the_slot_that_was_made_goes_to_whom_it_was_made_for(scheduler: Schedule
     """Not back to the one that was stopped, whose worker has been waiting for longer."""
     fill(scheduler, "solid", preemptible=False)
     (victim,) = fill(scheduler, "victim")
-    scheduler.submit("critical", priority=CRITICAL, route=OTHER)
-    waiting = [lease_request(), lease_request(routes=frozenset({OTHER}))]
+    scheduler.submit("critical", priority=CRITICAL, capability=OTHER)
+    waiting = [lease_request(), lease_request(capabilities=frozenset({OTHER}))]
     assert stops(scheduler.apply(waiting=waiting)) == [victim.seq]
-    outcome = scheduler.apply(Release(victim.seq, victim.token), waiting=waiting)
+    outcome = scheduler.apply(Release(victim.seq, victim.fencing_token), waiting=waiting)
     assert [[grant.task.id for grant in grants] for grants in outcome.grants] == [[], ["critical"]]
 
 
@@ -285,16 +285,16 @@ def test_the_ceiling_is_never_exceeded_and_everything_ends(scheduler: Scheduler,
         batch: list[Any] = [Submit([new])]
         for task in list(held.values()):
             if scheduler.view(task.id).task.preempt == 1:
-                batch.append(Release(task.seq, task.token))
+                batch.append(Release(task.seq, task.fencing_token))
                 del held[task.seq]
             elif chance.random() < 0.3:
-                batch.append(Complete(task.seq, task.token))
+                batch.append(Complete(task.seq, task.fencing_token))
                 del held[task.seq]
         outcome = scheduler.apply(*batch, waiting=[lease_request(3, worker=NODE)])
         held.update({grant.task.seq: grant.task for grant in outcome.grants[0]})
         assert scheduler.tally().slots == len(held) <= 2
     while held or scheduler.tally().queued:
-        done = [Complete(task.seq, task.token) for task in held.values()]
+        done = [Complete(task.seq, task.fencing_token) for task in held.values()]
         outcome = scheduler.apply(*done, waiting=[lease_request(3)])
         held = {grant.task.seq: grant.task for grant in outcome.grants[0]}
     assert set(scheduler.states(*names)) == {"done"}

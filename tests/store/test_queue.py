@@ -55,7 +55,7 @@ def add(scheduler: Scheduler, name: str, **fields: Any) -> Task:
 
 
 def take(scheduler: Scheduler, limit: int = 1, **fields: Any) -> list[Task]:
-    grants = scheduler.lease(limit, lanes=("queue",), routes=RUN, worker="w", **fields)
+    grants = scheduler.lease(limit, lanes=("queue",), capabilities=RUN, worker="w", **fields)
     return [grant.task for grant in grants]
 
 
@@ -74,7 +74,7 @@ def shown(scheduler: Scheduler, name: str) -> dict[str, Any]:
 
 def test_an_entry_is_a_task_of_the_lane_queue(scheduler: Scheduler) -> None:
     task = add(scheduler, "job-b", appId="review", priority=20, note=" second ", inputs={"pr": 7})
-    assert (task.lane, task.route, task.max_attempts) == ("queue", "handler/run", 3)
+    assert (task.lane, task.capability, task.max_attempts) == ("queue", "handler/run", 3)
     assert shown(scheduler, "job-b") == {
         "schemaVersion": 1,
         "id": "job-b",
@@ -414,4 +414,4 @@ def test_a_lease_id_is_never_valid_again(scheduler: Scheduler) -> None:
     (first,) = take(scheduler)
     scheduler.release(first)
     (second,) = take(scheduler)
-    assert lease_id(first.seq, first.token) != lease_id(second.seq, second.token)
+    assert lease_id(first.seq, first.fencing_token) != lease_id(second.seq, second.fencing_token)

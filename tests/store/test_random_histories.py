@@ -59,7 +59,7 @@ def one_of(*values: Any) -> st.SearchStrategy[Any]:
 submits = st.fixed_dictionaries(
     {
         "agent": one_of("a", "b", "c"),
-        "route": one_of(*ROUTES),
+        "capability": one_of(*ROUTES),
         "priority": one_of(0, 0, 0, 5, -5, -20),
         "session": one_of(None, None, "s", "t"),
         "lane": one_of("main", "main", "queue"),
@@ -115,7 +115,7 @@ class Run:
         asked = [self._request(verb, what) for verb, what in batch.said]
         began = frozenset(ROUTES) if batch.begins else frozenset()
         lease = lease_request(
-            batch.limit, worker=batch.worker, routes=frozenset(ROUTES), started=began
+            batch.limit, worker=batch.worker, capabilities=frozenset(ROUTES), started=began
         )
         waiting = [lease] if batch.limit else []
         outcome = self.scheduler.apply(*(one for one in asked if one), waiting=waiting)
@@ -126,13 +126,15 @@ class Run:
         """Let everything that is left come to its end: nothing may be stuck."""
         self.scheduler.set_policy(lanes={"main": {"paused": False, "maxInflight": 50}})
         for task in self._leases:
-            self.scheduler.apply(Complete(task.seq, task.token))
+            self.scheduler.apply(Complete(task.seq, task.fencing_token))
         for _ in range(30):
             self.scheduler.clock.advance(60_000)
-            outcome = self.scheduler.apply(waiting=[lease_request(50, routes=frozenset(ROUTES))])
+            outcome = self.scheduler.apply(
+                waiting=[lease_request(50, capabilities=frozenset(ROUTES))]
+            )
             self._check(outcome)
             for grant in outcome.grants[0]:
-                self.scheduler.apply(Complete(grant.task.seq, grant.task.token))
+                self.scheduler.apply(Complete(grant.task.seq, grant.task.fencing_token))
             tallies = [self.scheduler.tally(lane) for lane in ("main", "queue")]
             if not any(tally.queued or tally.slots for tally in tallies):
                 return
@@ -166,23 +168,23 @@ class Run:
             return None
         task = self._leases[-1 - number % len(self._leases)]
         if verb == "renew":
-            return Renew(task.seq, task.token, 20_000)
+            return Renew(task.seq, task.fencing_token, 20_000)
         if verb == "fail":
-            return Fail(task.seq, task.token, "no luck")
+            return Fail(task.seq, task.fencing_token, "no luck")
         if verb == "give up":
-            return Fail(task.seq, task.token, "no use", retryable=False)
+            return Fail(task.seq, task.fencing_token, "no use", retryable=False)
         verbs: dict[str, Callable[[int, int], Any]] = {
             "start": Start,
             "complete": Complete,
             "release": Release,
         }
-        return verbs[verb](task.seq, task.token)
+        return verbs[verb](task.seq, task.fencing_token)
 
     def _check(self, outcome: Outcome) -> None:
         policy = self.scheduler.engine.policy
         granted = [grant.task for grants in outcome.grants for grant in grants]
         for task in granted:
-            assert not self._leases or task.token > self._leases[-1].token
+            assert not self._leases or task.fencing_token > self._leases[-1].fencing_token
             assert task.deadline_at is None or task.deadline_at > self.scheduler.clock.now()
             self._leases.append(task)
             slots = self.scheduler.tally(task.lane).slots

@@ -59,7 +59,9 @@ def test_a_worker_of_the_lost_time_changes_nothing(
     mine = scheduler.lease_one(worker="honest")
     assert mine.seq == zombie.seq  # or this test would show nothing
     before = scheduler.view("new")
-    assert isinstance(scheduler.refused(REPORTS[report](zombie.seq, zombie.token)), LeaseLost)
+    assert isinstance(
+        scheduler.refused(REPORTS[report](zombie.seq, zombie.fencing_token)), LeaseLost
+    )
     assert scheduler.view("new") == before
     assert scheduler.complete(mine, '"mine"').state == "done"
     assert scheduler.view("new").result == '"mine"'
@@ -74,8 +76,8 @@ def test_a_node_that_goes_on_during_a_restore_reports_on_nothing_else(
     restore()
     scheduler.submit("new")
     mine = scheduler.lease_one(worker="honest")
-    assert (mine.seq, mine.token) != (zombie.seq, zombie.token)
-    lost = scheduler.refused(Complete(zombie.seq, zombie.token, '"of another task"'))
+    assert (mine.seq, mine.fencing_token) != (zombie.seq, zombie.fencing_token)
+    lost = scheduler.refused(Complete(zombie.seq, zombie.fencing_token, '"of another task"'))
     assert isinstance(lost, LeaseLost)
     assert scheduler.complete(mine).state == "done"
     scheduler.close()
@@ -99,7 +101,7 @@ def test_tokens_go_on_growing_after_a_restore(
     scheduler = new_scheduler("node_1")
     restore = back_up(store)
     scheduler.submit(*(f"lost {number}" for number in range(50)))
-    lost = [grant.task.token for grant in scheduler.lease(50)]
+    lost = [grant.task.fencing_token for grant in scheduler.lease(50)]
     scheduler = reopened(new_scheduler, scheduler, restore)
     scheduler.clock.advance(1000)
     scheduler.submit("new")
@@ -121,5 +123,5 @@ def test_a_clock_that_is_behind_makes_no_token_twice(
     scheduler.submit("new")
     mine = scheduler.lease_one()
     assert mine.seq == zombie.seq
-    assert mine.token != zombie.token
-    assert min(mine.token, zombie.token) > ahead.token
+    assert mine.token != zombie.fencing_token
+    assert min(mine.token, zombie.fencing_token) > ahead.fencing_token

@@ -101,7 +101,7 @@ def test_the_turn_goes_on_when_a_ready_task_is_cancelled_or_expires(scheduler: S
 def test_the_next_run_may_begin_in_the_batch_that_ended_the_last(scheduler: Scheduler) -> None:
     scheduler.submit("first", "second", session="chat")
     task = scheduler.lease_one()
-    outcome = scheduler.apply(Complete(task.seq, task.token), waiting=[lease_request()])
+    outcome = scheduler.apply(Complete(task.seq, task.fencing_token), waiting=[lease_request()])
     assert [grant.task.id for grant in outcome.grants[0]] == ["second"]
 
 

@@ -290,7 +290,7 @@ def test_a_completion_after_the_lease_is_over_changes_nothing(
     scheduler.pass_time(TTL_MS)
     chat.say("new")
     scheduler.lease_one()
-    late = Complete(run.seq, run.token, '{"usage":{"tokens":99,"contextWindow":100}}')
+    late = Complete(run.seq, run.fencing_token, '{"usage":{"tokens":99,"contextWindow":100}}')
     assert scheduler.refused(late).code == "lease_lost"
     assert scheduler.states("old", "new") == ["cancelled", "assigned"]
     assert chat.counts() == (1, 0, 0)

@@ -17,7 +17,7 @@ def test_a_submitted_task_can_be_read_at_once(scheduler: Scheduler) -> None:
     task = scheduler.view("first").task
     assert (task.state, task.gate, task.lane, task.agent) == ("queued", None, "main", "ada")
     assert (task.priority, task.session, task.callback_url) == (3, "chat", "http://x/")
-    assert (task.attempts, task.max_attempts, task.token) == (0, 3, 0)
+    assert (task.attempts, task.max_attempts, task.fencing_token) == (0, 3, 0)
     assert task.created_at == task.queued_at == scheduler.clock.now()
 
 
@@ -115,9 +115,9 @@ def test_a_refused_submission_is_kept_as_a_record_without_params(scheduler: Sche
 
 def test_an_agents_limit_holds_over_its_routes_and_for_it_alone(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxPerAgent=2)
-    scheduler.submit("first", route="handler/one")
-    scheduler.submit("second", route="handler/two")
-    error = scheduler.refused(Submit([submission("third", route="handler/three")]))
+    scheduler.submit("first", capability="handler/one")
+    scheduler.submit("second", capability="handler/two")
+    error = scheduler.refused(Submit([submission("third", capability="handler/three")]))
     assert error.message == 'rejected: agent queue full for "a"'
     scheduler.submit("fourth", agent="b")
 

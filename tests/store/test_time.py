@@ -84,7 +84,7 @@ def test_a_running_task_fails_at_its_deadline_and_keeps_its_slot(scheduler: Sche
     scheduler.submit("second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.pass_time(100)
-    assert outcome.stopped == [(task.seq, task.token)]
+    assert outcome.stopped == [(task.seq, task.fencing_token)]
     found = scheduler.view("first")
     assert (found.state, found.error, found.task.leased) == ("failed", RAN_TOO_LONG, True)
     assert scheduler.tally().expired == 0
@@ -103,7 +103,7 @@ def test_a_task_that_is_started_after_its_deadline_has_expired_while_queued(
     scheduler.submit("second")
     task = scheduler.lease_one(worker="w")
     scheduler.clock.advance(100)
-    outcome = scheduler.apply(Start(task.seq, task.token))
+    outcome = scheduler.apply(Start(task.seq, task.fencing_token))
     lost = outcome.answers[0]
     assert isinstance(lost, LeaseLost)
     assert lost.details == {"taskId": "first", "state": "failed"}
@@ -122,7 +122,7 @@ def test_a_task_that_was_started_before_its_deadline_ran_too_long(scheduler: Sch
     scheduler.submit("first", deadline_at=scheduler.clock.now() + 100)
     task = scheduler.start(scheduler.lease_one())
     scheduler.clock.advance(100)
-    assert scheduler.task_from(Start(task.seq, task.token)).state == "running"
+    assert scheduler.task_from(Start(task.seq, task.fencing_token)).state == "running"
     found = scheduler.view("first")
     assert (found.error, found.task.started_at) == (RAN_TOO_LONG, task.started_at)
     assert scheduler.tally().expired == 0

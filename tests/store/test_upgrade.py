@@ -111,7 +111,7 @@ def test_what_ran_can_report(scheduler: Scheduler) -> None:
     assert scheduler.view("listens").task.ready
     stopped = scheduler.complete(scheduler.view("stopped").task)
     assert (stopped.state, stopped.leased) == ("cancelled", False)
-    assert scheduler.lease_one(lanes=("main",)).token > version_one.TOKEN_LAST
+    assert scheduler.lease_one(lanes=("main",)).fencing_token > version_one.TOKEN_LAST
 
 
 def test_what_was_lost_is_taken_back(scheduler: Scheduler) -> None:

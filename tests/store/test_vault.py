@@ -83,14 +83,14 @@ def test_rows_hold_no_secret_and_who_runs_the_task_gets_it(scheduler: Scheduler)
     scheduler.ask(instruction())
     assert CANARY not in rows_of(scheduler.store)
     assert "sealed:1:" in rows_of(scheduler.store)
-    (grant,) = scheduler.lease(lanes=None, routes=frozenset({"instruction"}))
+    (grant,) = scheduler.lease(lanes=None, capabilities=frozenset({"instruction"}))
     assert msgspec.json.decode(grant.body)["llmConfig"] == CONFIG
 
 
 def test_what_is_leased_in_the_transaction_that_submits_it_is_clear_too(
     scheduler: Scheduler,
 ) -> None:
-    lease = lease_request(lanes=None, routes=frozenset({"instruction"}))
+    lease = lease_request(lanes=None, capabilities=frozenset({"instruction"}))
     outcome = scheduler.engine.apply([instruction()], [lease])
     assert CANARY in outcome.grants[0][0].body
     assert CANARY not in rows_of(scheduler.store)
@@ -139,14 +139,14 @@ def test_requests_from_before_there_were_keys_are_read_as_they_are(scheduler: Sc
     writer.run_rows("request_grow", [(seq, old)])
     writer.commit()
     writer.close()
-    (grant,) = scheduler.lease(lanes=None, routes=frozenset({"instruction"}))
+    (grant,) = scheduler.lease(lanes=None, capabilities=frozenset({"instruction"}))
     assert msgspec.json.decode(grant.body)["llmConfig"] == {"apiKey": "old-one"}
 
 
 def test_a_stolen_sealed_text_is_not_opened_for_who_sends_it(scheduler: Scheduler) -> None:
     stolen = scheduler.store.vault.seal(CANARY)
     scheduler.ask(instruction(apiKey=stolen))
-    (grant,) = scheduler.lease(lanes=None, routes=frozenset({"instruction"}))
+    (grant,) = scheduler.lease(lanes=None, capabilities=frozenset({"instruction"}))
     assert msgspec.json.decode(grant.body)["llmConfig"] == {"apiKey": stolen}
 
 
@@ -302,9 +302,9 @@ def test_what_an_external_worker_repeats_is_hidden_where_it_is_kept(
     scheduler.ask(instruction("two"))
     for name in ("one", "two"):
         (grant,) = scheduler.lease(
-            lanes=None, routes=frozenset({"instruction"}), worker="outside", start=True
+            lanes=None, capabilities=frozenset({"instruction"}), worker="outside", start=True
         )
-        key = (grant.task.seq, grant.task.token)
+        key = (grant.task.seq, grant.task.fencing_token)
         scheduler.ask(AppendOutput(*key, None, f"it is {CANARY}", trusted=False))
         scheduler.ask(Renew(*key, 1000, f'{{"at":"{CANARY}"}}'))
         if name == "one":

@@ -259,7 +259,7 @@ def test_in_a_lane_by_priority_other_handlers_go_before_it_too(scheduler: Schedu
         ("other", "b", 1, "handler/other"),
         ("high", "b", 1, "handler/work"),
     ):
-        scheduler.submit(name, agent=agent, lane="queue", priority=priority, route=route)
+        scheduler.submit(name, agent=agent, lane="queue", priority=priority, capability=route)
     scheduler.lease(1, lanes=("queue",))
     found = why(scheduler, "low")
     assert found.position == 2
@@ -281,11 +281,11 @@ def test_what_goes_before_it_is_what_is_leased_before_it(
         scheduler.submit(
             f"t{number}",
             agent=chance.choice("abc"),
-            route=chance.choice(routes),
+            capability=chance.choice(routes),
             priority=chance.choice((-20, 0, 0, 5)),
         )
     told = {f"t{number}": _number(why(scheduler, f"t{number}").reason) for number in range(24)}
-    grants = scheduler.lease(24, routes=frozenset(routes))
+    grants = scheduler.lease(24, capabilities=frozenset(routes))
     assert told == {grant.task.id: place for place, grant in enumerate(grants)}
 
 

@@ -474,8 +474,8 @@ async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> Non
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     waiting = [await desk.lease(worker=f"w{number}") for number in range(3)]
-    busy = await desk.hold(gate, Submit([submission("first", route="handler/other")]))
-    late = desk.ask(Submit([submission("second", route="handler/other")]))
+    busy = await desk.hold(gate, Submit([submission("first", capability="handler/other")]))
+    late = desk.ask(Submit([submission("second", capability="handler/other")]))
     later = desk.ask(lease_request(worker="later"))
     await desk.posted(2)
     stopping = asyncio.ensure_future(asyncio.to_thread(desk.writer.stop))

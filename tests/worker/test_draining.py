@@ -61,7 +61,7 @@ async def test_leases_are_renewed_until_a_drain_is_over(node: Node) -> None:
 
 def submission(task_id: str) -> Submission:
     return Submission(
-        id=task_id, kind="handler", agent="a", route="handler/work", body='{"handler":"work"}'
+        id=task_id, kind="handler", agent="a", capability="handler/work", body='{"handler":"work"}'
     )
 
 

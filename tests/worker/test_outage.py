@@ -52,7 +52,7 @@ class Scene:
             raise ConnectionLost("away")
 
     def submit(self, body: str = "{}") -> None:
-        task = Submission(id="one", kind="action", agent="a", route="action", body=body)
+        task = Submission(id="one", kind="action", agent="a", capability="action", body=body)
         self.writer.ask_and_wait(Submit([task]))
 
     def state(self) -> tuple[str, int]:
@@ -139,7 +139,9 @@ class Hasty(EngineSource):
     async def lease(self, *wanted: Any) -> list[Assignment]:
         found = await super().lease(*wanted)
         if self.stop is not None:
-            asyncio.get_running_loop().call_soon(self.stop, [(a.seq, a.token) for a in found])
+            asyncio.get_running_loop().call_soon(
+                self.stop, [(a.seq, a.fencing_token) for a in found]
+            )
             self.stop, self.stopped = None, True
         return found
 

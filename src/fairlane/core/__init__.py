@@ -1,1 +1,1 @@
-"""The pure core: values in, values out, told the time."""
+"""The pure core: functions take values and the time, and return values."""

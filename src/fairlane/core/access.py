@@ -1,10 +1,9 @@
-"""Who may do what: scopes, tokens, callers, and how much of it.
+"""Access control: scopes, tokens, callers and rate limits.
 
-A token is `fl_<id>_<secret>_<crc>`: the id finds it, the secret proves it, and the checksum lets a
-scanner of leaked secrets, and this program, tell a token from noise without looking it up. Only a
-digest of the secret is kept: with 256 random bits a plain hash is as good as a slow one. A caller
-who is bound to an agent sees and touches what is that agent's, and learns of nothing else whether
-it exists.
+A token is `fl_<id>_<secret>_<crc>`. The id looks it up, the secret proves it, and the checksum lets
+secret scanners and this program recognise a token without a lookup. The store keeps only a digest
+of the secret; with 256 random bits a plain hash is as good as a slow one. A caller with an agent's
+token sees and changes only that agent's objects; the existence of others is not revealed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RATE_MAX: Final = 100_000
 OPEN_MAX: Final = 100_000_000
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_SECRET_CHARACTERS: Final = 43  # what 256 bits need of these digits
+_SECRET_CHARACTERS: Final = 43  # digits needed for 256 bits
 _TOKEN: Final = re.compile(rb"(fl_([0-9A-Za-z]{12})_([0-9A-Za-z]{43}))_([0-9a-f]{8})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@ -]{0,63}")
 _RATE: Final = re.compile(r"([1-9][0-9]{0,5})/(s|m|h)")
@@ -37,7 +36,9 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 class Scope(StrEnum):
-    """`read` looks, `submit` hands in, `cancel` ends, `lease` runs; `operate` and `admin` tune."""
+    """`read` reads, `submit` submits, `cancel` cancels, `lease` runs tasks; `operate` and `admin`
+    tune.
+    """
 
     SUBMIT = "submit"
     READ = "read"
@@ -53,8 +54,8 @@ EVERY: Final = "all"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `token` is the id of the token, None for those who are trusted without one, and
-    `login` that of the login which stands for it, if that was presented.
+    """The sender of a request. `token` is the id of its token, None for a caller that is trusted
+    without one. `login` is the id of the login that was presented in place of the token, if any.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Caller(msgspec.Struct, frozen=True):
         return self.agent is None or self.agent == agent
 
     def agent_for(self, given: str | None) -> str | None:
-        """The agent that a request is about: the one it names, or the caller's own."""
+        """Return the agent of a request: the one it names, or the caller's own."""
         if self.agent is None or not given:
             return self.agent or given
         if given != self.agent:
@@ -85,20 +86,20 @@ class Caller(msgspec.Struct, frozen=True):
         return given
 
 
-# In the same words for all that is wrong with a token.
+# One text for every problem with a token, so that it reveals nothing.
 NOT_LET_IN: Final = (
     "this needs a valid token: send it as Authorization: Bearer fl_…; "
     "fairlane token create makes one"
 )
 TRUSTED: Final = Caller("local")
-CALLER: Final = "fairlane.caller"  # where a request that was let in already names its caller
+CALLER: Final = "fairlane.caller"  # key under which an authenticated request names its caller
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What is kept of a token. `scopes` are words; `parent` is the token that a login stands for.
+    """A stored token. `scopes` are words; `parent` is the token that a login stands for.
 
-    `rate` is how many requests it may make, as in `50/s`; `max_open` how many tasks may be open
-    of those that it can see, for it to submit one more.
+    `rate` limits requests, as in `50/s`. The token may submit only while fewer than `max_open` of
+    the tasks that it can see are open.
     """
 
     seq: int
@@ -127,13 +128,13 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def written(token_id: str, secret: bytes) -> str:
-    """The token as its owner gets it, once."""
+    """Return the token as its owner receives it, once."""
     body = f"{PREFIX}_{token_id}_{spelled(secret, _SECRET_CHARACTERS)}"
     return f"{body}_{zlib.crc32(body.encode()):08x}"
 
 
 def spelled(raw: bytes, characters: int) -> str:
-    """Bytes as letters and digits, the last `characters` of them."""
+    """Return the last `characters` base-62 digits of `raw`."""
     number, found = int.from_bytes(raw), []
     for _ in range(characters):
         number, digit = divmod(number, len(_DIGITS))
@@ -142,7 +143,7 @@ def spelled(raw: bytes, characters: int) -> str:
 
 
 def presented(token: bytes) -> tuple[str, bytes] | None:
-    """The id and the secret of what a caller presents; None when it is no token at all."""
+    """Return the id and the secret of a presented token; None if it is not a token."""
     found = _TOKEN.fullmatch(token)
     if found is None or f"{zlib.crc32(found[1]):08x}".encode() != found[4]:
         return None
@@ -154,11 +155,11 @@ def digest(secret: bytes) -> str:
 
 
 def proves(secret: bytes, kept: str) -> bool:
-    """In a time that does not tell how much of it was right."""
+    """Return whether the secret has this digest, in constant time."""
     return hmac.compare_digest(digest(secret).encode(), kept.encode())
 
 
-# -------------------------------------------------------------------- what a token is made of
+# -------------------------------------------------------------------- parts of a token
 
 
 def parse_name(text: str) -> str:
@@ -171,7 +172,7 @@ def parse_name(text: str) -> str:
 
 
 def parse_scopes(words: Iterable[str], agent: str | None) -> str:
-    """The scopes of a new token, each once and in their order."""
+    """Return the scopes of a new token, each once, in declaration order."""
     given = {part for word in words for part in word.replace(",", " ").split()} or set(DEFAULT)
     if EVERY in given:
         given = {scope for scope in Scope if agent is None or scope is not Scope.ADMIN}
@@ -199,10 +200,10 @@ def parse_rate(text: str | None) -> str | None:
 
 
 class RateBucket:
-    """How many requests are left. It fills up steadily to what one second, or one request, needs.
+    """A token bucket. It holds the requests of one second, at least one, and refills steadily.
 
-    A request that is worth many is let through as one and paid off afterwards: larger than the
-    bucket, it would else never go.
+    A request that counts as many is admitted as one and the rest is charged afterwards; otherwise a
+    request larger than the bucket would never be admitted.
     """
 
     def __init__(self, rate: str, now: float) -> None:
@@ -213,7 +214,7 @@ class RateBucket:
         self._at = now
 
     def take(self, now: float) -> int | None:
-        """None when it may go; else how many milliseconds to wait."""
+        """Take one request. Return None if it may proceed, else the milliseconds to wait."""
         self._level = min(self._most, self._level + max(0.0, now - self._at) * self._per_second)
         self._at = now
         if self._level < 1:
@@ -222,5 +223,5 @@ class RateBucket:
         return None
 
     def owe(self, cost: int) -> None:
-        """What turned out to cost more than it seemed is paid off later."""
+        """Charge `cost` further requests for one that was admitted as one."""
         self._level -= cost

@@ -1,7 +1,7 @@
-"""Admission: may this submission join the queue, and as what.
+"""Admission: decide whether a submission joins the queue, and build its task.
 
 The lane's limit is tested before the agent's. A refused submission becomes a terminal record, so
-that a caller can still ask what happened to it.
+that the caller can still look it up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RETRY_AFTER_MS = 1000
 
 
 def problem(submission: Submission, now: int) -> InvalidRequest | None:
-    """What only the clock can tell to be wrong."""
+    """Return the error that only the clock can reveal, if there is one."""
     if submission.deadline_at is not None and submission.deadline_at < now:
         return InvalidRequest("deadline is in the past")
     return None
@@ -24,7 +24,7 @@ def problem(submission: Submission, now: int) -> InvalidRequest | None:
 def refusal(
     agent: str, task_id: str, lane: str, policy: Policy, *, lane_queued: int, agent_queued: int
 ) -> QueueFull | None:
-    """Why the queue cannot take it now, with what a caller needs to know."""
+    """Return the error if the queue is full, with the details that a caller needs."""
     limits = policy.lanes[lane]
     if limits.max_queue_size is not None and lane_queued >= limits.max_queue_size:
         reason = "rejected: global queue full"
@@ -53,7 +53,7 @@ def admit(
     position: int,
     now: int,
 ) -> Change:
-    """The new task, ready to be queued; its gates are for the caller to set."""
+    """Return the change that creates the task. The caller sets its gates."""
     after = _task(submission, lane, policy, seq=seq, line=line, now=now)
     after.state = lifecycle.step(lifecycle.NEW, lifecycle.SUBMIT)
     after.position = position
@@ -87,13 +87,13 @@ def _task(
         deadline_at = deadline(policy, submission.kind, eligible_at or now)
         deadline_ms = None if deadline_at is None else deadline_at - now
     priority = submission.priority
-    task = Task(  # with all fields by name the call would take twice as long
+    task = Task(  # positional because keywords would double the time of the call
         seq,
         submission.id,
         submission.kind,
         lane,
         submission.agent,
-        submission.route,
+        submission.capability,
         line,
         priority,
         rank(policy.lanes[lane], priority, now),
@@ -118,15 +118,15 @@ def _task(
 
 
 def deadline(policy: Policy, kind: str, since: int) -> int | None:
-    """The deadline that a task has by its kind: it runs from when the task could first start."""
+    """Return the deadline that the task's kind implies, counted from its earliest start."""
     seconds = policy.kinds[kind].deadline_sec
     return None if seconds is None else moments.later(since, seconds * 1000)
 
 
 def rank(lane: LanePolicy, priority: int, since: int) -> int:
-    """A task's place in its line. With aging, a point of priority is worth `aging_ms` of waiting:
-    that never has to be recomputed, because all who wait grow older together. Critical tasks stay
-    in front of all others.
+    """Return a task's place in its line. With aging, one point of priority is worth `aging_ms` of
+    waiting. The rank never has to be recomputed because all waiting tasks age alike. Critical tasks
+    stay in front of all others.
     """
     if lane.aging_ms is None or priority <= CRITICAL:
         return priority
@@ -134,5 +134,5 @@ def rank(lane: LanePolicy, priority: int, since: int) -> int:
 
 
 def line_agent(policy: Policy, lane: str, agent: str) -> str:
-    """Whose line a task stands in: its agent's, or the one that a lane by priority has for all."""
+    """Return the agent of the task's line: its own, or '' in a lane ordered by priority."""
     return "" if policy.lanes[lane].strategy == BY_PRIORITY else agent

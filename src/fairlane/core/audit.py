@@ -1,4 +1,4 @@
-"""What the audit log is made of: who did what to what, and how that went."""
+"""Entries of the audit log: the actor, the action, its target and its outcome."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final, Literal
 import msgspec
 
 DONE: Final = "done"
-REFUSED: Final = "refused"  # who may do it asked for what cannot be
-DENIED: Final = "denied"  # who may not do it has asked
-BLOCKED: Final = "blocked"  # a target that nobody may reach
+REFUSED: Final = "refused"  # an allowed caller asked for something impossible
+DENIED: Final = "denied"  # the caller was not allowed to do it
+BLOCKED: Final = "blocked"  # an outbound target that the guard does not allow
 Outcome = Literal["done", "refused", "denied", "blocked"]
 
 
@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """An entry as it is kept."""
+    """A stored entry."""
 
     id: int
     at: int

@@ -1,7 +1,7 @@
-"""Batches: tasks that were submitted together, and how many of them may be under way at once.
+"""Batches: tasks that were submitted together, and how many of them may run at once.
 
-A task takes a place while it is ready or leased. The batch is over when none of its tasks is open;
-one that is retried opens it again.
+A task takes a place while it is ready or leased. A batch ends when none of its tasks is open;
+retrying one of them reopens the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ STATES: Final = (RUNNING, COMPLETED, CANCELLED)
 class Batch(msgspec.Struct):
     """`open` tasks have not ended; `holders` have a place, `waiting` are next to get one.
 
-    `parallelism` None means that the lanes decide. `cancelled` is 1 once it was cancelled whole.
+    `parallelism` None leaves the limit to the lanes. `cancelled` is 1 once the whole batch was
+    cancelled.
     """
 
     id: str
@@ -50,7 +51,7 @@ class Batch(msgspec.Struct):
 
 
 def apply(batch: Batch, change: Change) -> None:
-    """Move what `change` moves. The only place that counts for batches."""
+    """Add what `change` contributes to the batch's counters. Nothing else counts for batches."""
     if change.before is None:
         batch.total += 1
     else:
@@ -62,7 +63,7 @@ def apply(batch: Batch, change: Change) -> None:
 
 
 def settle(batch: Batch, now: int) -> bool:
-    """Whether the batch ends now: asked when all changes of a moment have been counted."""
+    """Return whether the batch ends now. Call it after all changes of a transaction are counted."""
     if batch.open or batch.completed_at is not None:
         return False
     batch.completed_at = now

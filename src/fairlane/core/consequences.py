@@ -1,7 +1,7 @@
-"""What follows from a change of a task: decided here, returned as data, saved by the store.
+"""Consequences of a task's change: decided here, returned as data, saved by the store.
 
-The end of a task is saved with its result, waiters hear of it, a webhook may be owed, the edges to
-its children move on, and the run of a cron job ends with it. A worker may have to stop its run.
+When a task ends, its result is saved, its waiters are notified, a webhook may be due, the edges to
+its children change, and its cron run ends with it. A worker may have to stop its run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlane.core.model import Change, Task, is_run
 
 
 class EdgeChange(NamedTuple):
-    """The edges of a parent that are in state `leaves` become `becomes`; `state` is its own."""
+    """A parent's edges in state `leaves` become `becomes`; `state` is that of the parent."""
 
     leaves: int
     becomes: int
@@ -25,7 +25,7 @@ class EdgeChange(NamedTuple):
 
 
 class Webhook(msgspec.Struct, frozen=True, gc=False):
-    """A webhook that is owed; `about` is the id, and `seq` the number, of a task, batch or run."""
+    """A webhook to send; `about` is the id, and `seq` the number, of a task, batch or run."""
 
     about: str
     seq: int
@@ -35,8 +35,8 @@ class Webhook(msgspec.Struct, frozen=True, gc=False):
 
 
 class Consequences(msgspec.Struct, gc=False):
-    """`outcome` is the result and the error to save. `run_changes`: it is the task of a cron run,
-    which has to follow. `stops_run`: the worker that holds its lease has to stop.
+    """`outcome` is the result and the error to save. `run_changes` says that the task belongs to a
+    cron run, which has to follow. `stops_run` says that the worker with its lease has to stop.
     """
 
     outcome: tuple[str | None, str | None] | None = None
@@ -47,7 +47,7 @@ class Consequences(msgspec.Struct, gc=False):
     edges: EdgeChange | None = None
 
 
-# Verbs that neither end a task nor have any consequence besides their event.
+# Verbs that do not end a task and have no consequence besides their event.
 _QUIET: Final = frozenset(
     {
         lifecycle.SUBMIT,
@@ -61,7 +61,7 @@ _QUIET: Final = frozenset(
     }
 )
 _CLEARS_OUTCOME: Final = frozenset({lifecycle.COMPLETE, lifecycle.RETRY, lifecycle.RESET})
-# The event that a webhook reports, by the state that a task ended or parked in.
+# The event that a webhook reports, by the state in which a task ended or was parked.
 _WEBHOOK_EVENTS: Final[Mapping[str, str]] = {
     lifecycle.DONE: events.COMPLETED,
     lifecycle.FAILED: events.FAILED,
@@ -71,9 +71,9 @@ _WEBHOOK_EVENTS: Final[Mapping[str, str]] = {
 
 
 def of(change: Change, *, awaited: bool) -> Consequences | None:
-    """Return what follows from a change, None when nothing does.
+    """Return the consequences of a change, or None if there are none.
 
-    `awaited` says whether any task at all waits for another.
+    `awaited` says whether any task at all depends on another.
     """
     verb, after = change.verb, change.after
     if verb in _QUIET:
@@ -110,7 +110,7 @@ def _webhook(task: Task) -> Webhook | None:
 
 
 def of_batch_end(batch: Batch) -> Webhook | None:
-    """Return the webhook that is owed when a batch has ended."""
+    """Return the webhook for the end of a batch, if it has a callback URL."""
     if not batch.callback_url:
         return None
     return Webhook(batch.id, batch.seq, batch.callback_url, events.BATCH_COMPLETED, batch.agent)

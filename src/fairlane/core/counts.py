@@ -1,7 +1,7 @@
 """Counters: what one task adds to its lane and to its agent's line, and what a change moves.
 
-Every counter in the store is the sum of `facts` over tasks, or of `totals` over changes. There is
-no other place that adds to a counter, so a path that forgets to count cannot be written.
+Every counter in the store is the sum of `facts` over tasks, or of `totals` over changes. No other
+code adds to a counter, so no code path can forget to count.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fairlane.core.model import CRITICAL, Change, Task
 class Tally(msgspec.Struct):
     """`slots` are open leases: tasks in flight, plus cancelled runs that have not ended yet.
 
-    `queued` includes what waits for a dependency, `failed` those that `expired`: whose deadline
-    passed before they were started.
+    `queued` includes tasks that wait for a dependency. `failed` includes those in `expired`, whose
+    deadline passed before they started.
     """
 
     queued: int = 0
@@ -38,35 +38,34 @@ class Tally(msgspec.Struct):
 
     @property
     def balanced(self) -> bool:
-        """Everything that was ever admitted is somewhere, exactly once."""
+        """Return whether every admitted task is counted in exactly one place."""
         ended = self.completed + self.failed + self.cancelled
         return self.submitted == ended + self.parked + self.queued + self.inflight
 
 
 class Line(Tally):
-    """The tasks of one agent and one route in one lane, and the agent's place in the order.
+    """The tasks of one agent and one capability in one lane, and the agent's place in the order.
 
-    `share` is the agent's open leases in the lane divided by its weight, the same number in each
-    of its lines there; `served` is the token of its newest lease. The smallest pair goes next.
-    A lane ordered by priority has one more line per route, without an agent, in which all stand.
+    `share` is the agent's open leases in the lane divided by its weight, the same number in each of
+    its lines there; `served` is the fencing token of its newest lease. The smallest pair goes next.
+    A lane ordered by priority has one more line per capability, without an agent, that holds all
+    tasks.
     """
 
     lane: str = ""
     agent: str = ""
-    route: str = ""
+    capability: str = ""
     share: float = 0.0
     served: int = 0
     id: int = 0
 
 
-# An imported entry may say that it waits since the year 1. A store keeps 64 bits.
+# An imported entry may claim to wait since the year 1. A store keeps 64 bits.
 WAITED_MS_MAX: Final = 2**62
 
 
 def apply(lane: Tally, line: Tally, change: Change) -> None:
-    """Move what `change` moves, in both at once: nothing is asked of a task more often here than
-    how it counts.
-    """
+    """Add what `change` contributes to the lane and to the line in one pass."""
     if change.before is not None:
         _add_facts(lane, line, change.before, -1)
     _add_facts(lane, line, change.after, 1)
@@ -138,7 +137,7 @@ def _add_totals(tally: Tally, change: Change) -> None:
 
 
 def _uncount_end(tally: Tally, before: Task | None) -> None:
-    """A retried task has not ended after all. That it had expired stays counted."""
+    """Take back the end of a task that is retried. Its expiry stays counted."""
     assert before is not None
     if before.state == lifecycle.FAILED:
         tally.failed -= 1

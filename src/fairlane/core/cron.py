@@ -1,7 +1,7 @@
-"""Cron jobs: what fires when, and what becomes of a moment that was missed or comes too early.
+"""Cron jobs: which slots fire at which time, and what happens to missed and overlapping ones.
 
-A job has slots, the moments of its schedule. The next slot follows from the last one, never from
-the clock, so a clock that jumps fires nothing twice.
+The slots of a job are the times of its schedule. The next slot follows from the last one, never
+from the clock, so a clock that jumps fires nothing twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairlane.core.schedule_times import (
 from fairlane.core.sessions import OF_CRON
 from fairlane.core.submissions import TaskRequest
 
-__all__ = [  # what is known of schedules here besides
+__all__ = [  # re-exported for users of this module
     "AT",
     "CRON",
     "EVERY",
@@ -55,7 +55,7 @@ SCHEDULED: Final = "schedule"
 MISFIRED: Final = "misfire"
 MANUAL: Final = "manual"
 
-# What became of a run. The first two are of a task that goes on.
+# The status of a run. The first two belong to a task that has not ended.
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
 OK: Final = "ok"
@@ -64,7 +64,7 @@ CANCELLED: Final = "cancelled"
 SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 
-# In place of a stored definition that cannot be read.
+# Stands in for a stored definition that cannot be read.
 DAMAGED: Final = "its definition in the store is damaged: delete it and create it again"
 
 BY_CALLER: Final = "by caller"
@@ -76,7 +76,7 @@ RECOVERED: Final = "cron.recovered"
 ALERTS: Final = (FAILING, RECOVERED)
 
 GRACE_MS: Final = 60_000
-COUNTED_MAX: Final = 10_000  # late slots beyond this are "more than"
+COUNTED_MAX: Final = 10_000  # beyond this many, late slots are reported as "more than"
 FIRED_MAX: Final = 1000  # slots of one job that fire in one decision; the rest is due at once
 SUMMARY_BYTES_MAX: Final = 16_384
 KEEP_DAYS: Final = 30
@@ -87,10 +87,10 @@ RETRIES: Final = Backoff(
 
 
 def usual_grace_ms(schedule: Schedule) -> int:
-    """Return the grace of jobs that name none: a minute, but no longer than one interval.
+    """Return the grace of jobs that do not set one: a minute, but at most one interval.
 
-    A longer one would run every slot of a short outage. The slots of a cron rule are whole minutes,
-    so none of them come closer together than this.
+    A longer grace would run every slot of a short outage. The slots of a cron rule are whole
+    minutes, so they are never closer together than this.
     """
     return min(GRACE_MS, schedule.every_ms or GRACE_MS)
 
@@ -98,7 +98,7 @@ def usual_grace_ms(schedule: Schedule) -> int:
 class CronDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A job with every default, as the store keeps it in JSON.
 
-    `misfire_grace_ms` None is the usual grace of the schedule.
+    `misfire_grace_ms` None means the usual grace of the schedule.
     """
 
     name: str
@@ -126,18 +126,18 @@ class CronDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
     @property
     def grace_ms(self) -> int:
-        """How late a slot may be before it is missed."""
+        """Return how late a slot may be before it counts as missed."""
         if self.misfire_grace_ms is None:
             return usual_grace_ms(self.schedule)
         return self.misfire_grace_ms
 
 
 class Job(msgspec.Struct):
-    """A definition and how it stands. Slots up to `slot_at` have been dealt with.
+    """A definition and its state. Slots up to `slot_at` have been decided.
 
-    `runs` counts what the schedule has fired, `logged` the entries that its log has ever had.
+    `runs` counts what the schedule has fired, `logged` all entries that its log has ever had.
     `alerted` is true from the alert about a streak of errors until the first success after it.
-    `damaged` says that the store's definition cannot be read, and `definition` stands in for it.
+    `damaged` says that the stored definition cannot be read; `definition` then stands in for it.
     """
 
     seq: int
@@ -159,12 +159,12 @@ class Job(msgspec.Struct):
 
     @property
     def session(self) -> str | None:
-        """Where its tasks wait for each other, if they do."""
+        """Return the session in which its tasks wait for each other, if they do."""
         return None if self.definition.overlap == ALLOW else f"{OF_CRON}{self.id}"
 
 
 class RunRecord(msgspec.Struct):
-    """An entry of the run log. It is `open` while its task goes on, which then tells the rest.
+    """An entry of the run log. It is `open` until its task ends.
 
     `number` is its place in the log of its job.
     """
@@ -192,7 +192,7 @@ class RunRecord(msgspec.Struct):
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """`run_at` is when its task may start: the slot is what it is for."""
+    """A slot to fire. `run_at` is the earliest start of its task."""
 
     slot: Slot
     trigger: str
@@ -200,9 +200,9 @@ class Firing(msgspec.Struct, frozen=True):
 
 
 class CronDecision(msgspec.Struct, frozen=True):
-    """What is due. `missed` late slots will not run; there are more when they are `uncounted`.
+    """What to fire. `missed` late slots do not run; `uncounted` says that there are even more.
 
-    Slots up to `slot_at` are dealt with; `next_run_at` None means that the job is finished.
+    Slots up to `slot_at` are decided; `next_run_at` None means that the job is finished.
     """
 
     fires: list[Firing]
@@ -216,14 +216,14 @@ class CronDecision(msgspec.Struct, frozen=True):
 
 
 def first_run_at(definition: CronDefinition, now: int, *, runs: int = 0) -> int | None:
-    """The first slot after `now`, None when there is none: for a new or changed schedule."""
+    """Return the first slot after `now` of a new or changed schedule; None if there is none."""
     if definition.max_runs is not None and runs >= definition.max_runs:
         return None
     return next(_within(definition, now), None)
 
 
 def _within(definition: CronDefinition, after: int) -> Iterator[int]:
-    """The moments between the job's start and end, both included."""
+    """Yield the slots between the job's start and end, both included."""
     begin = after if definition.start_at is None else max(after, definition.start_at - 1)
     for at in moments_of(definition.schedule, begin):
         if definition.end_at is not None and at > definition.end_at:
@@ -232,10 +232,10 @@ def _within(definition: CronDefinition, after: int) -> Iterator[int]:
 
 
 def decide(job: Job, now: int, active: int) -> CronDecision:
-    """What is due at `now`, with `active` runs of the job that have not ended.
+    """Decide what fires at `now`, given `active` runs of the job that have not ended.
 
-    A slot that is late by more than the grace follows `misfire`, any other fires. Late slots that
-    are all to run wait for each other instead of being skipped: `overlap` is about the rest.
+    A slot that is late by more than the grace follows `misfire`; any other fires. Late slots that
+    all have to run wait for each other instead of being skipped: `overlap` applies to the others.
     """
     definition = job.definition
     due = _due(definition, job.slot_at, now)
@@ -273,9 +273,9 @@ def decide(job: Job, now: int, active: int) -> CronDecision:
 
 
 class _Due(msgspec.Struct, frozen=True):
-    """How many slots are `late`, the first and the newest of them; those on time; what comes next.
+    """The number of `late` slots with the first and the newest, those on time, and the next one.
 
-    When late ones are `uncounted`, there are more still.
+    `uncounted` says that there are more late slots.
     """
 
     late: int
@@ -288,7 +288,7 @@ class _Due(msgspec.Struct, frozen=True):
 
 def _due(definition: CronDefinition, after: int, now: int) -> _Due:
     last = now - definition.grace_ms - 1
-    kept = definition.misfire_cap + 1  # one more than may run: the last that is missed
+    kept = definition.misfire_cap + 1  # one more than may run: the last one that is missed
     moments = _within(definition, after)
     late, at = _taken(moments, next(moments, None), last, COUNTED_MAX + kept)
     uncounted = len(late) == COUNTED_MAX + kept
@@ -304,7 +304,7 @@ def _due(definition: CronDefinition, after: int, now: int) -> _Due:
 
 
 def _newest(definition: CronDefinition, after: int, last: int, kept: int) -> list[int]:
-    """The last `kept` of very many moments, without looking at all of them."""
+    """Return the last `kept` of very many slots without visiting all of them."""
     early, late = after, last
     while True:
         middle = (early + late) // 2
@@ -321,7 +321,7 @@ def _newest(definition: CronDefinition, after: int, last: int, kept: int) -> lis
 def _taken(
     moments: Iterator[int], at: int | None, last: int, most: int
 ) -> tuple[list[int], int | None]:
-    """From `at` on the moments up to `last`, and the one that comes after them."""
+    """Return the slots from `at` up to `last`, and the one after them."""
     found: list[int] = []
     while at is not None and at <= last and len(found) < most:
         found.append(at)
@@ -330,7 +330,7 @@ def _taken(
 
 
 def _caught_up(definition: CronDefinition, newest: list[Slot], left: int | None) -> list[Slot]:
-    """The late slots that run after all."""
+    """Return the late slots that still run."""
     wanted = {SKIP: 0, ONCE: 1, ALL: definition.misfire_cap}[definition.misfire]
     wanted = wanted if left is None else min(wanted, left)
     return newest[-wanted:] if wanted else []
@@ -341,20 +341,20 @@ def _overlaps(definition: CronDefinition, active: int) -> bool:
 
 
 def jitter_ms(job: Job, slot: Slot) -> int:
-    """How much later than its slot a run may begin: always the same for the same slot."""
+    """Return the delay of a run after its slot. The same slot always gets the same delay."""
     if not job.definition.jitter_ms:
         return 0
     digest = hashlib.blake2b(f"{job.id} {slot.key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % job.definition.jitter_ms
 
 
-# -------------------------------------------------------------------- what becomes of a job
+# -------------------------------------------------------------------- changes of a job
 
 
 def begin(job: Job, now: int) -> bool:
-    """Set the schedule going from `now`; False when it has no slot to come.
+    """Start the schedule from `now`; return False if it has no slot to come.
 
-    From the last slot where that is later: the clock may have been set back.
+    Start from the last slot if that is later: the clock may have been set back.
     """
     job.slot_at = max(now, job.slot_at)
     job.next_run_at = first_run_at(job.definition, job.slot_at, runs=job.runs)
@@ -363,21 +363,21 @@ def begin(job: Job, now: int) -> bool:
 
 
 def go_on(job: Job) -> None:
-    """Ask anew for the slot after the last one: how many there may be has changed."""
+    """Recompute the next slot after the limit on runs has changed."""
     job.next_run_at = first_run_at(job.definition, job.slot_at, runs=job.runs)
     if job.next_run_at is None:
         disable(job, FINISHED)
 
 
 def disable(job: Job, reason: str) -> None:
-    """Runs that are under way go on."""
+    """Disable the job. Runs that are under way continue."""
     job.definition = msgspec.structs.replace(job.definition, enabled=False)
     job.next_run_at = None
     job.disabled_reason = reason
 
 
 def advance(job: Job, decision: CronDecision, now: int) -> None:
-    """Move the job past what has been decided."""
+    """Move the job past a decision."""
     job.slot_at, job.next_run_at = decision.slot_at, decision.next_run_at
     job.runs += len(decision.fires)
     if decision.fires:
@@ -389,7 +389,7 @@ def advance(job: Job, decision: CronDecision, now: int) -> None:
 
 
 def missed_text(decision: CronDecision) -> str:
-    """What the log says about slots that did not run."""
+    """Return the log text for slots that did not run."""
     assert decision.first_missed is not None
     assert decision.last_missed is not None
     number = f"more than {decision.missed}" if decision.uncounted else str(decision.missed)
@@ -398,7 +398,7 @@ def missed_text(decision: CronDecision) -> str:
 
 
 def ended(job: Job, status: str, error: str | None) -> str | None:
-    """A run of the job has ended: count it; the alert that is owed now, if one is."""
+    """Count the end of a run and return the alert that is due, if any."""
     definition = job.definition
     job.last_status = status
     if status == CANCELLED:
@@ -419,7 +419,7 @@ def ended(job: Job, status: str, error: str | None) -> str | None:
 
 
 def cut(text: str) -> str:
-    """What is kept of a long text: whole characters."""
+    """Return the text cut to the stored length, at a whole character."""
     raw = text.encode()
     if len(raw) <= SUMMARY_BYTES_MAX:
         return text

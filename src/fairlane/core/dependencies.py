@@ -1,8 +1,8 @@
-"""Dependencies: which tasks a task waits for, and what becomes of it when one of them ends.
+"""Dependencies: the tasks that a task waits for, and what happens to it when one of them ends.
 
-An edge leads from a parent, by id, to a child. It is open until the parent ends; the child keeps a
-count of its open edges. A parent that is done meets the edge. One that ends otherwise breaks it and
-cancels the child, and so on down, with the reason. A parent that is retried mends what it broke.
+An edge leads from a parent, by id, to a child. It is open until the parent ends; the child counts
+its open edges. A parent that is done meets the edge. One that ends otherwise breaks it and cancels
+the child, and so on down, with the reason. A parent that is retried restores the edges it broke.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MET: Final = 1
 BROKEN: Final = 2
 CYCLE_SHOWN_MAX: Final = 20
 
-# What the end of a parent makes of its edges.
+# The state of the edges after each end of a parent.
 EDGE_AFTER: Final[Mapping[str, int]] = {
     lifecycle.DONE: MET,
     lifecycle.FAILED: BROKEN,
@@ -31,7 +31,7 @@ EDGE_AFTER: Final[Mapping[str, int]] = {
 
 
 def block(task: Task, unmet: int) -> None:
-    """A new or retried task begins by waiting for `unmet` others."""
+    """Let a new or retried task wait for `unmet` parents."""
     task.unmet = unmet
     if unmet:
         task.state = lifecycle.step(task.state, lifecycle.BLOCK)
@@ -39,7 +39,7 @@ def block(task: Task, unmet: int) -> None:
 
 
 def met(task: Task) -> Task:
-    """The child after one more of its parents is done; still waiting if there are others."""
+    """Return the child after one more parent is done; it keeps waiting for the others."""
     assert task.unmet is not None
     after = copy.copy(task)
     after.unmet = task.unmet - 1
@@ -47,7 +47,7 @@ def met(task: Task) -> Task:
 
 
 def orphan(task: Task, parent_id: str, parent_state: str, now: int) -> Change:
-    """Cancel the child of a parent that ended otherwise than done."""
+    """Cancel the child of a parent that ended in another state than done."""
     after = copy.copy(task)
     after.state = lifecycle.step(task.state, lifecycle.CANCEL)
     after.gate = None
@@ -62,9 +62,10 @@ def reason(parent_id: str, parent_state: str) -> str:
 
 
 def in_order(parents: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names, parents before children. Raises `InvalidRequest` with the cycle, if there is one.
+    """Return the names with parents before children. Raise `InvalidRequest` that names a cycle.
 
-    What is in that order already stays as it is. Parents that are not among the names are ignored.
+    Names that are in order already keep their order. Parents that are not among the names are
+    ignored.
     """
     names = list(parents)
     known = {name: [p for p in parents[name] if p in parents] for name in names}
@@ -78,6 +79,6 @@ def in_order(parents: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def cycle_error(names: Sequence[str]) -> InvalidRequest:
-    """`names` begin and end with the same one."""
+    """Return the error for a cycle; `names` begin and end with the same name."""
     shown = list(names) if len(names) <= CYCLE_SHOWN_MAX else [*names[:CYCLE_SHOWN_MAX], "..."]
     return InvalidRequest(f"field 'dependsOn' makes a cycle: {' -> '.join(shown)}")

@@ -1,8 +1,8 @@
-"""JSON documents that people write, laid over one another by a schema.
+"""JSON documents written by people, merged by a schema.
 
-A schema says for each key what its value has to be. Laying a document over another either takes all
-of it or names every problem by its path; nothing here knows what the keys mean. With `defaults` it
-is a JSON merge patch: null brings a default back, and a name that has none goes.
+A schema says for each key which values it accepts. Merging a document either applies all of it or
+reports every problem by its path; nothing here knows what the keys mean. With `defaults` it is a
+JSON merge patch: null restores a default, and removes a name that has none.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fairlane.core.json_types import JsonMapping, JsonObject
 Check = Callable[[Any], str | None]
 Path = tuple[str, ...]
 
-# How to say in a patch that there is no limit: null means the default there.
+# Spells "no limit" in a patch, where null means the default.
 NO_LIMIT: Final = "none"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
 _NOTHING: Final = object()
 
 
 class Field(msgspec.Struct, frozen=True):
-    """With `zero_keeps` a zero says nothing; with `may_lack` null takes the key out."""
+    """With `zero_keeps` a zero keeps the current value; with `may_lack` null removes the key."""
 
     check: Check
     zero_keeps: bool = False
@@ -34,7 +34,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """An object whose keys are names that `pattern` matches."""
+    """An object whose keys are names that match `pattern`."""
 
     fields: JsonMapping
     pattern: re.Pattern[str]
@@ -44,9 +44,9 @@ Schema = JsonMapping  # of fields, names and further schemas
 
 
 class Reading(msgspec.Struct):
-    """One document on its way: what is wrong with it, and with which defaults it is a patch.
+    """The state of one merge: the problems, and the defaults if the document is a patch.
 
-    `words` are further keys that are understood at the top of it, to be suggested.
+    `words` are further keys at the top of the document that can be suggested.
     """
 
     defaults: JsonObject | None = None
@@ -67,7 +67,7 @@ class Reading(msgspec.Struct):
 def laid_over(
     current: JsonObject, document: object, schema: Schema, reading: Reading, path: Path = ()
 ) -> JsonObject:
-    """`current` with what `document` says; problems go to `reading`."""
+    """Return `current` merged with `document`; add problems to `reading`."""
     merged = dict(current)
     if not isinstance(document, dict):
         reading.complain(path, "must be an object")
@@ -90,7 +90,7 @@ def laid_over(
 
 
 def _set(merged: JsonObject, key: str, value: object, rule: Field) -> str | None:
-    """Take `value` over, or say what is wrong with it."""
+    """Store `value`, or report what is wrong with it."""
     if rule.zero_keeps and value == 0 and not isinstance(value, bool):
         return None
     if value is None and rule.may_lack:
@@ -123,7 +123,7 @@ def _named(
 
 
 def _bring_back(merged: JsonObject, path: Path, defaults: object) -> None:
-    """Put the default of the last part of `path` in its place; what has none goes."""
+    """Restore the default at `path`; remove a key that has none."""
     for part in path:
         defaults = defaults.get(part, _NOTHING) if isinstance(defaults, dict) else _NOTHING
     if defaults is _NOTHING:
@@ -133,18 +133,18 @@ def _bring_back(merged: JsonObject, path: Path, defaults: object) -> None:
 
 
 def put(document: JsonObject, path: Path, value: object) -> None:
-    """Set `value`, unless the document says something else there already."""
+    """Set `value` unless the document already sets the key."""
     for part in path[:-1]:
         inner = document.get(part, {})
         if not isinstance(inner, dict):
-            return  # laying it over another complains about it
+            return  # the merge reports it
         document[part] = dict(inner)
         document = document[part]
     document.setdefault(path[-1], value)
 
 
 def known(document: object, schema: Schema, unknown: list[str], path: Path = ()) -> Any:
-    """What of a document the schema knows; the paths of the rest go to `unknown`."""
+    """Return the part of a document that the schema knows; add other paths to `unknown`."""
     if not isinstance(document, dict):
         return document
     kept: JsonObject = {}
@@ -161,7 +161,7 @@ def known(document: object, schema: Schema, unknown: list[str], path: Path = ())
     return kept
 
 
-# -------------------------------------------------------------------- what a value has to be
+# -------------------------------------------------------------------- checks of values
 
 
 def whole(low: int, high: int, *, optional: bool = False) -> Check:
@@ -203,12 +203,13 @@ def spelled(path: Path) -> str:
 
 
 def shown(key: str) -> str:
-    """A key as a message shows it: as it stands, or quoted and cut when it could be anything."""
+    """Return a key for use in a message: as it is, or quoted and cut if it is not a plain word."""
     return key if _PLAIN.fullmatch(key) else repr(key[:20])
 
 
 def nearest(word: str, known: Any) -> str:
-    """`; did you mean x?` for the nearest known word, or nothing."""
-    # Compared only so far: a caller may send a million characters, and none of ours is that long.
+    """Return `; did you mean x?` for the nearest known word, or an empty text."""
+    # Compare only this much: a caller may send a million characters, and no known word is that
+    # long.
     found = difflib.get_close_matches(word[:100], list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""

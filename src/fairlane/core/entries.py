@@ -1,4 +1,4 @@
-"""Entries of the queue: tasks of the lane `queue` that run the handler `run`."""
+"""Queue entries: tasks of the lane `queue` that run the handler `run`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
 DRAINING: Final = "draining"  # only in imported files: nothing there ever ends it
 
-# The states of the tasks that an entry's status stands for. An entry that waits is `pending` until
-# it was leased for the first time and `ready` after that; as a filter the two are the same.
+# The task states behind each entry status. A waiting entry is `pending` until its first lease and
+# `ready` after it; as a filter the two are the same.
 STATES: Final[Mapping[EntryStatus, tuple[str, ...]]] = {
     PENDING: (lifecycle.QUEUED, lifecycle.WAITING),
     READY: (lifecycle.QUEUED, lifecycle.WAITING),
@@ -38,9 +38,9 @@ STATES: Final[Mapping[EntryStatus, tuple[str, ...]]] = {
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
-    """A submission, and for an imported entry how far it had come elsewhere.
+    """A submission and, for an imported entry, its progress in the other program.
 
-    `ended_at` is also the end of a lease: when what `status` says was or will be over.
+    `ended_at` is when the status ended; for a leased entry, when its lease ends.
     """
 
     submission: Submission
@@ -52,7 +52,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
 
 def states(status: EntryStatus | None) -> list[str]:
-    """Return the states of tasks that a filter by status stands for; all of them without one."""
+    """Return the task states that a status filter selects; all of them without a filter."""
     if status is None:
         return list(dict.fromkeys(state for found in STATES.values() for state in found))
     return list(STATES[status])
@@ -60,7 +60,7 @@ def states(status: EntryStatus | None) -> list[str]:
 
 def status_of(task: Task) -> str:
     if task.state in lifecycle.IN_QUEUE:
-        return READY if task.token or task.attempts else PENDING
+        return READY if task.fencing_token or task.attempts else PENDING
     return next((status for status, found in STATES.items() if task.state in found), task.state)
 
 

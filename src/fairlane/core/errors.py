@@ -1,4 +1,4 @@
-"""Every error Fairlane raises on purpose, in one tree, split by whose move it is.
+"""Every error that Fairlane raises on purpose, in one tree, grouped by who has to act.
 
     FairlaneError
     |-- CallerError          the request is wrong: do not repeat it unchanged
@@ -39,7 +39,7 @@
         |-- SessionReset         session_reset
         `-- LaneCleared          lane_cleared
 
-Codes are stable and part of the public surface; messages may improve at any time.
+Codes are stable and part of the public API; messages may improve at any time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Events: the facts that a change leaves behind, one row each, in the order of the commits.
+"""Events: the facts that a change records, one row each, in commit order.
 
-A row is small: what can be read from the task itself is joined when it is read. `detail` is the
-error of what went wrong, the worker of what started, the progress that was reported, the job
-and run of what cron has fired, or the state where the type does not tell it.
+A row is small; fields of the task are joined when it is read. `detail` is the error of a failure,
+the worker of a start, the reported progress, the job and run of a cron firing, or the state if the
+type does not imply it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPES: Final[Mapping[str, str]] = {
     lifecycle.UNBLOCK: UNBLOCKED,
 }
 
-# The state that a type stands for, unless its detail names another one.
+# The state that a type implies unless its detail names another.
 STATES: Final[Mapping[str, str]] = {
     CREATED: lifecycle.QUEUED,
     STARTED: lifecycle.RUNNING,
@@ -77,8 +77,8 @@ OUTCOMES: Final = tuple(_ENDS.values())
 
 
 class Event(msgspec.Struct, gc=False):
-    """`seq` is the task's, None for an event of a batch. `policy_version` has decided it; None for
-    those of a time when that was not recorded.
+    """`seq` is the task's, None for an event of a batch. `policy_version` is the policy that
+    decided it, None for old events that did not record it.
     """
 
     id: int
@@ -106,7 +106,7 @@ class Event(msgspec.Struct, gc=False):
 
     @property
     def fired(self) -> tuple[str, str] | None:
-        """The job and the run that a task was submitted for."""
+        """Return the job and the run that the task was submitted for."""
         if self.type != CRON_FIRED or self.detail is None:
             return None
         job_id, _, run_id = self.detail.partition(" ")
@@ -114,12 +114,12 @@ class Event(msgspec.Struct, gc=False):
 
     @property
     def progress(self) -> str | None:
-        """JSON text."""
+        """Return the reported progress as JSON text."""
         return self.detail if self.type == PROGRESS else None
 
 
 def of(change: Change) -> tuple[str, str | None] | None:
-    """The type and the detail of what `change` leaves behind, or None when nobody has to know."""
+    """Return the type and detail of the event that `change` records, or None if it records none."""
     after = change.after
     verb = change.verb
     if verb == lifecycle.LEASE:
@@ -144,18 +144,18 @@ class Attempt(msgspec.Struct):
 
     @property
     def ran_ms(self) -> int | None:
-        """How long it ran, None while it runs. A clock that was set back counts as no time."""
+        """Return how long it ran, None while it runs. A clock that was set back counts as 0."""
         return None if self.ended_at is None else max(0, self.ended_at - self.started_at)
 
 
 def attempts(events: Iterable[Event]) -> list[Attempt]:
-    """The tries of one task, oldest first, from its events."""
+    """Return the attempts of one task from its events, oldest first."""
     log: list[Attempt] = []
-    last = 0  # the attempt that the events before were about
+    last = 0  # the attempt of the previous event
     for event in events:
         if event.type == STARTED:
             log.append(Attempt(event.attempt, event.at, event.detail))
-        elif event.type in (RETRYING, PARKED) and event.attempt > last:  # it never said it began
+        elif event.type in (RETRYING, PARKED) and event.attempt > last:  # its start is not known
             outcome = _ENDS[event.type]
             log.append(Attempt(event.attempt, event.at, None, event.at, outcome, event.detail))
         elif event.type in _ENDS and log and log[-1].ended_at is None:

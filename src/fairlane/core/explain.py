@@ -1,8 +1,8 @@
-"""Why a task does not run yet: the gate that holds it, or the ceiling that is full, in a sentence.
+"""Explain why a task does not run yet: the gate that holds it or the ceiling that is full.
 
-It is read from the same facts that decide. A queued task is held by one gate at a time, the first
-that it meets; a ready one by every ceiling that is full, from the widest to its own agent's, and by
-servers that all run as much as they may.
+The explanation uses the same facts that decide. A queued task is held by one gate at a time, the
+first in order. A ready task is held by every full ceiling, from the widest to its agent's own, and
+by servers that are all at capacity.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ WORKER: Final = "worker"
 SCOPES: Final = (LANE, AGENT, GLOBAL, WORKER)
 AHEAD_MAX: Final = 10_000
 NAMED_MAX: Final = 20
-# Less than this is no pace to judge by.
+# Fewer starts than this are too few to estimate a pace.
 PACE_STARTS_MIN: Final = 3
 PACE_MS_MIN: Final = 5_000
-# A line that stands still for so long, while others of its lane move, may be nobody's.
+# If a line has not moved for this long while its lane has, it may have no worker.
 STILL_MS_MIN: Final = 60_000
 
 
 class Ceiling(msgspec.Struct, frozen=True):
     """`scope` is `lane`, `agent` (in this lane), `global` (over all lanes) or `worker` (all servers
-    together). `setting` is where the policy says so.
+    together). `setting` names the policy key.
     """
 
     scope: str
@@ -54,20 +54,19 @@ class Ceiling(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How many tasks of a line were begun in a span of time in which others always waited there."""
+    """How many tasks of a line started in a span of time in which others always waited there."""
 
     starts: int
     span_ms: int
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of a task and its surroundings at one moment.
+    """The facts about a task and its surroundings at one time.
 
-    `parents` are those that it still waits for, with their states where there is such a task;
-    `holders` the tasks that have what it waits for; `ahead` how many go before it in its line,
-    `beside` how many of other lines do, and `pace` how quickly its line has moved of late, if that
-    is known; `lane_pace` is that of the whole lane. `servers` has, for each that takes such work,
-    how many tasks it runs.
+    `parents` are the tasks that it waits for, with their states if they exist; `holders` are the
+    tasks that hold what it waits for. `ahead` is how many go before it in its line, `beside` how
+    many in other lines. `pace` is how fast its line has moved recently, if known, and `lane_pace`
+    how fast the lane has. `servers` is how many tasks each server with the capability runs.
     """
 
     task: Task
@@ -88,10 +87,10 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """`ready` says that only a slot is missing, or somebody to take it.
+    """`ready` says that only a slot or a worker is missing.
 
-    `ceilings` are all that are full, the widest first. `estimate_ms` is how long it may still take
-    if the line goes on as it did.
+    `ceilings` are all that are full, the widest first. `estimate_ms` is the expected wait if the
+    line keeps its pace.
     """
 
     reason: str
@@ -204,7 +203,7 @@ def _ready(facts: Facts) -> Why:
         return Why(text, gate=PAUSED, position=position)
     full = _full(facts)
     if not full:
-        text = f"a slot is free: it goes to the next worker that asks for {task.route}"
+        text = f"a slot is free: it goes to the next worker that asks for {task.capability}"
         return Why(f"{text}; {_before(facts)}", ready=True, position=position)
     estimate_ms, guess = _estimate(facts)
     text = ", and ".join(words for _, words in full)
@@ -219,7 +218,7 @@ def _ready(facts: Facts) -> Why:
 
 
 def _estimate(facts: Facts) -> tuple[int | None, str]:
-    """How long it may take until its turn, and how to say so; nothing where there is no data."""
+    """Return the expected wait and its text, or nothing without data."""
     pace = facts.pace
     if pace is None or facts.ahead >= AHEAD_MAX:
         return None, ""
@@ -230,7 +229,7 @@ def _estimate(facts: Facts) -> tuple[int | None, str]:
 
 
 def _still(facts: Facts) -> str:
-    """What gives away that nobody takes what its line is for."""
+    """Return the hint that no worker may have the capability of a line that stands still."""
     pace, lane = facts.pace, facts.lane_pace
     if pace is None or lane is None or pace.starts or pace.span_ms < STILL_MS_MIN:
         return ""
@@ -238,12 +237,12 @@ def _still(facts: Facts) -> str:
         return ""
     return (
         f", but in the last {_roughly(pace.span_ms)} nothing of its line was begun while others "
-        f"of the lane were: is there a worker for {facts.task.route}?"
+        f"of the lane were: is there a worker for {facts.task.capability}?"
     )
 
 
 def _roughly(span_ms: int) -> str:
-    """In the unit that gives the shortest number of some meaning."""
+    """Return a span in the unit that gives the shortest meaningful number."""
     for unit, size_ms in (("h", 3_600_000), ("min", 60_000)):
         if span_ms >= 2 * size_ms:
             return f"{round(span_ms / size_ms)} {unit}"
@@ -251,7 +250,7 @@ def _roughly(span_ms: int) -> str:
 
 
 def _full(facts: Facts) -> list[tuple[Ceiling, str]]:
-    """Return every ceiling that is in the way, and how to say so."""
+    """Return every full ceiling and its text."""
     found = [
         _overall_ceiling(facts),
         _lane_ceiling(facts),
@@ -282,7 +281,7 @@ def _lane_ceiling(facts: Facts) -> _Found:
 
 
 def _agent_ceiling(facts: Facts) -> _Found:
-    """A lane ordered by priority does not look at agents."""
+    """Return the agent's full ceiling. A lane ordered by priority has none."""
     task, policy = facts.task, facts.policy
     limit = policy.agent_ceiling(task.lane, task.agent)
     if limit is None or policy.lanes[task.lane].strategy != FAIR:
@@ -297,7 +296,7 @@ def _agent_ceiling(facts: Facts) -> _Found:
 
 
 def _worker_ceiling(facts: Facts) -> _Found:
-    """Full when each server runs as much as it may: another one would take the task."""
+    """Return the workers' ceiling if every server is at capacity."""
     limit, servers = facts.policy.worker_count, facts.servers
     if not limit or not servers or any(running < limit for running in servers):
         return None, ""
@@ -313,7 +312,7 @@ def _taken(limit: int, whose: str) -> str:
 
 
 def _before(facts: Facts) -> str:
-    """How many go before it, in its line and in others."""
+    """Return how many tasks go before it, in its line and in others."""
     count = facts.ahead + facts.beside
     if not count:
         return "nothing goes before it"

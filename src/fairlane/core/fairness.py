@@ -34,23 +34,23 @@ class Contender(msgspec.Struct, gc=False):
 
     @property
     def most(self) -> int:
-        """How many leases it can take."""
+        """Return how many leases it can take."""
         if self.ceiling is None:
             return self.ready
         return min(self.ready, self.ceiling - self.slots)
 
     def key_after(self, turns: int, served: int) -> tuple[bool, float, int, str]:
-        """Its place in the order after that many turns; the smallest goes next."""
+        """Return its place in the order after `turns` leases; the smallest goes next."""
         return (self.urgent <= turns, (self.slots + turns) / self.weight, served, self.agent)
 
 
 def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[str]:
-    """The agents to serve, in order, for `slots` free slots; an agent may come up many times.
+    """Return the agents to serve, in order, for `slots` free slots; an agent may appear many times.
 
-    `served` is the token of the newest lease; each pick counts on from there, as the leases will.
+    `served` is the newest fencing token; each pick counts on from there, as the leases will.
     """
     able = [one for one in contenders if one.eligible]
-    # The key of each, and its number in `able`; how many turns it has had stands in `turns`.
+    # Each entry is the agent's key and its index in `able`; `turns` counts its picks.
     heap = [(*one.key_after(0, one.served), number) for number, one in enumerate(able)]
     heapq.heapify(heap)
     turns = [0] * len(able)
@@ -61,8 +61,8 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
         order.append(one.agent)
         turns[number] += 1
         if turns[number] < one.most:
-            token = served + len(order)
-            heapq.heapreplace(heap, (*one.key_after(turns[number], token), number))
+            fencing_token = served + len(order)
+            heapq.heapreplace(heap, (*one.key_after(turns[number], fencing_token), number))
         else:
             heapq.heappop(heap)
     return order
@@ -71,9 +71,9 @@ def pick(contenders: Iterable[Contender], slots: int, *, served: int) -> list[st
 def others_before(
     contenders: Iterable[Contender], agent: str, turn: int, *, served: int, most: int
 ) -> int:
-    """Return how many leases go to other agents before `agent` has its turn number `turn`.
+    """Return how many leases go to other agents before turn number `turn` of `agent`.
 
-    Not more than `most` are counted.
+    The count stops at `most`.
     """
     others = 0
     for one in pick(contenders, most + turn, served=served):
@@ -87,7 +87,7 @@ def others_before(
 
 
 def free_slots(ceiling: int, used: int, overall: int | None, used_overall: int) -> int:
-    """How many more leases a lane may give out, under its own ceiling and the one over all."""
+    """Return how many more leases a lane may grant under its own and the global ceiling."""
     free = ceiling - used
     if overall is not None:
         free = min(free, overall - used_overall)
@@ -95,14 +95,14 @@ def free_slots(ceiling: int, used: int, overall: int | None, used_overall: int) 
 
 
 def fair_shares(slots: float, wants: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """How many of the slots each agent would have if all were served alike.
+    """Return how many of the slots each agent would have in a fair split.
 
-    `wants` are the weight of each and how many slots it could use at most: what one cannot use
-    goes to the others, in proportion to their weights.
+    `wants` are each agent's weight and the most slots that it can use. Slots that one agent cannot
+    use go to the others in proportion to their weights.
     """
     left, weights = slots, sum(weight for weight, _ in wants.values())
     shares: dict[str, float] = {}
-    # Who can use least for its weight comes first, so that what it leaves is known to the rest.
+    # Agents that can use least for their weight come first, so that the rest share what they leave.
     for agent, (weight, most) in sorted(wants.items(), key=lambda one: one[1][1] / one[1][0]):
         shares[agent] = min(most, left * weight / weights)
         left -= shares[agent]

@@ -1,12 +1,12 @@
 """Gates: what holds a queued task back although a slot may be free.
 
-A gate is a word on the task's row; a queued task without one is ready. Gates are passed in one
-order: `dependency` (its parents are not done), `delay` (not before a moment) or `debounce` (the
-message may still grow), `session` (others of
-its session have the turn), `batch` (as many of its batch run as may). Whoever has passed the
-session's gate keeps the turn through retries, so that work of a session never overtakes itself; the
-place in a batch is given up while a retry waits. As nobody who waits for a session holds a place
-in a batch, no two can wait for each other.
+A gate is a word in the task's row; a queued task without one is ready. Gates are passed in one
+order: `dependency` (its parents are not done), `delay` (its start time has not come) or `debounce`
+(the message may still grow), `session` (other tasks of its session have the turn), `batch` (its
+batch is at its parallelism). A task that has passed the session gate keeps the turn through
+retries, so that work of a session never overtakes itself; it gives up its place in the batch while
+a retry waits. A task that waits for a session holds no place in a batch, so no two tasks can wait
+for each other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fairlane.core.sessions import Session
 def next_gate(
     task: Task, session: Session | None, batch: Batch | None, now: int, *, has_turn: bool = False
 ) -> str | None:
-    """The gate that a queued task meets first, None when it is ready.
+    """Return the first gate that holds a queued task, or None if it is ready.
 
-    `has_turn` says that it passed its session's gate before.
+    `has_turn` says that it has passed its session's gate before.
     """
     if task.eligible_at is not None and task.eligible_at > now:
         return DELAY_GATE
@@ -40,12 +40,14 @@ def next_gate(
 
 
 def batch_gate(batch: Batch | None) -> str | None:
-    """Where a task goes that has its turn: batches open their gates when all has been counted."""
+    """Return the batch gate of a task that has its turn. Batches open it after all changes are
+    counted.
+    """
     return BATCH_GATE if batch is not None and batch.parallelism is not None else None
 
 
 def apply(session: Session, change: Change) -> None:
-    """Move what `change` moves. The only place that counts for sessions."""
+    """Add what `change` contributes to the session's counters. Nothing else counts for sessions."""
     if change.before is not None:
         _count(session, change.before, -1)
     _count(session, change.after, 1)
@@ -68,18 +70,19 @@ def _count(session: Session, task: Task, sign: int) -> None:
 
 
 def holds_turn(task: Task) -> bool:
-    """Whether the task has its session's turn."""
+    """Return whether the task has its session's turn."""
     if task.lease_expires_at is not None:
         return True
     if task.state != lifecycle.QUEUED:
         return False
     if task.gate == DELAY_GATE:
-        return task.token > 0  # the wait before a retry; before its first lease it had no turn
+        # It waits for a retry; a task has no turn before its first lease.
+        return task.fencing_token > 0
     return task.gate not in (SESSION_GATE, DEBOUNCE_GATE)
 
 
 def promote(task: Task, now: int, gate: str | None = None) -> Change:
-    """Open the gate. Without another one the task is ready, and waits for a slot from now on."""
+    """Open the gate. Without a further gate the task is ready and waits for a slot from now on."""
     after = copied(task)
     after.gate = gate
     after.eligible_at = None
@@ -88,7 +91,7 @@ def promote(task: Task, now: int, gate: str | None = None) -> Change:
 
 
 def hold(task: Task) -> Change:
-    """Give the turn back, to a task that goes first."""
+    """Take the turn back in favour of another task."""
     after = copied(task)
     after.gate = SESSION_GATE
     return Change(task, after, lifecycle.HOLD)

@@ -1,6 +1,6 @@
-"""Histograms: how many values there were up to each bound, and what that says about percentiles.
+"""Histograms: counts of values up to fixed bounds, and the percentiles that follow.
 
-The bounds are fixed, so histograms can be added, and subtracted to get those of a span of time.
+Because the bounds are fixed, histograms can be added, and subtracted to get those of a time span.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-# Upper bounds; whatever is greater has a place behind the last.
+# Upper bounds; greater values have a place after the last.
 SPANS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
     *(1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000),
@@ -31,14 +31,14 @@ class Histogram:
         self.total += value
 
     def cumulated(self) -> list[int]:
-        """How many were at most as great as each bound; at the end, how many there were."""
+        """Return how many values each bound covers and, at the end, how many there are."""
         return list(accumulate(self.counts))
 
 
 def percentile(counts: Sequence[int], share: float) -> int | None:
-    """About the span that so great a share of all stays below; None when there was none.
+    """Return the approximate value below which a share of all values lies; None without values.
 
-    Between two bounds the values are taken to be spread evenly.
+    Values between two bounds are assumed to be spread evenly.
     """
     rank = share * sum(counts)
     before = 0

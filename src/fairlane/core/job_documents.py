@@ -1,6 +1,6 @@
-"""The documents of cron jobs: what callers send and read. `core/jobs.py` gives them their meaning.
+"""The documents of cron jobs that callers send and read. `core/jobs.py` gives them meaning.
 
-They are apart from `core/cron.py` because time zones are slow to load and few commands need them.
+They are separate from `core/cron.py` because time zones load slowly and few commands need them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPAN_MS_MAX: Final = 366 * DAY_MS
 ScheduleKind = Literal["at", "every", "cron"]
 Overlap = Literal["skip", "queue", "allow"]
 Misfire = Literal["skip", "once", "all"]
-# What became of a run. The first two are of a run that goes on.
+# The status of a run. The first two belong to a run that has not ended.
 RunStatus = Literal["queued", "running", "ok", "error", "cancelled", "skipped", "missed"]
 
 KINDS: Final[tuple[str, ...]] = get_args(ScheduleKind)
@@ -35,7 +35,7 @@ Small = Annotated[int, Meta(ge=1, le=1000)]
 class ScheduleDocument(
     msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """When a job runs: once at a moment, at an interval, or by a cron expression."""
+    """When a job runs: once at a time, at an interval, or by a cron expression."""
 
     kind: ScheduleKind
     at: Annotated[Moment | None, Meta(description="The moment, of kind at")] = None

@@ -1,8 +1,8 @@
-"""Cron jobs from documents and back: what a document means, and what a change makes of it.
+"""Cron jobs from documents and back: parse, define, change and show a job.
 
-A `JobDocument` is what a caller sends and reads. A `CronDefinition` is what the store keeps, with
-every default filled in. `document_of` is the way back: the job that is made from it is equal.
-Timeouts, retries and the agent are kept on the job, wherever the document names them.
+A `JobDocument` is what a caller sends and reads; a `CronDefinition` is what the store keeps, with
+every default filled in. `document_of` is the inverse: a job defined from its document is equal.
+Timeouts, retries and the agent are stored on the job wherever the document names them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LANE: Final = "cron"
 JOBS_MAX: Final = 1000
 DOCUMENT_BYTES_MAX: Final = 524_288
 
-# What a response says about a job: ignored in a change, so that what was read may be sent back.
+# Response fields that a change ignores, so that a caller can send back what it read.
 READ_ONLY: Final = frozenset(
     {"id", "nextRunAt", "nextRunAtMs", "state", "createdAt", "updatedAt", "disabledReason"}
 )
-# Fields of a task that a job has no use for, and what to do instead.
+# Task fields that a job does not accept, and what to do instead.
 _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
     "session": "a job's tasks have the session of the job; see 'overlap'",
     "run_at": "the schedule says when",
@@ -44,9 +44,9 @@ _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
     "depends_on": "a job's tasks depend on no others",
     "key": "only the items of a batch have one",
 }
-# Kept on the job, although a caller may name it in the task.
+# Stored on the job, although a caller may name it in the task.
 _LIFTED: Final = ("timeoutMs", "retryPolicy")
-# Which field belongs to which kind of schedule.
+# The fields of each kind of schedule.
 _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     cron.AT: ("at", "at_ms"),
     cron.EVERY: ("every_ms", "anchor"),
@@ -69,7 +69,7 @@ def parse(document: object, now: int) -> JobDocument:
 
 
 def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
-    """Check many documents. Raise `InvalidRequest` with what is wrong with each, by its place."""
+    """Check many documents. Raise `InvalidRequest` that lists the problems of each by its index."""
     parsed: list[JobDocument] = []
     problems: list[JsonObject] = []
     names: dict[tuple[str, str], int] = {}
@@ -89,15 +89,15 @@ def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
 
 
 def define(job: JobDocument, now: int) -> CronDefinition:
-    """Return the definition of a new job. Raise `InvalidRequest` with what is wrong at `now`."""
+    """Return the definition of a new job. Raise `InvalidRequest` with its problems at `now`."""
     _refuse(_problems(job, now, is_new=True))
     return _definition(job, now)
 
 
 def update(before: CronDefinition, document: JsonMapping, now: int) -> CronDefinition:
-    """Lay `document` over the definition; null clears a field.
+    """Merge `document` into the definition; null clears a field.
 
-    So are `retryPolicy`, `schedule` and `task` inside it, unless they are of another kind now.
+    `retryPolicy`, `schedule` and `task` are merged too, unless their kind changes.
     """
     current = msgspec.to_builtins(document_of(before, masking=False))
     if before.misfire_grace_ms is None:
@@ -121,7 +121,7 @@ def update(before: CronDefinition, document: JsonMapping, now: int) -> CronDefin
 
 
 def preview(schedule: ScheduleDocument, zone: str, count: int, now: int) -> list[int]:
-    """Return the next moments of a schedule that may not belong to a job, shown in `zone`."""
+    """Return the next times of a schedule, which needs no job, shown in `zone`."""
     cron.checked(Schedule(kind=cron.CRON, expr="@daily", tz=zone), now)
     rule = _schedule(schedule, now)
     cron.checked(rule, now)
@@ -133,11 +133,11 @@ def preview(schedule: ScheduleDocument, zone: str, count: int, now: int) -> list
     return found
 
 
-# -------------------------------------------------------------------- the way back
+# -------------------------------------------------------------------- documents of jobs
 
 
 def document_of(definition: CronDefinition, *, masking: bool = True) -> JobDocument:
-    """Return the document of a job with every default; secrets are in it only without `masking`."""
+    """Return the document of a job with every default; without `masking` it contains secrets."""
     one = definition
     task = one.task
     if masking and task.llm_config is not None:
@@ -201,7 +201,7 @@ def submission(
     return msgspec.structs.replace(made, run_at=run_at)
 
 
-# -------------------------------------------------------------------- what fields mean together
+# -------------------------------------------------------------------- rules that join fields
 
 
 def _checked(document: JsonMapping, rules: Callable[[JobDocument], list[Problem]]) -> JobDocument:
@@ -218,7 +218,7 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 
 def _problems(job: JobDocument, now: int, *, is_new: bool) -> list[Problem]:
-    """List what is wrong with a job whose fields are each in order."""
+    """List the problems of a job whose fields are each valid."""
     problems = [*_name_problems(job), *_task_problems(job)]
     schedule = _attempt(problems, "schedule", lambda: _schedule(job.schedule, now))
     start_at = _attempt(problems, "startAt", lambda: _moment(job.start_at, "startAt"))
@@ -263,7 +263,7 @@ def _task_problems(job: JobDocument) -> list[Problem]:
 
 
 def _try_submission(definition: CronDefinition) -> None:
-    """Raise `InvalidRequest` for a task that could not be submitted."""
+    """Raise `InvalidRequest` if the job's task could not be submitted."""
     try:
         submission(definition, task_id="task")
     except InvalidRequest as error:
@@ -275,7 +275,7 @@ def _try_submission(definition: CronDefinition) -> None:
 def _future_problems(
     schedule: Schedule, start_at: int | None, end_at: int | None, now: int
 ) -> list[Problem]:
-    """List why a schedule would never run."""
+    """List the reasons why a schedule would never run."""
     problems: list[Problem] = []
     _attempt(problems, "schedule", lambda: cron.checked(schedule, now))
     if problems:
@@ -315,7 +315,7 @@ def _definition(job: JobDocument, now: int) -> CronDefinition:
 
 
 def _schedule(given: ScheduleDocument, now: int) -> Schedule:
-    """Raise `InvalidRequest` for fields that are missing or of another kind."""
+    """Return the schedule. Raise `InvalidRequest` for missing fields and those of other kinds."""
     for kind, names in _OF_KIND.items():
         misplaced = [name for name in names if getattr(given, name) is not None]
         if misplaced and kind != given.kind:
@@ -354,7 +354,7 @@ def _retries(given: Backoff | None) -> Backoff:
 
 
 def _own_grace(given: int | None, schedule: Schedule) -> int | None:
-    """Return None for the usual grace, which goes on following the schedule."""
+    """Return the job's own grace; None for the usual one, which follows the schedule."""
     return None if given == cron.usual_grace_ms(schedule) else given
 
 
@@ -363,7 +363,7 @@ def _moment(text: str | None, field: str) -> int | None:
 
 
 def _attempt(problems: list[Problem], path: str, check: Callable[[], T]) -> T | None:
-    """Return what `check` returns; add what it raises to the problems."""
+    """Return what `check` returns; if it raises, add the error to the problems."""
     try:
         return check()
     except InvalidRequest as error:
@@ -375,12 +375,12 @@ def _attempt(problems: list[Problem], path: str, check: Callable[[], T]) -> T | 
 
 
 def _span(definition: CronDefinition) -> tuple[Any, ...]:
-    """What decides when a job runs."""
+    """Return the fields that decide when a job runs."""
     return definition.schedule, definition.start_at, definition.end_at
 
 
 def _lifted(document: JsonMapping) -> JsonObject:
-    """Return a copy in which the job has the timeout and the retries of its task."""
+    """Return a copy in which the job carries the timeout and the retries of its task."""
     lifted = dict(document)
     if not isinstance(lifted.get("task"), dict):
         return lifted
@@ -388,7 +388,7 @@ def _lifted(document: JsonMapping) -> JsonObject:
     if "timeout" in task:
         task.setdefault("timeoutMs", task["timeout"])
         if task["timeoutMs"] == task["timeout"]:
-            del task["timeout"]  # both names with different values are refused like in any task
+            del task["timeout"]  # two names with different values are refused as in any task
     for name in _LIFTED:
         said = task.pop(name, None)
         if said is not None and lifted.get(name, said) != said:
@@ -401,8 +401,8 @@ def _lifted(document: JsonMapping) -> JsonObject:
 def _owned(document: JsonMapping, owner: str | None = None) -> JsonObject:
     """Return a copy in which the job names the agent.
 
-    The task may name it too: that is the agent of a job that names none, and never changes it.
-    `owner` is the agent of a job that exists.
+    The task may name it too: it sets the agent of a job that names none and never changes it.
+    `owner` is the agent of an existing job.
     """
     owned = dict(document)
     if not isinstance(owned.get("task"), dict) or "agentId" not in owned["task"]:
@@ -418,7 +418,7 @@ def _owned(document: JsonMapping, owner: str | None = None) -> JsonObject:
 
 
 def _unmasked(given: JsonObject, current: JsonMapping) -> JsonObject:
-    """A masked secret stands for the one that is kept."""
+    """Return the document with each masked secret replaced by the stored one."""
     task, kept = given.get("task"), current["task"].get("llmConfig")
     if not isinstance(task, dict) or "llmConfig" not in task or not kept:
         return given
@@ -426,7 +426,7 @@ def _unmasked(given: JsonObject, current: JsonMapping) -> JsonObject:
 
 
 def _without_implied(current: JsonMapping, given: JsonMapping) -> JsonObject:
-    """Leave out what only followed from something that changes."""
+    """Return the document without fields that were implied by a field that changes."""
     implied = {"schedule": "deleteAfterRun", "alertUrl": "alertAfter"}
     gone = {implied[name] for name in given if name in implied}
     return {name: value for name, value in current.items() if name not in gone}
@@ -436,7 +436,7 @@ def _schedule_over(current: JsonMapping, given: JsonMapping) -> JsonObject:
     if given.get("kind") not in (None, current["kind"]):
         return dict(given)
     is_new_moment = given.get("at") is not None or given.get("atMs") is not None
-    old = {} if is_new_moment else current  # a moment has two names: not one of each
+    old = {} if is_new_moment else current  # a time has two names: do not keep one of each
     return {**old, **given, "kind": current["kind"]}
 
 

@@ -1,8 +1,7 @@
-"""What has changed between two JSON documents, path by path, and how a path is spelled.
+"""Differences between two JSON documents, path by path, and the syntax of paths.
 
-`between` says it, `applied` does it: what `between(a, b)` finds, applied to `a`, gives `b`. A path
-is spelled with dots; a part that is not a plain word stands in quotes as in JSON, so that every
-path can be read back.
+`applied(a, between(a, b))` is `b`. A path is joined with dots; a part that is not a plain word is
+quoted as in JSON, so that every path can be parsed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s.=\"\\]+')
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A value that is another one now. What was not there, or is not any more, is unset."""
+    """A value that changed. A side on which the value is absent is unset."""
 
     path: Path
     before: Any = msgspec.UNSET
@@ -31,7 +30,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def between(before: object, after: object, path: Path = ()) -> list[Difference]:
-    """In the order of the keys. An object that only one side has is one difference."""
+    """Return the differences in key order. An object that only one side has is one difference."""
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [] if _same(before, after) else [Difference(path, before, after)]
     found: list[Difference] = []
@@ -42,7 +41,7 @@ def between(before: object, after: object, path: Path = ()) -> list[Difference]:
 
 
 def _same(one: object, other: object) -> bool:
-    """Python takes True for 1; JSON does not."""
+    """Return whether two values are the same JSON; Python considers True equal to 1."""
     return type(one) is type(other) and bool(one == other)
 
 
@@ -77,7 +76,7 @@ def _spelled_part(part: str) -> str:
 
 
 def assignment(text: str) -> tuple[Path, str]:
-    """The path and the value of `path.to.key=value`. Raises `InvalidRequest`."""
+    """Return the path and the value of `path.to.key=value`. Raise `InvalidRequest` if malformed."""
     path: list[str] = []
     place = 0
     while found := _PART.match(text, place):
@@ -102,7 +101,7 @@ def _read_part(part: str) -> str:
 
 
 def nested(assignments: Iterable[tuple[Path, Any]]) -> JsonObject:
-    """The document that says all of this. Raises `InvalidRequest` when they contradict."""
+    """Return the document with all assignments. Raise `InvalidRequest` if they contradict."""
     document: JsonObject = {}
     for path, value in assignments:
         place = document

@@ -1,9 +1,9 @@
-"""Leases: the right to run one task until a moment, guarded by a fencing token.
+"""Leases: the right to run one task for a limited time, guarded by a fencing token.
 
-Each function takes the task as it is, decides, and returns the change and the answer. A report
-that does not carry the token of an open lease changes nothing and is answered `lease_lost`.
-A task that ended while its run went on (cancelled, past its deadline) keeps its lease until the
-worker reports back: only then is the slot really free.
+Each function takes the task as it is and returns the change and the answer. A report that does not
+carry the fencing token of an open lease changes nothing and gets `lease_lost`. A task that ended
+while its run continued (cancelled, past its deadline) keeps its lease until the worker reports:
+only then is the slot really free.
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ WORKER_GONE = "worker stopped reporting: its lease ran out"
 UNREADABLE = "its stored request cannot be read: submit the task again"
 RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
 
-TOKENS_PER_SECOND = 1 << 20  # a token stays below 2**53, which every JSON parser reads exactly
+# A fencing token stays below 2**53, which every JSON parser reads exactly.
+FENCING_TOKENS_PER_SECOND = 1 << 20
 _SKIP_MAX = 1 << 10
 
 
 class LeaseDecision(msgspec.Struct, gc=False):
-    """What to save, if anything, and what to answer: the task after it, or an error."""
+    """The change to save, if any, and the answer: the task after it, or an error."""
 
     change: Change | None
     answer: Task | FairlaneError
 
 
-def token_base(last: int, now: int, draw: int) -> int:
-    """Return the number after which the tokens of one transaction begin.
+def fencing_token_base(last: int, now: int, draw: int) -> int:
+    """Return the number after which the fencing tokens of one transaction begin.
 
-    A store that is restored from a backup forgets the tokens it has granted since. If it counted
-    on from `last`, the newest token it remembers, it would grant the same numbers again, and a
-    worker of the lost time could report on a task that another worker holds now. So a token begins
-    with the second of its lease: tokens granted after the restore are above all tokens of the
-    lost time. `draw` differs from transaction to transaction and from process to process; it keeps
-    tokens apart when the clock was set back too.
+    A store that is restored from a backup forgets the fencing tokens that it granted since. If it
+    counted on from `last`, the newest one it remembers, it would grant the same numbers again, and
+    a worker from the lost time could report on a task that another worker holds now. So a fencing
+    token begins with the second of its lease: those granted after the restore are above all of the
+    lost time. `draw` differs between transactions and processes; it keeps fencing tokens apart even
+    when the clock was set back.
     """
-    second = now // 1000 * TOKENS_PER_SECOND
-    return max(second + draw % (TOKENS_PER_SECOND // 2), last + draw % _SKIP_MAX)
+    second = now // 1000 * FENCING_TOKENS_PER_SECOND
+    return max(second + draw % (FENCING_TOKENS_PER_SECOND // 2), last + draw % _SKIP_MAX)
 
 
-def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, now: int) -> Change:
-    """Lease a ready task; `started` says that the worker begins at once."""
+def grant(
+    task: Task, *, fencing_token: int, worker: str, ttl_ms: int, started: bool, now: int
+) -> Change:
+    """Lease a ready task; `started` says that the worker starts at once."""
     assert task.gate is None, task.gate
     after = copied(task)
     after.state = lifecycle.step(task.state, lifecycle.LEASE)
     after.attempts += 1
-    after.token = token
+    after.fencing_token = fencing_token
     after.worker = worker
     after.lease_expires_at = moments.later(now, ttl_ms)
     if started:
@@ -62,11 +65,11 @@ def grant(task: Task, *, token: int, worker: str, ttl_ms: int, started: bool, no
     return Change(task, after, lifecycle.LEASE, waited_ms=moments.span(task.queued_at, now))
 
 
-def start(task: Task | None, token: int, now: int) -> LeaseDecision:
-    """Begin the run. A task whose deadline has passed by then expires instead, and frees its slot:
-    the worker has not begun and will not.
+def start(task: Task | None, fencing_token: int, now: int) -> LeaseDecision:
+    """Start the run. A task whose deadline has passed expires instead and frees its slot: the
+    worker has not started and will not.
     """
-    if task is None or _stale(task, token):
+    if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     if task.state in lifecycle.TERMINAL:
         return LeaseDecision(_closed(task), _lost(task))
@@ -81,40 +84,41 @@ def start(task: Task | None, token: int, now: int) -> LeaseDecision:
     return LeaseDecision(Change(task, after, lifecycle.START), after)
 
 
-def begin_late(task: Task | None, token: int, now: int) -> Change | None:
-    """Return the start of a run that its worker reports only with the end; None if it had begun."""
-    if task is None or _stale(task, token) or task.state != lifecycle.ASSIGNED:
+def begin_late(task: Task | None, fencing_token: int, now: int) -> Change | None:
+    """Return the start that a worker reports only with the end; None if the run had started."""
+    if task is None or _stale(task, fencing_token) or task.state != lifecycle.ASSIGNED:
         return None
     after = copied(task)
     _begin(after, now)
     return Change(task, after, lifecycle.START)
 
 
-def renew(task: Task | None, token: int, ttl_ms: int, now: int) -> LeaseDecision:
-    """Extend an open lease. The answer's state tells the worker whether to go on."""
-    if task is None or _stale(task, token):
+def renew(task: Task | None, fencing_token: int, ttl_ms: int, now: int) -> LeaseDecision:
+    """Extend an open lease. The state in the answer tells the worker whether to continue."""
+    if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     after = copied(task)
     after.lease_expires_at = moments.later(now, ttl_ms)
     return LeaseDecision(Change(task, after, lifecycle.RENEW), after)
 
 
-def is_repeated(task: Task | None, token: int) -> bool:
-    """Return whether the lease with this token has completed the task already."""
-    return task is not None and task.token == token and task.state == lifecycle.DONE
+def is_repeated(task: Task | None, fencing_token: int) -> bool:
+    """Return whether the lease with this fencing token has already completed the task."""
+    return task is not None and task.fencing_token == fencing_token and task.state == lifecycle.DONE
 
 
 def complete(
-    task: Task | None, token: int, result: str | None, now: int, *, kept: str | None = None
+    task: Task | None, fencing_token: int, result: str | None, now: int, *, kept: str | None = None
 ) -> LeaseDecision:
     """End the task with `result`, which is JSON text.
 
-    A worker that did not get the answer may complete again, with the same result or without one.
-    `kept` is the result of a task that is done; another one is refused: it would be dropped.
+    A worker that did not receive the response may complete again, with the same result or without
+    one. `kept` is the stored result of a task that is done; a different one is refused because it
+    would be dropped.
     """
-    if task is not None and is_repeated(task, token):
+    if task is not None and is_repeated(task, fencing_token):
         return LeaseDecision(None, task if _loses_nothing(result, kept) else _other_result(task))
-    if task is None or _stale(task, token):
+    if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
@@ -124,7 +128,7 @@ def complete(
 
 def fail(
     task: Task | None,
-    token: int,
+    fencing_token: int,
     error: str,
     *,
     retryable: bool,
@@ -133,8 +137,8 @@ def fail(
     own: Backoff | None,
     now: int,
 ) -> LeaseDecision:
-    """`own` is what the task says about its retries."""
-    if task is None or _stale(task, token):
+    """Fail the attempt. `own` are the task's own retry settings."""
+    if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
@@ -150,15 +154,17 @@ def fail(
     return LeaseDecision(change, change.after)
 
 
-def release(task: Task | None, token: int, now: int, *, last: bool = False) -> LeaseDecision:
-    """Give a lease back without having used it up: the attempt does not count. One that has been
-    given back so often that this is the `last` time is parked: nobody finishes it.
+def release(
+    task: Task | None, fencing_token: int, now: int, *, last: bool = False
+) -> LeaseDecision:
+    """Give a lease back unused: the attempt does not count. With `last`, the task has been released
+    as often as it may and is parked.
     """
-    if task is None or _stale(task, token):
+    if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
-    if last and not is_run(task.id):  # or a run of a job would never end
+    if last and not is_run(task.id):  # otherwise a cron run would never end
         after = _ended(task, lifecycle.PARK, now)
         return LeaseDecision(Change(task, after, lifecycle.PARK, error=RELEASED_TOO_OFTEN), after)
     after = _requeued(task, lifecycle.RELEASE, now)
@@ -167,9 +173,9 @@ def release(task: Task | None, token: int, now: int, *, last: bool = False) -> L
 
 
 def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
-    """Take back a lease that ran out: one failed attempt, unless the run had certainly not begun.
+    """Take back an expired lease: one failed attempt, unless the run had certainly not started.
 
-    Our own nodes say so before they begin; an external worker need not, so its lease alone counts.
+    Fairlane's own nodes report a start; an external worker need not, so its lease alone counts.
     """
     if task.terminal:
         return _closed(task)
@@ -183,17 +189,17 @@ def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change
 
 
 def park(task: Task, reason: str, now: int) -> Change:
-    """Out of the queue until somebody resets it, whatever attempts are left."""
+    """Take the task out of the queue until an operator resets it, whatever attempts are left."""
     return Change(task, _ended(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
 
 
-def lost(task: Task | None, token: int) -> LeaseLost | None:
-    """What to answer to who speaks under a lease that is over; None while it is not."""
-    return _lost(task) if task is None or _stale(task, token) else None
+def lost(task: Task | None, fencing_token: int) -> LeaseLost | None:
+    """Return the error for a report under a lease that is over; None while it is open."""
+    return _lost(task) if task is None or _stale(task, fencing_token) else None
 
 
 def may_retry(task: Task | None) -> bool:
-    """Whether a failure now could lead to another attempt."""
+    """Return whether a failure now could lead to another attempt."""
     return task is not None and task.attempts < task.max_attempts
 
 
@@ -208,16 +214,16 @@ def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None)
 
 
 def preempt(task: Task) -> Change:
-    """Ask a run to make room; it goes on until its worker releases the lease."""
+    """Ask a run to make room; it continues until its worker releases the lease."""
     after = copied(task)
     after.preempt = 1
     return Change(task, after, lifecycle.PREEMPT)
 
 
 def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -> LeaseDecision:
-    """Out of parking, with its whole budget again. The gates are for the caller to set.
+    """Return a parked task to the queue with all its attempts. The caller sets its gates.
 
-    `since` is when it began again the last time, None when it never did.
+    `since` is when it was last reset, None if it never was.
     """
     if task is None:
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
@@ -229,7 +235,7 @@ def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -
 
 
 def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -> LeaseDecision:
-    """Run a failed or cancelled task once more, with its whole budget and time again."""
+    """Run a failed or cancelled task again, with all its attempts and its full time."""
     if task is None:
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state not in (lifecycle.FAILED, lifecycle.CANCELLED):
@@ -257,14 +263,14 @@ def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
     span_ms = task.deadline_ms
     if span_ms is None and task.deadline_at is not None:
         span_ms = task.deadline_at - (task.created_at if since is None else since)
-    # Negative when the caller named a moment and the clock was set since: then it gets a new one.
+    # Negative if the caller named a time and the clock was set since: then it gets a new one.
     after.deadline_ms = span_ms if span_ms is not None and span_ms >= 0 else None
     after.deadline_at = None if after.deadline_ms is None else moments.later(now, after.deadline_ms)
     return after
 
 
 def expire(task: Task, now: int) -> Change:
-    """End a task whose deadline has passed. One that is leased but not started never ran."""
+    """End a task whose deadline has passed. A task that was leased but not started never ran."""
     after = _stopped(task, lifecycle.EXPIRE, now)
     error = RAN_TOO_LONG if task.state == lifecycle.RUNNING else QUEUED_TOO_LONG
     return Change(task, after, lifecycle.EXPIRE, error=error)
@@ -291,11 +297,11 @@ def _failure(
         task.attempts, task.max_attempts, retryable=retryable, settings=settings
     )
     if verb == lifecycle.PARK and is_run(task.id):
-        verb = lifecycle.FAIL  # or the run would never end, and hold up its job
+        verb = lifecycle.FAIL  # otherwise the cron run would never end and would block its job
     if verb != lifecycle.BACK_OFF:
         return Change(task, _ended(task, verb, now), verb, error=error)
     after = _requeued(task, lifecycle.BACK_OFF, now)
-    wait = retries.backoff_ms(task.attempts, settings, token=task.token)
+    wait = retries.backoff_ms(task.attempts, settings, seed=task.fencing_token)
     after.gate = DELAY_GATE
     after.eligible_at = moments.later(now, max(wait, retry_after_ms or 0))
     return Change(task, after, lifecycle.BACK_OFF, error=error)
@@ -324,7 +330,7 @@ def _requeued(task: Task, verb: str, now: int) -> Task:
 
 
 def _stopped(task: Task, verb: str, now: int) -> Task:
-    """Ended from outside: an open lease stays until the worker has stopped."""
+    """Return the task ended from outside: an open lease stays until the worker has stopped."""
     after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.gate = None
@@ -345,7 +351,7 @@ def _close(task: Task) -> LeaseDecision:
 
 
 def _loses_nothing(result: str | None, kept: str | None) -> bool:
-    """Return whether `result` is none or is kept, however the keys of objects are ordered."""
+    """Return whether `result` is None or equals `kept`, ignoring the order of keys."""
     if result is None or result == kept:
         return True
     return kept is not None and _in_order(result) == _in_order(kept)
@@ -363,8 +369,8 @@ def _other_result(task: Task) -> LeaseLost:
     )
 
 
-def _stale(task: Task, token: int) -> bool:
-    return task.token != token or task.lease_expires_at is None
+def _stale(task: Task, fencing_token: int) -> bool:
+    return task.fencing_token != fencing_token or task.lease_expires_at is None
 
 
 def _lost(task: Task | None) -> LeaseLost:

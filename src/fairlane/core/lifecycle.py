@@ -1,9 +1,9 @@
 """A task's life as a table: which verb moves which state where.
 
-The code only looks things up here, the documentation is drawn from it, and every write in the
-store is guarded by the state that the table was asked about. A move that is not in the table
-raises `IllegalMove` and changes nothing. Nothing leaves `done` and `rejected`; `failed` and
-`cancelled` are left only when somebody asks for it (retry).
+The code only looks things up here, the documentation is generated from it, and every write in the
+store is guarded by the state that the table was asked about. A move that is not in the table raises
+`IllegalMove` and changes nothing. Nothing leaves `done` and `rejected`; only a manual retry leaves
+`failed` and `cancelled`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-NEW: Final = "new"  # not a state anybody sees: where a submission starts
+NEW: Final = "new"  # where a submission starts; never visible
 QUEUED: Final = "queued"
 WAITING: Final = "waiting_dependency"
 ASSIGNED: Final = "assigned"
@@ -38,8 +38,8 @@ RETRY: Final = "retry"
 BLOCK: Final = "block"
 UNBLOCK: Final = "unblock"
 
-# Verbs that leave the state as it is: a gate opens or shuts, one of several dependencies is done,
-# a lease is renewed, a run is pre-empted, or a lease that outlived its task is closed.
+# Verbs that keep the state: a gate opens or closes, one of several dependencies is done, a lease is
+# renewed, a run is pre-empted, or a lease that outlived its task is closed.
 PROMOTE: Final = "promote"
 HOLD: Final = "hold"
 MEET: Final = "meet"
@@ -80,7 +80,7 @@ IN_QUEUE: Final = frozenset({QUEUED, WAITING})
 TERMINAL: Final = frozenset({DONE, FAILED, CANCELLED, REJECTED})
 STATES: Final = (WAITING, QUEUED, ASSIGNED, RUNNING, PARKED, DONE, FAILED, CANCELLED, REJECTED)
 
-# What callers of other schedulers say for the same thing.
+# Words of other schedulers for the same states.
 SPOKEN: Final[Mapping[str, str]] = {"pending": QUEUED, "completed": DONE}
 
 
@@ -89,7 +89,7 @@ class IllegalMove(Exception):
 
 
 def step(state: str, verb: str) -> str:
-    """The state that `verb` leads to from `state`."""
+    """Return the state that `verb` leads to from `state`."""
     try:
         return MOVES[state][verb]
     except KeyError:
@@ -97,6 +97,6 @@ def step(state: str, verb: str) -> str:
 
 
 def state_from(word: str) -> str | None:
-    """The state that a caller means by `word`, or None when there is no such state."""
+    """Return the state that `word` means, or None if there is none."""
     state = SPOKEN.get(word, word)
     return state if state in STATES else None

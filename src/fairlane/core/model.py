@@ -1,9 +1,9 @@
-"""The nouns: what a caller submits, the scheduling row of a task, and what a verb changes.
+"""The nouns: a submission, the scheduling row of a task, and a change.
 
-Moments are integer milliseconds since the epoch and end in `_at`; spans end in `_ms`.
-A `Task` is the small row that changes; the request that it was made from never changes and is
-kept apart. Both databases store the fields of `Task` in this order. There are many of these and
-none can be part of a cycle, so the garbage collector is spared them (`gc=False`).
+Times are integer milliseconds since the epoch and end in `_at`; durations end in `_ms`. A `Task` is
+the small row that changes; its request never changes and is stored separately. Both databases store
+the fields of `Task` in this order. There are many of these objects and none can be part of a cycle,
+so the garbage collector skips them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DEBOUNCE_GATE: Final = "debounce"
 SESSION_GATE: Final = "session"
 BATCH_GATE: Final = "batch"
 
-RUN_PREFIX: Final = "cron_"  # how the ids of tasks begin that cron has submitted, and no others
-NODE_PREFIX: Final = "node_"  # how the workers inside servers are named, and nobody else
+RUN_PREFIX: Final = "cron_"  # prefix of the ids of tasks that cron submits
+NODE_PREFIX: Final = "node_"  # prefix of the names of workers inside servers
 
 ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a dependency
 
@@ -39,7 +39,8 @@ ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a d
 class Message(msgspec.Struct, frozen=True, gc=False):
     """What makes a submission a message of its session.
 
-    `no_merge` keeps it apart from others. `tokens` and `context_window` tell the session's usage.
+    `no_merge` keeps it separate from others. `tokens` and `context_window` report the session's
+    usage.
     """
 
     text: str
@@ -52,15 +53,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
-    """One piece of work asked for, checked for form; policy has not been applied yet.
+    """A task to be admitted. Its form is checked; the policy has not been applied yet.
 
-    `body` is the request as JSON text: what an executor gets and `GET /tasks/{id}` shows.
+    `capability` is what a worker must have to run it. `body` is the request as JSON text: what an
+    executor gets and `GET /tasks/{id}` shows.
     """
 
     id: str
     kind: str
     agent: str
-    route: str
+    capability: str
     body: str
     lane: str | None = None
     priority: int = 0
@@ -78,16 +80,16 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
 
 
 class Task(msgspec.Struct, gc=False):
-    """The scheduling row. `token` is the fencing token of the newest lease, 0 before the first
-    (`leases.token_base` says how tokens are numbered).
+    """The scheduling row. `fencing_token` is that of the newest lease, 0 before the first
+    (`leases.fencing_token_base` says how they are numbered). `capability` is what a worker must
+    have.
 
     A lease is open while `lease_expires_at` is set. It outlives a cancelled or expired task until
-    the worker has really stopped, because the slot is not free before that.
-    `line` is the number of the line it stands in, `rank` its place there: the smallest goes first.
-    `unmet` counts the dependencies that are not done yet, None when it never had any.
-    `preempt` is None for work that must not be interrupted, 1 once it has been asked to make room.
-    `delay_ms` and `deadline_ms` are the spans that `eligible_at` and `deadline_at` are the ends of,
-    None where the caller named the moment.
+    the worker has really stopped, because the slot is not free before that. `line` is the number of
+    its line, `rank` its place there: the smallest goes first. `unmet` counts the dependencies that
+    are not done yet, None if it never had any. `preempt` is None for work that must not be
+    interrupted, 1 once it was asked to make room. `delay_ms` and `deadline_ms` are the durations
+    that end at `eligible_at` and `deadline_at`, None if the caller named the time.
     """
 
     seq: int
@@ -95,7 +97,7 @@ class Task(msgspec.Struct, gc=False):
     kind: str
     lane: str
     agent: str
-    route: str
+    capability: str
     line: int
     priority: int
     rank: int
@@ -112,7 +114,7 @@ class Task(msgspec.Struct, gc=False):
     queued_at: int = 0
     started_at: int | None = None
     completed_at: int | None = None
-    token: int = 0
+    fencing_token: int = 0
     worker: str | None = None
     lease_expires_at: int | None = None
     callback_url: str | None = None
@@ -134,15 +136,15 @@ class Task(msgspec.Struct, gc=False):
         return self.state in lifecycle.TERMINAL
 
 
-# What `copy.copy` comes to, without its detour: a row is copied for each of its changes.
-_copy = "__copy__"  # which msgspec's stubs leave out
+# Equals `copy.copy` without its overhead: a row is copied for each of its changes.
+_copy = "__copy__"  # missing in msgspec's stubs
 copied: Final[Callable[[Task], Task]] = getattr(Task, _copy)
 
 
 class Change(msgspec.Struct, gc=False):
-    """One decided transition: the row before (None for a new task) and after, and why.
+    """One decided transition: the row before (None for a new task) and after, and the reason.
 
-    `result` and `error` are kept with the task when it ends. `result` is JSON text.
+    `result` and `error` are stored with the task when it ends. `result` is JSON text.
     """
 
     before: Task | None
@@ -154,17 +156,19 @@ class Change(msgspec.Struct, gc=False):
 
 
 def route_of(kind: str, name: str | None = None) -> str:
-    """What a worker must be able to run: `action`, `instruction`, or `handler/<name>`."""
+    """Return what a worker must be able to run: `action`, `instruction` or `handler/<name>`."""
     return kind if name is None else f"{kind}/{name}"
 
 
-def is_open(route: str) -> bool:
-    """Whether a handler's route is for any worker. A name in parentheses is one process's own."""
-    return route.startswith(f"{HANDLER}/") and not route.startswith(f"{HANDLER}/(")
+def is_open(capability: str) -> bool:
+    """Return whether any worker may offer this handler. A name in parentheses belongs to one
+    process.
+    """
+    return capability.startswith(f"{HANDLER}/") and not capability.startswith(f"{HANDLER}/(")
 
 
 def is_run(task_id: str) -> bool:
-    """Whether a task is a run of a cron job."""
+    """Return whether a task is a run of a cron job."""
     return task_id.startswith(RUN_PREFIX)
 
 
@@ -172,18 +176,18 @@ def is_node(worker: str | None) -> bool:
     return worker is not None and worker.startswith(NODE_PREFIX)
 
 
-def lease_id(seq: int, token: int) -> str:
-    """Task and fencing token in one word, so an old lease id can never be valid again."""
-    return f"lse_{seq}_{token}"
+def lease_id(seq: int, fencing_token: int) -> str:
+    """Return task number and fencing token in one word: an old lease id is never valid again."""
+    return f"lse_{seq}_{fencing_token}"
 
 
 def parse_lease_id(text: str) -> tuple[int, int] | None:
-    """The task's sequence number and the token, or None when it is no lease id."""
+    """Return the task's number and the fencing token; None if it is not a lease id."""
     prefix, _, numbers = text.partition("_")
-    seq, _, token = numbers.partition("_")
-    if prefix != "lse" or not (_is_number(seq) and _is_number(token)):
+    seq, _, fencing_token = numbers.partition("_")
+    if prefix != "lse" or not (_is_number(seq) and _is_number(fencing_token)):
         return None
-    return int(seq), int(token)
+    return int(seq), int(fencing_token)
 
 
 def _is_number(text: str) -> bool:

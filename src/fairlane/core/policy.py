@@ -1,9 +1,9 @@
 """Policy: what an operator tunes, as plain data, checked as a whole.
 
-A document becomes a policy in one of three ways: `merge` lays it over the policy in force,
-`replace` over the defaults, and `patch` is a merge in which null brings a default back. Each
-returns a new policy, or raises `InvalidPolicy` with every problem at once and changes nothing.
-Unknown keys are refused with the nearest known one. A zero for a lane's limit keeps what was. A
+There are three ways from a document to a policy: `merge` lays it over the policy in force,
+`replace` over the defaults, and `patch` is a merge in which null restores a default. Each returns a
+new policy, or raises `InvalidPolicy` with every problem at once and changes nothing. Unknown keys
+are refused with the nearest known one. A zero for a lane's limit keeps the current value. A
 `Dialect` translates the documents of other programs.
 """
 
@@ -29,7 +29,7 @@ INSTRUCTION_TIMEOUT_MS_MAX: Final = 600_000
 
 
 class ReservedPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """Slots that only critical work may take, so that the rest never takes the last one."""
+    """Slots that only critical tasks may take, so that other tasks never take the last one."""
 
     critical: int = 0
 
@@ -37,11 +37,11 @@ class ReservedPolicy(msgspec.Struct, frozen=True, rename="camel"):
 class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     """A pool with a hard ceiling. None means no limit.
 
-    `aging_ms` is how long a waiting task takes to gain one point of priority; None for never.
-    From `max_attempts` to `when_spent` goes, for tasks of this lane, before what their kind says;
-    None leaves it to the kind. `max_releases` is how often a task may be given back unfinished by
-    external workers. Without `auto_reclaim`, a lease that has run out keeps its slot until
-    somebody takes it back.
+    `aging_ms` is how long a waiting task takes to gain one point of priority; None for never. For
+    tasks of this lane, the settings from `max_attempts` to `when_spent` override those of their
+    kind; None leaves them to the kind. `max_releases` is how often external workers may release a
+    task unfinished. Without `auto_reclaim`, an expired lease keeps its slot until an operator
+    reclaims it.
     """
 
     max_inflight: int = 30
@@ -83,8 +83,8 @@ class AgentPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """How sessions behave that say nothing themselves. Cap, drop, mode and debounce are about
-    messages; a task that only names a session waits for its turn, however many there are.
+    """The defaults of sessions. Cap, drop, mode and debounce apply to messages; a task that only
+    names a session waits for its turn, however many wait.
     """
 
     mode: str = "queue"
@@ -145,7 +145,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     retention: RetentionPolicy = RetentionPolicy()
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
-        """The lane a task goes to: the one it names, its kind's, or `main` for unknown names."""
+        """Return a task's lane: the one it names, its kind's, or `main` for unknown names."""
         name = wanted or self.kinds[kind].lane
         return name if name in self.lanes else FALLBACK_LANE
 
@@ -153,7 +153,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         return self.lanes[lane].max_attempts or self.kinds[kind].max_attempts
 
     def retries(self, kind: str, lane: str) -> KindPolicy:
-        """How tasks of a kind are tried again in a lane."""
+        """Return the retry settings of a kind in a lane."""
         settings = self.kinds[kind]
         found = self.lanes.get(lane)
         said = {name: getattr(found, name) for name in _RETRIES} if found else {}
@@ -161,12 +161,13 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.structs.replace(settings, **said) if said else settings
 
     def reclaimed_by_hand(self) -> list[str]:
-        """The lanes in which a lease that has run out keeps its slot until somebody asks."""
+        """Return the lanes whose expired leases keep their slot until an operator reclaims them."""
         return [name for name, lane in self.lanes.items() if not lane.auto_reclaim]
 
     def lease_ttl_ms(self, lane: str) -> int:
-        """How long an external worker may keep a lease of that lane that it does not renew."""
-        found = self.lanes.get(lane)  # gone, maybe, while a cancelled run went on
+        """Return how long an external worker may keep a lease in the lane without renewing it."""
+        # The lane may have been removed while a cancelled run continued.
+        found = self.lanes.get(lane)
         return (found.lease_ttl_ms if found else None) or self.leases.ttl_ms
 
     def weight(self, agent: str) -> float:
@@ -180,7 +181,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         return self.lanes[lane].max_per_agent_inflight
 
 
-# What a lane may say instead of a kind about retries.
+# Retry settings that a lane may override.
 _RETRIES: Final = (
     "max_attempts",
     "backoff_ms",
@@ -200,7 +201,7 @@ _OWN_KEYS: Final = tuple(
 
 
 def to_document(policy: Policy) -> JsonObject:
-    """The whole document. Only what a lane may leave to the kinds, and does, is not in it."""
+    """Return the whole document. It omits only settings that a lane leaves to the kinds."""
     document: JsonObject = msgspec.to_builtins(policy)
     for lane in document["lanes"].values():
         for key in _OWN_KEYS:
@@ -210,16 +211,16 @@ def to_document(policy: Policy) -> JsonObject:
 
 
 class Dialect(Protocol):
-    """Understands policy documents that other programs wrote."""
+    """Translates policy documents of other programs."""
 
-    keys: frozenset[str]  # that it knows at the top of a document
+    keys: frozenset[str]  # keys that it knows at the top of a document
 
     def is_foreign(self, document: object) -> bool:
-        """Return whether a document is all of another program."""
+        """Return whether a document belongs to another program."""
         ...
 
     def translate(self, document: JsonObject, problems: list[str]) -> JsonObject:
-        """Return the document in our keys; add what is wrong with it to `problems`."""
+        """Return the document in Fairlane's keys; add its problems to `problems`."""
         ...
 
 
@@ -233,22 +234,22 @@ def merge(policy: Policy, document: object, dialect: Dialect | None = None) -> P
 
 
 def replace(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
-    """Return the policy that `document` is: what it does not say has its default.
+    """Return the policy of `document` alone: missing keys get their defaults.
 
-    One of another program says nothing about the rest, so that stays as it is in `policy`.
+    A document of another program does not cover all keys; the others stay as they are in `policy`.
     """
     foreign = dialect is not None and dialect.is_foreign(document)
     return _laid(policy if foreign else Policy(), document, Reading(), dialect)
 
 
 def patch(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
-    """Lay `document` over `policy`; a null brings the default back, or takes a name out."""
+    """Lay `document` over `policy`; a null restores the default or removes a name."""
     return _laid(policy, document, Reading(defaults=to_document(Policy())), dialect)
 
 
 def read(document: object) -> tuple[Policy, list[str]]:
-    """A policy that was kept, maybe by another version: as this one understands it, and the paths
-    of what it does not know. Raises `InvalidPolicy` when the rest does not fit.
+    """Return a stored policy, possibly of another version, and the paths that this version does not
+    know. Raise `InvalidPolicy` if the rest does not fit.
     """
     unknown: list[str] = []
     known = documents.known(document, RULES, unknown)
@@ -256,15 +257,15 @@ def read(document: object) -> tuple[Policy, list[str]]:
 
 
 def _with_shorter_instructions(document: Any) -> Any:
-    """Return a kept document with the longest timeout of instructions where it has a longer one,
-    as versions before accepted it.
+    """Return a stored document with the timeout of instructions cut to the maximum, which older
+    versions exceeded.
     """
     try:
         kinds = document["kinds"]
         kind = kinds["instruction"]
         if kind["timeoutMs"] <= INSTRUCTION_TIMEOUT_MS_MAX:
             return document
-    except (KeyError, TypeError):  # it says nothing about it, or is no policy at all
+    except (KeyError, TypeError):  # the key is missing, or the document is no policy at all
         return document
     shorter = {**kind, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
     return {**document, "kinds": {**kinds, "instruction": shorter}}
@@ -279,7 +280,7 @@ def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect |
         document = dialect.translate(document, reading.problems)
     merged = documents.laid_over(to_document(policy), document, RULES, reading)
     instruction = merged["kinds"]["instruction"]
-    if instruction["timeoutMs"] is None:  # no limit is the longest that there is
+    if instruction["timeoutMs"] is None:  # no limit is the longest one
         merged["kinds"]["instruction"] = {**instruction, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
     reading.problems += _contradictions(merged)
     if reading.problems:
@@ -287,12 +288,12 @@ def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect |
     return msgspec.convert(merged, Policy)
 
 
-# A policy as it is shown, with what is known about its version.
+# What accompanies a policy where it is shown.
 _SHOWN: Final = frozenset({"version", "policy", "source", "author", "note", "createdAt"})
 
 
 def unframed(document: JsonObject) -> JsonObject:
-    """Return the document without what a policy is shown with: its version, author and note."""
+    """Return the document without the version, author and note that accompany a shown policy."""
     inner = document.get("policy")
     return inner if isinstance(inner, dict) and document.keys() <= _SHOWN else document
 
@@ -344,7 +345,7 @@ _AGENT: Final = {
     "weight": Field(number(0.01, 1000)),
     "maxInflight": _LIMIT,
 }
-# What a task may call its lane and its agent, so that nothing is set for a name nobody can have.
+# The names that tasks may use, so that no setting is for a name that cannot occur.
 _LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
 RULES: Final[documents.Schema] = {

@@ -1,11 +1,11 @@
-"""Schedules and their slots: the moments at which a rule fires, each with a name.
+"""Schedules and their slots: the times at which a rule fires, each with a name.
 
-A slot is named by its wall time, which is how a person would say which run is meant.
+A slot is named by its wall time, which is how a person would refer to the run.
 
-Daylight saving: a wall time that comes twice fires the first time, one that does not exist fires
-when the gap ends, and slots that fall together are one. Rules with `*` in the hour field go by
-elapsed time instead: they fire in both of the repeated hours, and the second has its offset in its
-name. The trap: `cronsim` gets wall time only; what that means in a zone is decided here.
+Daylight saving: a wall time that occurs twice fires the first time, one that does not exist fires
+when the gap ends, and slots that coincide are one. Rules with `*` in the hour field follow elapsed
+time instead: they fire in both of the repeated hours, and the second has its offset in its name.
+The trap: `cronsim` sees wall time only; this module decides what that means in a zone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WALL_EPOCH: Final = EPOCH.replace(tzinfo=None)
 
 
 class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`at` once, `every` so often counted from an anchor, or `cron`: five fields in a zone."""
+    """`at` fires once, `every` at an interval from an anchor, `cron` by five fields in a zone."""
 
     kind: str
     at: int | None = None
@@ -68,7 +68,7 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A moment of a schedule, and its name among the slots of its job."""
+    """A time of a schedule, and its name among the slots of its job."""
 
     at: int
     key: str
@@ -78,24 +78,24 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def next_slot(schedule: Schedule, after: int) -> Slot | None:
-    """The first slot later than `after`, None when it never fires again."""
+    """Return the first slot after `after`; None if it never fires again."""
     at = next(moments_of(schedule, after), None)
     return None if at is None else slot_at(schedule, at)
 
 
 def slot_at(schedule: Schedule, at: int) -> Slot:
-    """The slot of a schedule whose moment is known."""
+    """Return the slot of a schedule at a known time."""
     by_wall = schedule.kind == CRON
     return Slot(at, _wall_text(at, _zone(schedule.tz)) if by_wall else moments.text(at))
 
 
 def moments_of(schedule: Schedule, after: int) -> Iterator[int]:
-    """The moments of all slots later than `after`, in order, up to the last there can be."""
+    """Yield the times of all slots after `after`, in order, up to the last possible one."""
     return itertools.takewhile(lambda at: at <= moments.MAX, _unbounded(schedule, after))
 
 
 def _unbounded(schedule: Schedule, after: int) -> Iterator[int]:
-    """The same without that end: 9999 in a zone behind UTC ends in the year 10000."""
+    """Yield the times without that end: 9999 in a zone behind UTC ends in the year 10000."""
     if schedule.kind == CRON:
         yield from _cron_moments(schedule, _zone(schedule.tz), after)
     elif schedule.kind == EVERY:
@@ -111,10 +111,10 @@ def _unbounded(schedule: Schedule, after: int) -> Iterator[int]:
 
 
 def _cron_moments(schedule: Schedule, zone: tzinfo, after: int) -> Iterator[int]:
-    """The moments that the wall times of a rule stand for, later than `after` and increasing."""
+    """Yield the times of a rule's wall times after `after`, increasing."""
     expr = _plain(schedule.expr or "")
     elapsed = expr.split()[1].startswith("*")
-    again: list[int] = []  # the second time of wall times that come twice: after all first ones
+    again: list[int] = []  # the second occurrence of repeated wall times comes after all first ones
     last = after
     for wall in _wall_times(expr, _start(zone, after)):
         first, second = _moments(wall, zone)
@@ -133,14 +133,14 @@ def _cron_moments(schedule: Schedule, zone: tzinfo, after: int) -> Iterator[int]
 
 
 def _start(zone: tzinfo, after: int) -> datetime:
-    """The wall time to look from: in an hour that comes twice, all of it may still be to come."""
+    """Return the wall time to start from; a repeated hour may still be to come entirely."""
     wall = moments.local(after, zone).replace(tzinfo=None, fold=0)
     first, second = _moments(wall, zone)
     return wall - max(0, second - first) * MS
 
 
 def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
-    """The wall times of a rule later than `start`; it ends when none comes for fifty years."""
+    """Yield the wall times of a rule after `start`; end if none comes for fifty years."""
     try:
         yield from CronSim(expr, start)
     except (CronSimError, OverflowError, ValueError):  # no such day, or the end of the calendar
@@ -148,7 +148,9 @@ def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
 
 
 def _plain(expr: str) -> str:
-    """The five fields. `cronsim` takes a range of one with a step for one without an end."""
+    """Return the five fields for `cronsim`, which reads a one-value range with a step as
+    open-ended.
+    """
     return _STEPPED.sub(_without_step, NICKNAMES.get(expr, expr).upper())
 
 
@@ -158,10 +160,10 @@ def _without_step(match: re.Match[str]) -> str:
 
 
 def _moments(wall: datetime, zone: tzinfo) -> tuple[int, int]:
-    """The two moments that a wall time may stand for.
+    """Return the two times that a wall time may stand for.
 
-    They are the same for most; the second is later where the clock is set back, and earlier inside
-    a gap, which lies between them.
+    Mostly they are the same. The second is later if the clock is set back, and earlier inside a
+    gap, which lies between them.
     """
     ms = (wall - _WALL_EPOCH) // MS
     if zone is UTC:
@@ -173,7 +175,7 @@ def _moments(wall: datetime, zone: tzinfo) -> tuple[int, int]:
 
 
 def _gap_end(zone: tzinfo, before: int, after: int) -> int:
-    """The moment when the clock is set forward; it is later than `before` and not after `after`."""
+    """Return the time when the clock is set forward, later than `before` and at most `after`."""
     offset = moments.local(before, zone).utcoffset()
     while after - before > 1:
         middle = (before + after) // 2
@@ -194,11 +196,11 @@ def _wall_text(at: int, zone: tzinfo) -> str:
     return shown.isoformat(timespec="minutes")
 
 
-# -------------------------------------------------------------------- is the schedule in order?
+# -------------------------------------------------------------------- validation
 
 
 def checked(schedule: Schedule, now: int) -> None:
-    """Raises `InvalidRequest` that names the field, also for what would never fire."""
+    """Return a valid schedule. Raise `InvalidRequest` for others and if it never fires."""
     if schedule.kind == AT:
         _check_at(schedule, now)
     elif schedule.kind == EVERY:
@@ -266,7 +268,8 @@ def _check_expr(expr: str) -> None:
         )
     minute, hour, day, month, weekday = expr.split()
     try:
-        # Apart, so that a day that no month has is not taken for a mistake in the field.
+        # Checked separately, so that a day that no month has is not reported as a mistake in the
+        # field.
         CronSim(f"{minute} {hour} {day} * {weekday}", _WALL_EPOCH)
         CronSim(f"* * * {month} *", _WALL_EPOCH)
     except CronSimError as error:

@@ -1,8 +1,8 @@
-"""Secrets in `llmConfig`: which of its values nobody but the executor may see.
+"""Secrets in `llmConfig`: the values that only the executor may see.
 
-A value is a secret by its name, at any depth. People see `***` for it, and `***` that comes back
-stands for the one that is kept. A reference (`env:NAME`, `file:NAME`) says where the secret is and
-is none itself. `Redactor` takes known secrets out of text that somebody else has written.
+A value is a secret by its name, at any depth. Responses show `***`, and a `***` that is sent back
+stands for the stored secret. A reference (`env:NAME`, `file:NAME`) says where the secret is and is
+not secret itself. `Redactor` removes known secrets from text that other programs wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.json_types import JsonMapping, JsonObject
 
 MASK: Final = "***"
-# The names that agents are known to have; other spellings and other secrets count as well.
+# The names that agents are known to use; other spellings and other secrets count as well.
 SECRETS: Final = frozenset({"apiKey", "accessKeyId", "secretAccessKey", "sessionToken"})
 _SECRET: Final = re.compile(
     r".*(?:token|secret|password|passwd|passphrase|credentials?|authorization|bearer|cookie"
@@ -25,14 +25,14 @@ _SECRET: Final = re.compile(
 )
 _PUNCTUATION: Final = str.maketrans("", "", "-_. ")
 _REFERENCES: Final = ("env:", "file:")
-# What a database holds instead of a secret: the name of a key, and what only that key can open.
+# What a database holds in place of a secret: the name of a key, and the ciphertext for that key.
 SEALED: Final = re.compile(r"sealed:1:([0-9a-f]{16}):([A-Za-z0-9_-]+={0,2})")
 # Shorter ones ("x", "-", "none" for a local model) protect nothing and would garble the text.
 CHARACTERS_MIN: Final = 5
 
 
 def is_secret(name: str) -> bool:
-    """Whether what stands under this name is a secret, however it is spelled: `x-api-key` too."""
+    """Return whether a value with this name is a secret, in any spelling: `x-api-key` too."""
     return name in SECRETS or bool(_SECRET.fullmatch(name.translate(_PUNCTUATION).lower()))
 
 
@@ -45,12 +45,12 @@ def is_sealed(value: object) -> bool:
 
 
 def masked(config: JsonMapping) -> JsonObject:
-    """The configuration as people may see it, at any depth."""
+    """Return the configuration with its secrets masked, at any depth."""
     return changed(config, lambda value: value if is_reference(value) else MASK)
 
 
 def changed(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
-    """A copy in which each secret, at any depth, is what `change` makes of it."""
+    """Return a copy in which `change` is applied to each secret, at any depth."""
 
     def inner(value: object) -> Any:
         if isinstance(value, dict):
@@ -64,7 +64,7 @@ def changed(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
 
 
 def unmasked(config: object, kept: object) -> Any:
-    """A masked secret stands for the one that is kept at the same place."""
+    """Return the configuration with each masked secret replaced by the stored one."""
     if not isinstance(config, dict) or not isinstance(kept, dict):
         return config
     return {
@@ -76,7 +76,7 @@ def unmasked(config: object, kept: object) -> Any:
 
 
 def check_given(path: str, config: object, problems: list[str]) -> None:
-    """Complain about what is masked and stands for nothing, and about known ones without text."""
+    """Report masked values that stand for nothing, and known secrets that are not text."""
     for where, value in _found(config, path):
         if value == MASK:
             problems.append(f"field '{where}' is masked and none is kept: give the secret")
@@ -85,8 +85,8 @@ def check_given(path: str, config: object, problems: list[str]) -> None:
 
 
 def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
-    """What is wrong with a configuration that has a secret from `kept`, which others have given:
-    beside it nothing may be said anew that could lead it elsewhere. None when nothing is.
+    """Return the problem of a configuration that keeps a secret from `kept`, which others have set,
+    while another value could send it elsewhere. Return None if there is no problem.
     """
     known = {text for text in texts(kept) if len(text) >= CHARACTERS_MIN and not is_reference(text)}
     if known.isdisjoint(texts(config)):
@@ -103,7 +103,7 @@ def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
 
 
 def _found(value: object, path: str) -> Iterator[tuple[str, Any]]:
-    """Each secret with its path, in the order of their names."""
+    """Yield each secret with its path, ordered by name."""
     if isinstance(value, dict):
         for name in sorted(value):
             where = f"{path}.{name[:40]}"
@@ -117,7 +117,7 @@ def _found(value: object, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def texts(config: object) -> Iterator[str]:
-    """All texts that are secrets or parts of one."""
+    """Return all texts that are secrets or parts of one."""
     for _, value in _found(config, ""):
         yield from _leaves(value)
 
@@ -134,14 +134,14 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 class References:
-    """What tasks may refer to: each reference with the base URLs that it may go to.
+    """The references that tasks may use, each with the base URLs that it may be sent to.
 
-    The trap: who writes a task decides with `baseUrl` where an agent sends the key. So beside a
-    reference only plain words may stand, and only a base URL that the operator has named with it.
+    The trap: the author of a task decides with `baseUrl` where an agent sends the key. So beside a
+    reference only plain words are allowed, and only a base URL that the operator has named with it.
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        """Each `REFERENCE`, or `REFERENCE@URL` for one that may go to that base URL."""
+        """Parse each `REFERENCE`, or `REFERENCE@URL` if it may be sent to that base URL."""
         self._urls: dict[str, set[str]] = {}
         for entry in entries:
             reference, _, url = entry.partition("@")
@@ -151,7 +151,7 @@ class References:
         return reference in self._urls
 
     def check(self, config: Any, path: str = "llmConfig") -> None:
-        """Raises `InvalidRequest` when a task may not refer to what its configuration names."""
+        """Raise `InvalidRequest` if a task may not use a reference in its configuration."""
         found = [(where, one) for where, one in _found(config, path) if is_reference(one)]
         for where, reference in found:
             if reference not in self:
@@ -164,7 +164,7 @@ class References:
             _check_company(config, path, allowed)
 
 
-# What may stand beside a reference: nothing that could lead an agent to another server.
+# Keys allowed beside a reference: none of them can direct an agent to another server.
 _COMPANY: Final[Mapping[str, re.Pattern[str]]] = {
     "provider": re.compile(r"[A-Za-z0-9_-]{1,64}"),
     "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,199}"),
@@ -175,7 +175,7 @@ _URL_NAME: Final = "baseUrl"
 
 
 def _is_plain(name: str, value: object) -> bool:
-    """Whether this leads nowhere, whatever an agent makes of it."""
+    """Return whether a value cannot direct an agent to a server."""
     pattern = _COMPANY.get(name)
     if isinstance(value, str):
         return pattern is not None and pattern.fullmatch(value) is not None
@@ -194,16 +194,16 @@ def _check_company(config: JsonMapping, path: str, urls: set[str]) -> None:
             )
 
 
-# -------------------------------------------------------------------- texts of others
+# -------------------------------------------------------------------- foreign text
 
 
 class Redactor:
-    """Puts *** for secrets: as they are, as JSON has them, and as an address has them."""
+    """Replaces secrets with ***: verbatim, JSON-escaped and URL-encoded."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = [form for secret in secrets for form in _forms(secret)]
         wanted = {form for form in forms if len(form) >= CHARACTERS_MIN}
-        # The longest first: one may be a part of another.
+        # The longest first: one may contain another.
         self._secrets = sorted(wanted, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
@@ -212,7 +212,7 @@ class Redactor:
         return text
 
     def hide_in(self, document: object) -> Any:
-        """The same for all texts of a document, names included."""
+        """Hide secrets in all texts of a document, including keys."""
         if not self._secrets:
             return document
         if isinstance(document, str):
@@ -222,7 +222,7 @@ class Redactor:
         return [self.hide_in(item) for item in document] if isinstance(document, list) else document
 
     def held_back(self, text: str) -> int:
-        """How many characters at the end of `text` may be the beginning of a secret."""
+        """Return how many characters at the end of `text` may be the start of a secret."""
         longest = 0
         for secret in self._secrets:
             for size in range(min(len(secret) - 1, len(text)), longest, -1):
@@ -238,7 +238,7 @@ def _forms(secret: str) -> tuple[str, ...]:
 
 
 class RedactedStream:
-    """Text that comes in pieces: a secret is found also where it is cut in two."""
+    """Redacts text that arrives in pieces, also where a secret is cut in two."""
 
     def __init__(self, redactor: Redactor, send: Callable[[str], None]) -> None:
         self._redactor = redactor
@@ -252,7 +252,7 @@ class RedactedStream:
         self._tell(text[: len(text) - keep])
 
     def end(self) -> None:
-        """Nothing follows: what was held back was no secret."""
+        """Return the text that was held back: no secret follows."""
         rest, self._rest = self._rest, ""
         self._tell(rest)
 

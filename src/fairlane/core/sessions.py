@@ -1,8 +1,8 @@
-"""Sessions: a key whose tasks run in order, and what becomes of messages that come too fast.
+"""Sessions: keys whose tasks run in order, and the handling of messages that come too fast.
 
-A session is a row of counters with a few settings, usage and marks. What it does not say itself,
-the policy says; a message may say it for itself. `limit` is how many may have the turn at once:
-one when the conversation has filled its context window up to the policy's share.
+A session is a row of counters with a few settings, usage and marks. The policy sets the defaults; a
+session overrides them, and a message overrides its session. `limit` is how many tasks may have the
+turn at once: one when the conversation has filled the policy's share of its context window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLLECT: Final = "collect"
 Mode = Literal["queue", "followup", "interrupt", "collect"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 
-OF_CRON: Final = "cron:"  # how the sessions of cron jobs begin
+OF_CRON: Final = "cron:"  # prefix of the sessions of cron jobs
 
 # The session of a browser tab, in which actions run one at a time whatever the policy says.
 TAB_PREFIX: Final = "tab:"
@@ -34,7 +34,7 @@ DROP_NEW: Final = "new"
 Drop = Literal["old", "new"]
 DROPS: Final[tuple[str, ...]] = get_args(Drop)
 
-# Why a message of a session ended without having run; the first word is its code.
+# Why a message of a session ended without running; the first word is its code.
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
 INTERRUPTED: Final = "interrupted: a newer message of its session was to run at once"
 STOPPED: Final = "stopped: its session was told to stop"
@@ -76,13 +76,13 @@ class SessionSettings(MessageSettings):
 
 
 class Session(msgspec.Struct):
-    """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow, and `later`
-    come later: they wait for a moment or for other tasks, or are parked.
+    """`holders` have the turn, `waiting` wait for it, `debouncing` may still grow, and `later` wait
+    for a time or for other tasks, or are parked.
 
-    `settings` is JSON text. Messages sent before `cutoff_at` came too late to run. `generation`
-    counts resets. `interrupted` is 1 from an interruption until the last run that it has stopped
-    is over: until then everybody who has the turn was stopped, and nobody else gets it.
-    `agent` is whose it is: the one whose task came first.
+    `settings` is JSON text. Messages sent before `cutoff_at` are too late to run. `generation`
+    counts resets. `interrupted` is 1 from an interruption until the last run that it stopped is
+    over: until then all holders are stopped and no other task gets the turn. `agent` is the owner:
+    the agent whose task came first.
     """
 
     key: str
@@ -98,7 +98,7 @@ class Session(msgspec.Struct):
     interrupted: int = 0
     agent: str | None = None
     later: int = 0
-    limit: int = 1  # not kept: it follows from the rest and the policy
+    limit: int = 1  # not stored: it follows from the rest and the policy
 
     @property
     def free(self) -> int:
@@ -110,7 +110,7 @@ class Session(msgspec.Struct):
 
     @property
     def empty(self) -> bool:
-        """Nothing would be lost by forgetting it."""
+        """Return whether it can be forgotten without loss."""
         return self.idle and not (
             self.generation
             or self.settings is not None
@@ -120,7 +120,7 @@ class Session(msgspec.Struct):
 
     @property
     def own(self) -> SessionSettings:
-        """Its own settings; none when they are damaged, so that the policy's count."""
+        """Return its own settings; none if they are damaged, so that the policy applies."""
         try:
             return _decoder.decode(self.settings) if self.settings else SessionSettings()
         except msgspec.DecodeError:
@@ -148,7 +148,7 @@ def throttled(policy: SessionPolicy, session: Session) -> bool:
 
 
 def limit(policy: SessionPolicy, session: Session) -> int:
-    """How many may have the turn at once. A cron job never overlaps itself, whatever is said."""
+    """Return how many tasks may have the turn at once. A cron job never overlaps itself."""
     if throttled(policy, session) or session.key.startswith(OF_CRON):
         return 1
     own = session.own.max_concurrent if session.settings else None
@@ -162,7 +162,7 @@ def _at_once(policy: SessionPolicy, session: Session) -> int:
 def changed(
     session: Session, new: SessionSettings, unset: frozenset[str] = frozenset()
 ) -> str | None:
-    """The session's settings, as text, without `unset` and with `new` laid over them."""
+    """Return the settings as text, without `unset` and overridden by `new`."""
     own = msgspec.structs.asdict(session.own)
     said = {name: value for name, value in own.items() if name not in unset}
     given = msgspec.structs.asdict(new)
@@ -173,15 +173,16 @@ def changed(
 
 
 def excess(settings: SessionPolicy, session: Session) -> int:
-    """How many have to go, the newcomer or older ones, before one more may wait.
+    """Return how many messages, the new one or older ones, to drop before one more may wait.
 
-    Those for whom a turn is free will not wait. Where old ones go, the newest always has a place.
+    Messages that get a free turn do not wait. If old ones are dropped, the newest always has a
+    place.
     """
     room = settings.cap if settings.drop == DROP_NEW else max(1, settings.cap)
     return session.waiting + session.debouncing - session.free - room + 1
 
 
 def window_ends(settings: SessionPolicy, first_at: int, now: int) -> int:
-    """When a message that may still grow goes on: each one restarts the wait, up to a limit."""
+    """Return when a growing message becomes eligible: each one restarts the wait, up to a limit."""
     ends_at = min(now + settings.debounce_ms, first_at + settings.debounce_max_ms)
     return moments.clamped(ends_at)

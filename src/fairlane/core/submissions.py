@@ -98,7 +98,7 @@ class TaskWork(
 
 
 class TaskRequest(TaskWork, gc=False):
-    """One task as a caller describes it: what to run, for whom, when, and who is told."""
+    """One task as a caller describes it: what to run, for which agent, when, and the callback."""
 
     agent: Annotated[
         IdentifierOrEmpty | None,
@@ -130,7 +130,7 @@ class TaskRequest(TaskWork, gc=False):
 
 
 def task_request(**fields: object) -> TaskRequest:
-    """Return a task request made of values that are not checked yet; None is as good as absent.
+    """Return a task request made of unchecked values; None counts as absent.
 
     Raise `InvalidRequest` that lists every problem.
     """
@@ -146,10 +146,9 @@ def submission(
     batch: str | None = None,
     callback_url: str | None = None,
 ) -> Submission:
-    """Return the submission of a task whose fields are each in order.
+    """Return the submission of a task whose fields are each valid.
 
-    `agent` and `callback_url` hold where the request names none. Raise `InvalidRequest` for fields
-    that do not go together.
+    `agent` and `callback_url` are the defaults. Raise `InvalidRequest` for fields that contradict.
     """
     kind, name = _kind(request)
     agent = request.agent or agent or (None if kind == model.ACTION else DEFAULT_AGENT)
@@ -172,7 +171,7 @@ def submission(
     if request.callback_url or request.webhook_url:
         callback_url = callback_of(request.callback_url, request.webhook_url)
     retry = request.retry_policy
-    return Submission(  # with all fields by name the call would take twice as long
+    return Submission(  # positional because keywords would double the time of the call
         task_id,
         kind,
         agent,
@@ -197,7 +196,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def stored(request: TaskWork) -> str:
-    """Return the JSON that is stored of a request; an empty value is as good as none."""
+    """Return the JSON to store for a request; empty values are omitted."""
     return _encode(TaskWork(*[value or None for value in _work(request)])).decode()
 
 
@@ -210,7 +209,7 @@ def moment_of(text: str, field: str) -> int:
 
 
 def callback_of(callback_url: str | None, webhook_url: str | None) -> str | None:
-    """Return the one URL that both names stand for."""
+    """Return the URL that either of the two names sets."""
     if callback_url and webhook_url and callback_url != webhook_url:
         raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
     return (callback_url or webhook_url or "").strip() or None
@@ -220,7 +219,7 @@ def callback_of(callback_url: str | None, webhook_url: str | None) -> str | None
 
 
 def _kind(request: TaskRequest) -> tuple[str, str | None]:
-    """Return the kind of a task, and the name of its handler if it is for one."""
+    """Return the kind of a task, and the name of its handler if it has one."""
     action, handler, instruction = request.action, request.handler, request.instruction
     if handler is not None:
         if action is not None or instruction is not None:
@@ -310,9 +309,9 @@ def batch_submissions(
     agent: str | None,
     callback_url: str | None,
 ) -> list[Submission | InvalidRequest]:
-    """Return the submission of each item of a batch, or what is wrong with it, in their order.
+    """Return the submission or the error of each item of a batch, in order.
 
-    Raise what is wrong with the batch as a whole.
+    Raise the error of the batch as a whole.
     """
     _check_size(items, agent)
     linked = _linked(items, ids)
@@ -340,7 +339,7 @@ def _check_size(items: Sequence[Item], agent: str | None) -> None:
         raise _too_large(len(items), BATCH_MAX)
     requests = [item for item in items if isinstance(item, TaskRequest)]
     others = sum(one.handler is not None or one.instruction is not None for one in requests)
-    # An item that cannot be read may have been meant as an action.
+    # An item that cannot be parsed may have been meant as an action.
     if others < len(items) and len(items) > ACTION_BATCH_MAX:
         raise _too_large(len(items), ACTION_BATCH_MAX)
     if not agent and (others < len(requests) or not requests):

@@ -1,8 +1,8 @@
-"""Templates: instructions with `{{placeholders}}`, kept under a name and filled in for each use.
+"""Templates: named instructions with `{{placeholders}}` that are filled in for each use.
 
-A definition is checked as a whole when it is made or changed, so a use can only go wrong over the
-values it brings. Values are inserted in one pass and as they are: what looks like a placeholder or
-a pattern inside one is text. The trap: `llm_config` holds secrets; show it only `masked`.
+A definition is checked as a whole when it is created or changed, so a use can only fail because of
+its values. Values are inserted in one pass and verbatim: placeholders or patterns inside a value
+are plain text. The trap: `llm_config` holds secrets; show it only `masked`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DESCRIPTION_CHARACTERS_MAX: Final = 10_000
 PARAMETERS_MAX: Final = 100
 DEFINITION_BYTES_MAX: Final = 524_288
 
-# Fields of a task that a use may not set: they are the template's own.
+# Task fields that a use may not set: they belong to the template.
 _NOT_OVERRIDDEN: Final = (
     *("action", "tab", "ref", "selector", "handler", "instruction", "params", "key"),
 )
 _OBJECTS: Final = ("retry_policy", "llm_config", "metadata")
-# What the store sets: ignored in a change, so that what was read may be sent back.
+# Set by the store; a change ignores them, so that a caller can send back what it read.
 _READ_ONLY: Final = frozenset({"id", "usageCount", "createdAt", "updatedAt"})
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
 _NUMERIC: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -112,7 +112,7 @@ class TemplateDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defau
 class Template(msgspec.Struct, frozen=True):
     """`usage_count` moves with each use, `updated_at` only with a change of the definition.
 
-    `damaged` says that the store's definition cannot be read, and `definition` stands in for it.
+    `damaged` says that the stored definition cannot be read; `definition` then stands in for it.
     """
 
     seq: int
@@ -133,7 +133,7 @@ def define(document: object) -> TemplateDefinition:
 
 
 def update(template: Template, document: object, now: int) -> Template:
-    """Lay `document` over the definition; null clears a field.
+    """Merge `document` into the definition; null clears a field.
 
     A document that changes nothing is no change. Raise `InvalidRequest` with every problem.
     """
@@ -165,7 +165,7 @@ def _defined(current: JsonMapping, given: JsonObject) -> TemplateDefinition:
 
 
 def _with_one_timeout(given: JsonMapping) -> JsonObject:
-    """Return a copy in which `timeout` has its other name, unless both have different values."""
+    """Return a copy with `timeout` under its other name, unless both have different values."""
     named = dict(given)
     if "timeout" in named and named.get("timeoutMs", named["timeout"]) == named["timeout"]:
         named["timeoutMs"] = named.pop("timeout")
@@ -196,7 +196,7 @@ def _definition(document: TemplateDocument) -> TemplateDefinition:
 
 
 def _problems(document: TemplateDocument, kept: object) -> list[Problem]:
-    """List what is wrong with a template whose fields are each in order."""
+    """List the problems of a template whose fields are each valid."""
     problems = [
         *_text_problems(document),
         *_parameter_problems(document.parameters or []),
@@ -217,7 +217,7 @@ def _text_problems(document: TemplateDocument) -> list[Problem]:
         for name in ("name", "instruction")
         if not getattr(document, name).strip()
     ]
-    if not document.name.isprintable():  # it stands in lists and messages
+    if not document.name.isprintable():  # it is shown in lists and messages
         text = "field 'name' must be one line without control characters"
         problems.append(Problem("name", text))
     declared = [one.name for one in document.parameters or ()]
@@ -262,9 +262,9 @@ def _secret_problems(path: str, config: JsonObject | None, kept: object) -> list
 def instantiate(
     template: Template, params: JsonMapping, overrides: TaskRequest | None = None
 ) -> TaskRequest:
-    """Return the task that the template stands for, secrets included.
+    """Return the template's task, including secrets.
 
-    Objects of `overrides` are laid over the template's key by key, other values replace.
+    Objects in `overrides` are merged key by key; other values replace the template's.
     """
     definition = template.definition
     task = TaskRequest(
@@ -296,7 +296,7 @@ def _override(task: TaskRequest, overrides: TaskRequest) -> None:
     if overrides.retry_policy is not None:
         task.retry_policy = _overlaid(task.retry_policy or Backoff(), overrides.retry_policy)
     if overrides.timeout is not None:
-        task.timeout_ms = overrides.timeout_ms  # that both agree is checked with the task
+        task.timeout_ms = overrides.timeout_ms  # whether both agree is checked with the task
     if overrides.llm_config is not None:
         task.llm_config = {**kept, **secrets.unmasked(overrides.llm_config, kept)}
     problems = _secret_problems("overrides.llmConfig", task.llm_config, kept)
@@ -311,7 +311,7 @@ def _overlaid(policy: Backoff, over: Backoff) -> Backoff:
 
 
 def _texts(parameters: Sequence[Parameter], params: JsonMapping) -> dict[str, str]:
-    """What is inserted for each parameter. Raises for what is missing, wrong or not declared."""
+    """Return the text of each parameter. Raise for values that are missing, wrong or undeclared."""
     declared = [parameter.name for parameter in parameters]
     for name in params:
         if name not in declared:
@@ -337,8 +337,8 @@ def _inserted(parameter: Parameter, value: object) -> str:
 
 
 def _filled(instruction: str, texts: Mapping[str, str]) -> str:
-    """Its length is known before it is made: few placeholders can ask for a great deal of text."""
-    parts = _PLACEHOLDER.split(instruction)  # text and names by turns
+    """Fill in the values. Check the length first: few placeholders can expand to a lot of text."""
+    parts = _PLACEHOLDER.split(instruction)  # text and names alternate
     parts[1::2] = [texts[name.strip()] for name in parts[1::2]]
     if sum(map(len, parts)) > INSTRUCTION_CHARACTERS_MAX:
         raise InvalidRequest(
@@ -352,7 +352,7 @@ def _filled(instruction: str, texts: Mapping[str, str]) -> str:
 
 
 def _kind(value: object) -> str:
-    """The name of a value's type in JSON."""
+    """Return the JSON type name of a value."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
@@ -362,7 +362,7 @@ def _kind(value: object) -> str:
 
 
 def _spelled(type_: str, value: object) -> str | None:
-    """A value as it is inserted, or None when it cannot be of that type."""
+    """Return the text of a value, or None if it does not have the declared type."""
     if type_ == "number":
         return _number(value)
     if type_ == "boolean":

@@ -1,4 +1,4 @@
-"""The types of fields, with their bounds, and how their names are spelled in JSON.
+"""The types of fields with their bounds, and their JSON names.
 
 A name means the same in every request and document.
 """
@@ -14,7 +14,7 @@ YEAR_MS: Final = 365 * DAY_MS
 LIST_LIMIT_MAX: Final = 1000
 URL_CHARACTERS_MAX: Final = 2048
 
-# Python code says `agent`; the JSON has always said `agentId`.
+# Python code says `agent`; the JSON name has always been `agentId`.
 _LONGER: Final = {
     "agent": "agentId",
     "session": "sessionKey",
@@ -23,7 +23,7 @@ _LONGER: Final = {
     "task": "taskId",
 }
 
-# `$` alone would let a line break through at the end; both dialects of patterns know a lookahead.
+# `$` alone would accept a trailing line break; both regex dialects support a lookahead.
 _END: Final = r"$(?!\n)"
 
 IDENTIFIER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
@@ -31,7 +31,7 @@ WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}"
 
 Identifier = Annotated[str, Meta(pattern=rf"^{IDENTIFIER}{_END}")]
 Word = Annotated[str, Meta(pattern=rf"^{WORD}{_END}")]
-# Where an empty text has always meant the same as none.
+# For fields whose empty text has always meant absent.
 IdentifierOrEmpty = Annotated[str, Meta(pattern=rf"^({IDENTIFIER})?{_END}")]
 WordOrEmpty = Annotated[str, Meta(pattern=rf"^({WORD})?{_END}")]
 TabId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{0,128}}{_END}")]

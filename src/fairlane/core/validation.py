@@ -1,10 +1,10 @@
-"""The one validator: a decoded value in, a typed one out, or every problem at once.
+"""The one validator: a decoded value in, a typed value out, or every problem at once.
 
-`msgspec` checks types, bounds and patterns in one pass, but it stops at the first
-problem and words it for programmers. So a value that it refuses is walked again here, by the same
-type, and every problem is reported with its path, the bound, and the nearest known name. The fast
-path serves good input, the slow path explains bad input; `explain` must find a problem wherever
-`msgspec` refuses, which a property test checks.
+`msgspec` checks types, bounds and patterns in one pass, but it stops at the first problem and words
+it for programmers. So a refused value is walked again here, by the same type, and every problem is
+reported with its path, the bound and the nearest known name. The fast path serves valid input, the
+slow path explains invalid input; `explain` must find a problem wherever `msgspec` refuses, which a
+property test checks.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with the value at `path` ("" is the body itself).
+    """A problem with the value at `path` ("" is the body itself).
 
-    `mismatch` says that the value has another type than the declared one.
+    `mismatch` says that the value does not have the declared type.
     """
 
     path: str
@@ -55,9 +55,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def too_deep(value: object) -> bool:
-    """Whether some callers may be unable to read a value, because it is nested too deeply."""
+    """Return whether a value is nested too deeply for some callers to parse."""
     level = [value] if isinstance(value, _NESTED) else []
-    for _ in range(DEPTH_MAX + 1):  # level by level, as recursion would break first
+    for _ in range(DEPTH_MAX + 1):  # level by level, because recursion would overflow first
         if not level:
             return False
         inner: list[Any] = []
@@ -78,10 +78,10 @@ def convert(value: object, kind: type[T]) -> T:
 
 
 def check(value: JsonMapping, kind: type[T], rules: Callable[[T], list[Problem]]) -> T:
-    """Check a decoded object, and the rules that join its fields.
+    """Check a decoded object and the rules that join its fields.
 
     Raise `InvalidRequest` that lists every problem. The rules get a value without the fields that
-    have problems of their own, unless it needs them.
+    have problems of their own, unless those are required.
     """
     problems: list[Problem] = []
     checked: T | None = None
@@ -101,7 +101,7 @@ def check(value: JsonMapping, kind: type[T], rules: Callable[[T], list[Problem]]
 
 
 def convert_query(values: JsonMapping, kind: type[T]) -> T:
-    """Check the parameters of a query: numbers and flags are text there."""
+    """Check query parameters, in which numbers and flags are text."""
     return _convert_text(values, kind, "query parameter '{}'")
 
 
@@ -111,7 +111,7 @@ def convert_path(values: JsonMapping, kind: type[T]) -> T:
 
 
 def convert_headers(values: JsonMapping, kind: type[T], names: Mapping[str, str]) -> T:
-    """Check the values of headers; `names` are those of the headers, by the field's JSON name."""
+    """Check header values; `names` maps each field's JSON name to its header."""
     return _convert_text(values, kind, "the header {}", names)
 
 
@@ -147,7 +147,7 @@ def _whole_numbers(kind: object) -> list[str]:
 
 
 def refusal(problems: Sequence[Problem]) -> InvalidRequest:
-    """One error for all problems: the first ones in its message, all of them in its details."""
+    """Return one error for all problems: the first in its message, all of them in its details."""
     texts = "; ".join(problem.text for problem in problems[:5])
     more = f"; and {len(problems) - 5} more problems" if len(problems) > 5 else ""
     details = None
@@ -157,13 +157,13 @@ def refusal(problems: Sequence[Problem]) -> InvalidRequest:
 
 
 def explain(value: object, kind: object, *, strings: bool = False) -> list[Problem]:
-    """List what is wrong with a decoded value, in the order of its fields."""
+    """List the problems of a decoded value in the order of its fields."""
     found: list[Problem] = []
     for problem in _problems(_type_info(kind), value, "", strings=strings):
         found.append(problem)
         if len(found) == PROBLEMS_MAX:
             break
-    if not found:  # a rule of msgspec that is not walked here: never accept what it refused
+    if not found:  # a msgspec rule that is not walked here: never accept what it refused
         found.append(Problem("", "the body does not have the expected form"))
     return found
 
@@ -174,18 +174,18 @@ def _type_info(kind: object) -> inspect.Type:
 
 
 def is_list(kind: object) -> bool:
-    """Whether a field's type is a list, or a list or None."""
+    """Return whether a field's type is a list, or a list or None."""
     return any(isinstance(_plain(one), inspect.ListType) for one in _members(kind))
 
 
 def is_moment(kind: object) -> bool:
-    """Whether a field's type is a moment, or a moment or None."""
+    """Return whether a field's type is a time, or a time or None."""
     extras = [one.extra_json_schema for one in _members(kind) if isinstance(one, inspect.Metadata)]
     return any(extra is not None and extra.get("format") == "date-time" for extra in extras)
 
 
 def _members(kind: object) -> tuple[inspect.Type, ...]:
-    """The types of a union, or the type itself."""
+    """Return the types of a union, or the type itself."""
     info = _type_info(kind)
     plain = _plain(info)
     return plain.types if isinstance(plain, inspect.UnionType) else (info,)
@@ -199,14 +199,14 @@ def _problems(info: inspect.Type, value: object, path: str, *, strings: bool) ->
 
 
 def _plain(info: inspect.Type) -> inspect.Type:
-    """The type behind its description."""
+    """Return the type without its description."""
     return info.type if isinstance(info, inspect.Metadata) else info
 
 
 def _of_union(
     info: inspect.UnionType, value: Any, path: str, *, strings: bool
 ) -> Iterator[Problem]:
-    """Report against the member that has the value's own type, or name all of them."""
+    """Report against the member with the value's own type, or name all of them."""
     found: list[list[Problem]] = []
     for member in info.types:
         problems = list(_problems(member, value, path, strings=strings))
@@ -222,7 +222,7 @@ def _of_union(
 
 
 def _is_choice_of_many(info: inspect.UnionType, value: object) -> bool:
-    """Whether a text is none of the words that a field takes besides values of another type."""
+    """Return whether a text is not one of the words that a field accepts beside another type."""
     others = [_plain(one) for one in info.types]
     kinds = {type(one) for one in others if not isinstance(one, inspect.NoneType)}
     return isinstance(value, str) and inspect.LiteralType in kinds and len(kinds) > 1

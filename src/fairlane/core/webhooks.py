@@ -1,7 +1,7 @@
-"""Webhooks: which of those that are due are sent now, and the endpoints that have their own secret.
+"""Webhooks: which due deliveries to send now, and endpoints with their own secret.
 
-An endpoint is a callback URL without its query, of one agent or (agent '') of all that have none of
-their own. Its secret can be changed without a gap: for a while the one before signs besides.
+An endpoint is a callback URL without its query, of one agent or (agent '') of all agents that have
+none of their own. Its secret can be rotated without a gap: for a while the previous one signs too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USUAL_PORT: Final = {"http": ":80", "https": ":443"}
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A webhook that is or was owed; `log` has a line for each try."""
+    """A webhook delivery; `log` has a line for each attempt."""
 
     id: str
     agent: str
@@ -48,12 +48,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def being_sent(self) -> bool:
-        """Only a failed try leaves an error, so one without has been claimed and not settled."""
+        """Return whether it is claimed and not settled: only a failed attempt records an error."""
         return self.state == DUE and self.attempts > 0 and self.error is None
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """What is known of an endpoint; its secrets stay in the store."""
+    """A webhook endpoint; its secrets stay in the store."""
 
     seq: int
     id: str
@@ -61,12 +61,12 @@ class Endpoint(msgspec.Struct, frozen=True):
     url: str
     created_at: int
     rotated_at: int | None = None
-    previous_until: int | None = None  # until when the secret before signs besides
+    previous_until: int | None = None  # until when the previous secret signs too
     disabled_at: int | None = None
 
 
 class Try(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One attempt to deliver, as the log keeps it."""
+    """One delivery attempt, as the log stores it."""
 
     at: int
     attempt: int
@@ -83,7 +83,7 @@ def line(one: Try) -> str:
 
 
 def tries(log: str) -> list[Try]:
-    """Return the tries that a log tells of. A damaged line is left out."""
+    """Return the attempts in a log, without damaged lines."""
     found = []
     for text in filter(None, log.split("\n")):
         with contextlib.suppress(msgspec.DecodeError):
@@ -92,18 +92,18 @@ def tries(log: str) -> list[Try]:
 
 
 def about(delivery_id: str) -> str:
-    """The task, batch or run that a delivery tells of: `msg_<id>_<event>`."""
+    """Return the task, batch or run of a delivery from its id `msg_<id>_<event>`."""
     return delivery_id.removeprefix("msg_").rpartition("_")[0]
 
 
 def endpoint_url(url: str) -> str:
-    """The one spelling of the part of a callback URL that names its endpoint."""
+    """Return the canonical form of the part of a callback URL that names its endpoint."""
     scheme, authority, path = _parts(url)
     return f"{scheme}://{authority}{path or '/'}"
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port: what may be shown of a URL whose path or query may be a secret."""
+    """Return scheme, host and port: the path or the query of a URL may be a secret."""
     scheme, authority, _ = _parts(url)
     return f"{scheme}://{authority}"
 
@@ -123,12 +123,12 @@ def _parts(url: str) -> tuple[str, str, str]:
 def choose(
     targets: Sequence[tuple[str, str]], limit: int, rooms: Mapping[str, int], room: int
 ) -> tuple[list[int], list[int]]:
-    """Which of the due ones to send now, and which wait because enough goes to their host, or comes
-    from their agent, already.
+    """Return the due deliveries to send now, and those that wait because their host or their agent
+    is at its limit.
 
-    `rooms` says how many more a host or an agent may get, `room` what other hosts get, and other
-    agents some times that: neither one receiver that hangs nor one agent who names many of them
-    must hold every slot.
+    `rooms` is how many more a host or an agent may get, `room` what other hosts get; other agents
+    get a multiple of it. Neither one receiver that hangs nor one agent that names many hosts may
+    hold every slot.
     """
     left = dict(rooms)
     ready: list[int] = []
@@ -144,5 +144,5 @@ def choose(
 
 
 def target(url: str, agent: str) -> tuple[str, str]:
-    """The host that a webhook goes to and whose it is, as they are counted: no host has an @."""
+    """Return the host and the agent of a webhook as counting keys: no host contains an @."""
     return host_of(url), f"@{agent}"

@@ -124,7 +124,7 @@ class Scheduling:
             stored["noMerge"] = True
         if is_function:
             stored["handler"] = self._name
-            made = msgspec.structs.replace(made, route=self.route)
+            made = msgspec.structs.replace(made, capability=self.route)
         if usage is not None:
             tokens, context_window = usage
             message = msgspec.structs.replace(message, tokens=tokens, context_window=context_window)

@@ -1,6 +1,6 @@
-"""What callers ask of the writer: one small value per verb, in the order of a task's life.
+"""The commands of the writer: one small value per verb, in the order of a task's life.
 
-The answer of each is named beside it; any of them may be answered with a `FairlaneError` instead.
+Each docstring names the answer; any command may be answered with a `FairlaneError` instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NewBatch(msgspec.Struct, frozen=True):
 class Submit(msgspec.Struct, frozen=True, gc=False):
     """Answer: a list with a `Task` or an error per submission.
 
-    `caller` is who submits, None for those who may do all.
+    `caller` is the submitter, None for a caller without restrictions.
     """
 
     submissions: list[Submission]
@@ -47,19 +47,18 @@ class Submit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Answer: a list of `Grant`. It waits until there is something to run, or `until`.
+    """Answer: a list of `Grant`. It waits until a task is ready, or until `until`.
 
-    `lanes` None means all; `routes` is what the worker can run, with `any_handler` besides every
-    handler that is not one process's own; `started` are the routes whose tasks it begins at once,
-    with `start` that is all of them.
-    `ttl_ms` None is what the policy says.
-    `until` is a moment of the monotonic clock, None for as long as it takes. `agent` is the one
-    whose tasks may be leased, None for all.
+    `lanes` None means all lanes. `capabilities` are what the worker can run; with `any_handler` it
+    also runs every handler that does not belong to one process. Tasks of the capabilities in
+    `started`, or all of them with `start`, start in the transaction that leases them. `ttl_ms` None
+    means the policy's lease time. `until` is a time of the monotonic clock; None waits without a
+    limit. With `agent`, only tasks of that agent are leased.
     """
 
     worker: str
     lanes: tuple[str, ...] | None
-    routes: frozenset[str]
+    capabilities: frozenset[str]
     limit: int
     ttl_ms: int | None
     started: frozenset[str] = frozenset()
@@ -72,7 +71,7 @@ class Lease(msgspec.Struct, frozen=True):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on.
 
-    `at` is the moment of the transaction that has granted it.
+    `at` is the time of the transaction that granted it.
     """
 
     task: Task
@@ -85,17 +84,17 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`."""
 
     seq: int
-    token: int
+    fencing_token: int
 
 
 class Renew(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`; a terminal state means that the worker should stop.
 
-    `ttl_ms` None is what the policy says; `progress` is JSON text that is told as an event.
+    `ttl_ms` None means the policy's lease time; `progress` is JSON text that becomes an event.
     """
 
     seq: int
-    token: int
+    fencing_token: int
     ttl_ms: int | None
     progress: str | None = None
 
@@ -103,11 +102,11 @@ class Renew(msgspec.Struct, frozen=True, gc=False):
 class Complete(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`. `result` is JSON text.
 
-    `begun`: it was begun, whether that has been said or not.
+    `begun` says that the run has started, whether or not its start was reported.
     """
 
     seq: int
-    token: int
+    fencing_token: int
     result: str | None = None
     begun: bool = False
 
@@ -116,7 +115,7 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`. `begun` as with `Complete`."""
 
     seq: int
-    token: int
+    fencing_token: int
     error: str
     retryable: bool = True
     retry_after_ms: int | None = None
@@ -127,25 +126,25 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     """Answer: the `Task`, queued again with its attempt given back."""
 
     seq: int
-    token: int
+    fencing_token: int
 
 
 class AppendOutput(msgspec.Struct, frozen=True, gc=False):
-    """Answer: None. The next piece of text that a run has produced; ignored when it is over.
+    """Answer: None. Store the next piece of a run's output; ignored when the run is over.
 
-    `part` None comes behind what there is. Who is not `trusted` is cut off at the limit of an
-    attempt's output, and told when the lease is over.
+    `part` None appends. Without `trusted`, the output is cut at the limit of an attempt, and a
+    lease that is over is an error.
     """
 
     seq: int
-    token: int
+    fencing_token: int
     part: int | None
     text: str
     trusted: bool = True
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`. `reason` is kept as its error."""
+    """Answer: the `Task`. `reason` is stored as its error."""
 
     id: str
     reason: str | None = None
@@ -177,9 +176,9 @@ class Enqueue(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """Answer: `Drained`. Hand over up to `limit` entries for good, as far as the ceiling allows.
+    """Answer: `Drained`. Lease and complete up to `limit` entries, as far as the ceilings allow.
 
-    `agent` is whose entries, None for all.
+    With `agent`, only that agent's entries.
     """
 
     limit: int
@@ -187,7 +186,7 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """What was handed over, and how many entries wait after that."""
+    """The entries, and how many wait after that."""
 
     grants: list[Grant]
     remaining: int
@@ -211,16 +210,16 @@ class ReclaimedLeases(msgspec.Struct, frozen=True):
 
 
 class Prune(msgspec.Struct, frozen=True):
-    """Answer: how many ended tasks were forgotten in this step, or for a dry run could be."""
+    """Answer: how many ended tasks were forgotten in this step, or in a dry run could be."""
 
     dry_run: bool
 
 
 class StopSession(msgspec.Struct, frozen=True):
-    """Answer: `StoppedRuns`. Only the oldest run, or all of them and everything that waits.
+    """Answer: `StoppedRuns`. Stop the oldest run, or all of them and everything that waits.
 
-    A reset also counts a new generation. With `agent` the session has to be that agent's, and only
-    its tasks are stopped.
+    A reset also starts a new generation. With `agent`, the session has to belong to that agent, and
+    only its tasks are stopped.
     """
 
     key: str
@@ -230,7 +229,7 @@ class StopSession(msgspec.Struct, frozen=True):
 
 
 class StoppedRuns(msgspec.Struct, frozen=True):
-    """The ids of runs that were stopped and of what waited and will not run."""
+    """The ids of runs that were stopped and of waiting tasks that will not run."""
 
     stopped: list[str]
     drained: list[str]
@@ -238,9 +237,9 @@ class StoppedRuns(msgspec.Struct, frozen=True):
 
 
 class SetSession(msgspec.Struct, frozen=True):
-    """Answer: the `Session`. What is None stays as it was; what `unset` names, the policy says.
+    """Answer: the `Session`. None keeps a setting; `unset` returns settings to the policy.
 
-    With `agent` it has to be that agent's, or nobody's yet.
+    With `agent`, the session has to belong to that agent, or to none yet.
     """
 
     key: str
@@ -264,10 +263,10 @@ PATCH: Final = "patch"
 
 
 class SetPolicy(msgspec.Struct, frozen=True):
-    """Answer: a `PolicyChange`. `how` says what becomes of what `document` does not name.
+    """Answer: a `PolicyChange`. `how` says what happens to keys that `document` does not name.
 
-    `source` is the way it came, `author` who wanted it and `note` why. With `expected_version` it
-    is refused when another is in force; a `dry_run` only tells what would be.
+    `source` is how it arrived, `author` and `note` are recorded. With `expected_version` it is
+    refused if another version is in force; a `dry_run` only returns what would change.
     """
 
     document: JsonObject
@@ -288,13 +287,15 @@ class PolicyChange(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """Answer: how many leases were taken back from workers whose name starts with `prefix`."""
+    """Answer: how many leases were reclaimed from workers whose name starts with `prefix`."""
 
     prefix: str
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """Answer: None. A node is there, or `leaves`. `alone`: no other can serve from its store."""
+    """Answer: None. Record that a node is alive or, with `leaves`, that it stops. `alone` says that
+    no other node can serve from its store.
+    """
 
     name: str
     host: str
@@ -307,24 +308,24 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True):
-    """Answer: a list of `OwedDelivery`, this caller's to send for `hold_ms`.
+    """Answer: a list of `OwedDelivery`, claimed by this caller for `hold_ms`.
 
-    `room` is how many of them may be for one host, None for all; `rooms` says it for some hosts,
-    and for some agents: see `core/webhooks.py`.
+    `room` is how many of them may be for one host, None for no limit; `rooms` overrides it for some
+    hosts and agents: see `core/webhooks.py`.
     """
 
     limit: int
-    hold_ms: int = 20_000  # twice what a try may take
+    hold_ms: int = 20_000  # twice what an attempt may take
     room: int | None = None
     rooms: dict[str, int] = {}
 
 
 class ReclaimDeliveries(msgspec.Struct, frozen=True):
-    """Answer: None. What was claimed and not settled is due at once: who claimed it is gone."""
+    """Answer: None. Make claimed deliveries due at once: their sender is gone."""
 
 
 class OwedDelivery(msgspec.Struct, frozen=True):
-    """`secret` are those of its endpoint, with spaces between; None: it has none of its own."""
+    """A delivery to send. `secret` are its endpoint's, separated by spaces; None if it has none."""
 
     id: str
     seq: int
@@ -339,9 +340,9 @@ class OwedDelivery(msgspec.Struct, frozen=True):
 
 
 class SettleDelivery(msgspec.Struct, frozen=True):
-    """Answer: None. Neither delivered nor a time for the next try: given up.
+    """Answer: None. Neither delivered nor a time for the next attempt means: give up.
 
-    `status` is what the receiver answered, None when there was no answer.
+    `status` is that of the response, None if there was none.
     """
 
     id: str
@@ -354,7 +355,7 @@ class SettleDelivery(msgspec.Struct, frozen=True):
 
 
 class Redeliver(msgspec.Struct, frozen=True):
-    """Answer: the `Delivery`, due now. `agent` is whose it has to be, None for anybody's."""
+    """Answer: the `Delivery`, due now. With `agent`, it has to belong to that agent."""
 
     id: str
     agent: str | None = None
@@ -373,9 +374,9 @@ class CreateEndpoint(msgspec.Struct, frozen=True):
 
 
 class RotateEndpoint(msgspec.Struct, frozen=True):
-    """Answer: the `Endpoint`. For `overlap_ms` the secret that it had signs besides.
+    """Answer: the `Endpoint`. For `overlap_ms` the previous secret signs too.
 
-    `agent` is whose it has to be, None for anybody's; the same goes for the two below.
+    With `agent`, it has to belong to that agent; the same goes for the two commands below.
     """
 
     id: str
@@ -395,7 +396,7 @@ class EnableEndpoint(msgspec.Struct, frozen=True):
 
 
 class DeleteEndpoint(msgspec.Struct, frozen=True):
-    """Answer: the `Endpoint` that was."""
+    """Answer: the deleted `Endpoint`."""
 
     id: str
     agent: str | None = None
@@ -409,14 +410,14 @@ class CreateTemplate(msgspec.Struct, frozen=True):
 
 
 class UpdateTemplate(msgspec.Struct, frozen=True):
-    """Answer: the `Template`. `document` is laid over the definition that was."""
+    """Answer: the `Template`. `document` is merged into its definition."""
 
     id: str
     document: JsonObject
 
 
 class UseTemplate(msgspec.Struct, frozen=True):
-    """Answer: as for `submit`; an empty list when nothing is submitted."""
+    """Answer: as for `Submit`; an empty list if nothing is submitted."""
 
     id: str
     submit: Submit | None = None
@@ -436,7 +437,7 @@ class CreateJobs(msgspec.Struct, frozen=True):
 
 
 class UpdateJob(msgspec.Struct, frozen=True):
-    """Answer: the `Job`. `document` is laid over the definition that was."""
+    """Answer: the `Job`. `document` is merged into its definition."""
 
     id: str
     document: JsonObject
@@ -450,49 +451,49 @@ class ToggleJob(msgspec.Struct, frozen=True):
 
 
 class RunJob(msgspec.Struct, frozen=True):
-    """Answer: the `RunRecord`, by hand and outside the schedule."""
+    """Answer: the `RunRecord` of a manual run outside the schedule."""
 
     id: str
 
 
 class DeleteJob(msgspec.Struct, frozen=True):
-    """Answer: the `Job` that was. Tasks that it has submitted go on unless `cancel` says so."""
+    """Answer: the deleted `Job`. Its tasks continue unless `cancel` is set."""
 
     id: str
     cancel: bool = False
 
 
 class CreateToken(msgspec.Struct, frozen=True):
-    """Answer: the `Token` as it is kept, with its number. One with a parent is a login."""
+    """Answer: the stored `Token` with its number. A token with a parent is a login."""
 
     token: Token
 
 
 class RevokeToken(msgspec.Struct, frozen=True):
-    """Answer: the `Token`. `word` is its id, or the name of one that is valid."""
+    """Answer: the `Token`. `word` is its id, or the name of a valid token."""
 
     word: str
 
 
 class UseTokens(msgspec.Struct, frozen=True):
-    """Answer: None. When tokens were used last, by their ids."""
+    """Answer: None. Record when tokens were last used, by id."""
 
     used: dict[str, int]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Answer: None. Entries for the audit log; with `keep` old ones go, and so many stay."""
+    """Answer: None. Add entries to the audit log; with `keep`, prune it to that many."""
 
     entries: tuple[audit.Entry, ...]
     keep: int | None = None
 
 
 class Reseal(msgspec.Struct, frozen=True):
-    """Answer: how many rows. Seals what stays in the store with the newest key."""
+    """Answer: the number of rows. Seal secrets in the store with the newest key."""
 
 
 class UseSecret(msgspec.Struct, frozen=True):
-    """Answer: the webhook secret in force; `candidate` is kept when there was none."""
+    """Answer: the webhook secret in force; `candidate` is stored if there was none."""
 
     candidate: str
 

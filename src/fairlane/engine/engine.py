@@ -1,9 +1,9 @@
-"""One transaction for many requests: the serial core that everything rests on.
+"""One transaction for many requests: the serial core of the engine.
 
-`Engine.apply` takes whatever is waiting, runs it verb by verb in one durable transaction, lets time
-do its part, leases what the freed slots allow, commits once, and only then answers. It is
-synchronous and knows no threads; `writer.py` feeds it. A commit whose outcome got lost is looked up
-by its number before anything is repeated, so repeating is always safe.
+`Engine.apply` takes all waiting requests, runs them verb by verb in one durable transaction, runs
+the tick, leases what the freed slots allow, commits once, and only then answers. It is synchronous
+and has no threads; `writer.py` feeds it. A commit whose outcome was lost is looked up by its number
+before anything is repeated, so repeating is always safe.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
 
-Key = tuple[int, int]  # a task's sequence number and the token of its lease
+Key = tuple[int, int]  # a task's sequence number and the fencing token of its lease
 Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 
-# What happens first in a batch: rules, then what frees slots, then what takes them.
+# The order within a batch: rules, then verbs that free slots, then verbs that take them.
 VERBS: Final[Mapping[type, Verb]] = {
     commands.SetPolicy: policies.set_policy,
     commands.CreateToken: tokens.create_token,
@@ -103,30 +103,30 @@ PRUNE_EVERY_MS: Final = 10_000
 SHARED_LOOK_MS: Final = 500
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.025
-TRY_SECONDS: Final = 5.0  # no further try after this
+TRY_SECONDS: Final = 5.0  # the last attempt starts before this
 # After an outage that leases may not have outlasted, workers report before leases are judged.
 OUTAGE_SECONDS: Final = 2.0
 GRACE_SECONDS: Final = 10.0
 
 
 class Outcome(msgspec.Struct):
-    """What a committed batch has done, for those who were not asked but have to know."""
+    """What a committed batch has done, for parts of the node that did not ask for it."""
 
     answers: list[Any]
     grants: list[list[Grant]]
     ended: list[Task]
     stopped: list[Key]  # runs of this node whose tasks have ended without them
     owes: bool
-    last_event: int  # the number of the newest event, for those who follow
+    last_event: int  # the number of the newest event, for streams
     wrote_output: bool
-    elsewhere: bool  # other nodes have something to do or to know
-    others: bool  # another process has written, whatever that was
-    access: bool  # tokens have come or gone
-    changes: list[Change]  # everything that has become of tasks, in order
-    reclaimed: list[Task]  # whose leases were taken back
+    elsewhere: bool  # other nodes have to be notified
+    others: bool  # another process has written something
+    access: bool  # tokens have changed
+    changes: list[Change]  # all changes of tasks, in order
+    reclaimed: list[Task]  # tasks whose leases were reclaimed
     settled: list[commands.SettleDelivery]
     now: int
-    stepped_ms: int = 0  # by how much the clock had been set
+    stepped_ms: int = 0  # by how much the clock was set
     committed: bool = False  # False: there was nothing to write
 
 
@@ -137,33 +137,36 @@ class Engine:
         self.store = store
         self.clock = clock
         self._outages = outages or Outages(clock)
-        self._judge_at = 0.0  # leases that have run out are taken back from this moment on
+        self._judge_at = 0.0  # expired leases are reclaimed from this time on
         self.name = name
         self.policy = Policy()
-        self.due_at: int | None = 0  # the first batch looks at everything
+        self.due_at: int | None = 0  # the first batch checks everything
         self.look_at: float | None = None  # the same on the monotonic clock
         self._policy_version = 0
         self._commit_id = 0
         self._prune_at = 0
         self._others_wrote = False
-        # Whether nobody else has written is asked under the lock.
+        # Whether another process has written is checked under the lock.
         self._cache = WriterCache(alone=not store.shared)
         self._connection: Connection | None = None
         self._steps = clock_steps.Steps(clock)
-        self._reading = ClockReading(0, None)  # of the clock at the last begin, where it judges
-        # A commit that was given up, and what those have done that came to light later.
+        # Of the database's clock at the last begin, where that judges.
+        self._reading = ClockReading(0, None)
+        # A commit that was given up, and what such commits did if they turn out to have happened.
         self._unanswered: tuple[int, Outcome] | None = None
         self._late: list[Change] = []
-        # The moment of the last transaction, and the monotonic clock then.
+        # The time of the last transaction, and the monotonic clock then.
         self._judged: tuple[int, float] | None = None
-        self.trouble = ""  # what the store said when it was last lost
-        self.took_seconds = 0.0  # how long the last batch took that was committed
+        self.trouble = ""  # the error of the last lost connection
+        self.took_seconds = 0.0  # how long the last committed batch took
 
     def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
-        """Run the batch, serve the waiting leases. Raises `StoreUnavailable` after a few tries."""
+        """Run the batch and serve the waiting leases. Raise `StoreUnavailable` after a few
+        attempts.
+        """
         began = self.clock.monotonic()
         self._commit_id += 1
-        unknown: tuple[Transaction, Outcome] | None = None  # a commit whose answer got lost
+        unknown: tuple[Transaction, Outcome] | None = None  # a commit whose outcome was lost
         for attempt in range(1, TRIES + 1):
             try:
                 connection = self._connect()
@@ -198,8 +201,8 @@ class Engine:
             except BaseException:
                 self._rollback()
                 if self.store.shared:
-                    # Of a pipeline that broke off, the driver takes statements for prepared that
-                    # the server has never seen. A new connection knows of none.
+                    # After a broken pipeline the driver takes statements as prepared that the
+                    # server has never seen. A new connection has none.
                     self._disconnect()
                 raise
         if unknown is not None:
@@ -208,11 +211,11 @@ class Engine:
         raise store_unavailable("the request was not carried out")
 
     def clock_was_set(self) -> bool:
-        """Whether spans have to be moved because the clock that judges is not what it was."""
+        """Return whether spans have to move because the judging clock was set."""
         return self._steps.happened(reading_of(self.clock))
 
     def others_wrote(self) -> bool:
-        """Whether another process has written to a private store: then look at everything."""
+        """Return whether another process wrote to a private store: then check everything."""
         try:
             changed = self._connection is not None and self._connection.changed_outside()
         except ConnectionLost:
@@ -226,7 +229,7 @@ class Engine:
 
     def moment(self) -> int:
         """Return the time by the clock that judges leases and deadlines. On PostgreSQL that is the
-        database's: its moment in the last transaction, and the time that has passed since.
+        database's clock: its time in the last transaction plus the time that has passed since.
         """
         judged = self._judged
         if judged is None:
@@ -272,23 +275,24 @@ class Engine:
         )
 
     def _take_in_step(self, tx: Transaction) -> int:
-        """Before anything is judged by it: has the clock been set?"""
+        """Detect a step of the clock before anything is judged by it."""
         if not self._cache.alone:
             self._steps.forget_store()
         stepped_ms = self._steps.take_in(tx, self._reading)
         if stepped_ms:
             self._cache.clear()
-            self.due_at = self._prune_at = 0  # by the clock as it was
+            self.due_at = self._prune_at = 0  # by the clock before the step
         return stepped_ms
 
     def _stopped_here(self, tx: Transaction) -> list[Key]:
-        if self.store.shared or self._others_wrote:  # somebody else may have stopped what runs here
+        # Another process may have stopped what runs here.
+        if self.store.shared or self._others_wrote:
             return task_table.leases_to_stop(tx.connection, self.name)
-        return [(task.seq, task.token) for task in tx.stopped if task.worker == self.name]
+        return [(task.seq, task.fencing_token) for task in tx.stopped if task.worker == self.name]
 
     def _concerns_others(self, tx: Transaction) -> bool:
-        """Work that this node has not taken although it could start, a stop of others' work, or
-        another set of tokens.
+        """Return whether other nodes have to be notified: of work that this node left although it
+        could start, of a stop of their work, or of changed tokens.
         """
         if tx.access_changed or any(task.worker != self.name for task in tx.stopped):
             return True
@@ -300,7 +304,7 @@ class Engine:
             return
         grace_ms = max(0, round((self._judge_at - self.clock.monotonic()) * 1000))
         ticks.tick(tx, tx.now, grace_ms)
-        cron.follow(tx, tx.now)  # a run that is over is in nobody's way
+        cron.follow(tx, tx.now)  # a run that is over does not block its job
         cron.fire(tx, tx.now)
         if tx.now >= self._prune_at:
             went = ticks.prune(tx, tx.now)
@@ -328,7 +332,9 @@ class Engine:
             policy=self.policy,
             vault=self.store.vault,
             cache=self._cache,
-            token_base=leases.token_base(row.last_token, self._reading.now, self._draw()),
+            fencing_token_base=leases.fencing_token_base(
+                row.last_fencing_token, self._reading.now, self._draw()
+            ),
         )
 
     def _draw(self) -> int:
@@ -343,14 +349,14 @@ class Engine:
         self.policy, self._policy_version = kept_policy(*newest), newest.version
 
     def _remember(self, tx: Transaction) -> None:
-        """What the next batch may rely on: only after the commit."""
+        """Save what the next batch may rely on. Call it only after the commit."""
         self._steps.remember()
         self.policy = tx.policy
         self._policy_version = tx.policy_version
         self.due_at = tx.due_at
         if self.store.shared:  # other nodes have their own deadlines, and may be gone
             self.due_at = min(tx.now + SHARED_LOOK_MS, tx.due_at or tx.now + SHARED_LOOK_MS)
-        # The batch's clock may be the database's; how long to wait is measured on our own.
+        # The batch's clock may be the database's; the wait is measured on our own.
         left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
         self._others_wrote = False
@@ -358,7 +364,7 @@ class Engine:
             tx.save_to_cache()
 
     def _concluded(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
-        """What was committed, ready to be told."""
+        """Return the outcome of the commit."""
         self._outages.worked(WRITES)
         self._remember(tx)
         if self._late:
@@ -375,7 +381,7 @@ class Engine:
         return outcome
 
     def _look_for_unanswered(self, connection: Connection) -> None:
-        """What a commit has done that was given up is counted when it turns out to have been."""
+        """Count what a given-up commit did if it turns out to have happened."""
         if self._unanswered is not None:
             commit_id, outcome = self._unanswered
             if self._committed(connection, commit_id):
@@ -390,7 +396,7 @@ class Engine:
             self._connection = self.store.writer()
             self._cache.clear()
             self._steps.forget_store()
-            self.due_at = 0  # whatever was written meanwhile: look at everything
+            self.due_at = 0  # something was written meanwhile: check everything
         return self._connection
 
     def _rollback(self) -> None:
@@ -405,9 +411,9 @@ class Engine:
 
 
 def kept_policy(version: int, document: str) -> Policy:
-    """A policy of the store. Keys that only a newer node knows do not concern this one.
+    """Return a stored policy. Keys that only a newer node knows are ignored.
 
-    Raises `StoreMismatch` when it cannot be understood: better no work than work by other rules.
+    Raise `StoreMismatch` if it cannot be understood: no work is better than work by other rules.
     """
     try:
         return read(msgspec.json.decode(document))[0]
@@ -419,7 +425,7 @@ def kept_policy(version: int, document: str) -> Policy:
 
 
 def one(engine: Engine, request: object) -> Any:
-    """Apply a single request and return its answer, or raise it when it is an error."""
+    """Apply a single request. Return its answer, or raise it if it is an error."""
     answer = engine.apply([request]).answers[0]
     if isinstance(answer, FairlaneError):
         raise answer

@@ -1,6 +1,6 @@
-"""Names for new things: never reused, made by whoever asks, so that asking twice is harmless.
+"""Ids for new objects: never reused, and created by the caller, so that a repeat is harmless.
 
-The first twelve digits are the moment, so new rows land at the end of an index; the rest is random.
+The first twelve digits are the time, so new rows land at the end of an index; the rest is random.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 
 from fairlane.core.model import NODE_PREFIX
 
-# Seeded by the system, and anew in a forked process. Asking the system each time would give up
+# Seeded by the system, and again in a forked process. Asking the system each time would release
 # Python's lock each time; these are names, not secrets.
 _chance = random.Random()  # noqa: S311 - see above
 if hasattr(os, "register_at_fork"):
@@ -22,5 +22,5 @@ def new_id(prefix: str, now: int) -> str:
 
 
 def new_node_name() -> str:
-    """A node is a process, not a machine: two starts are two nodes."""
+    """Return a new node name. A node is a process, not a machine: two starts are two nodes."""
     return f"{NODE_PREFIX}{os.urandom(6).hex()}"

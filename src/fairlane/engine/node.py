@@ -1,8 +1,8 @@
-"""One running node: the engine, its writer and its readers behind one door.
+"""One running node: the engine, its writer and its readers behind one interface.
 
-Edges (HTTP, the worker, the embedded API) hold a `Node` and nothing below it. What a commit has
-done is told here to whoever waits for it: a task's end to its waiters, a stop to the worker that
-runs the task, a webhook owed to the deliverer, work left over to other nodes.
+Edges (HTTP, the worker, the embedded API) hold a `Node` and nothing below it. It passes on the
+outcome of each commit: a task's end to its waiters, a stop to the worker that runs the task, a due
+webhook to the sender, remaining work to other nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.node")
 
-LOOK_AGAIN_SECONDS: Final = 0.5  # how often a waiter looks for what another node has done
+LOOK_AGAIN_SECONDS: Final = 0.5  # how often a waiter checks for changes by other nodes
 PAGE: Final = 500
 
 
@@ -91,16 +91,16 @@ class Node:
             started_at=clock.now(),
             alone=not store.shared,
         )
-        # Raises an error for a URL that nothing may be sent to. The HTTP application sets it.
+        # Raises an error for a URL that webhooks may not go to. The HTTP application sets it.
         self.check_url: Callable[[str], object] = _refuse_url
-        # The routes that this node's worker runs; None while it has none.
+        # The capabilities of this node's worker; None while it has none.
         self.runs: Callable[[], frozenset[str] | None] = lambda: None
         self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
         self.on_owed: list[Callable[[], None]] = []
-        self.on_policy: list[Callable[[Policy], None]] = []  # told in the write thread
+        self.on_policy: list[Callable[[Policy], None]] = []  # called in the write thread
         self._told_policy = self.engine.policy
         self._followers: set[Waiter] = set()
-        self.lease_waits = 0  # callers of POST /leases that have no answer yet
+        self.lease_waits = 0  # callers of POST /leases that have no response yet
         self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
@@ -111,13 +111,13 @@ class Node:
         return self.engine.policy
 
     def start(self) -> None:
-        """Open the store and begin. Raises an `OperatorError` when that cannot be."""
-        self.store.claim()  # first: nobody else's schema is touched
+        """Open the store and start. Raise an `OperatorError` if that is not possible."""
+        self.store.claim()  # first, so that the schema of another store is not touched
         self.store.migrate()
         self.writer.start()
         if self.store.vault.changing:
             log.info("sealed %d rows with the new key", self.writer.ask_and_wait(Reseal()))
-        # Only one process serves from a private store, so whatever a node holds there is orphaned.
+        # Only one process serves from a private store, so every lease of a node there is orphaned.
         if not self.store.shared:
             count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
             if count:
@@ -128,7 +128,7 @@ class Node:
         self.store.listen(self._heard)
 
     def stop(self) -> None:
-        # Where the store is away, others will see that this node is silent.
+        # If the store is unavailable, others notice that this node is silent.
         if self._registered and self.writer.alive and self.writer.trouble is None:
             self._registered = False
             with contextlib.suppress(StoreUnavailable):
@@ -143,7 +143,7 @@ class Node:
         return ids.new_id(prefix, self.clock.now())
 
     async def beat(self) -> None:
-        """Say that this node is there; raises when that cannot be written."""
+        """Record that this node is alive; raise if that cannot be written."""
         await self.writer.ask(msgspec.structs.replace(self._here, draining=self.draining))
 
     async def look(self) -> None:
@@ -156,7 +156,7 @@ class Node:
         return len(self._followers)
 
     def submit(self, request: Submit | UseTemplate | Enqueue) -> Coroutine[Any, Any, list[Any]]:
-        """A task or an error per submission."""
+        """Return a task or an error per submission."""
         if self.draining:
             raise Draining("the server is stopping; submit to another one or try again later")
         if self.tracer is None:
@@ -172,7 +172,7 @@ class Node:
             return answers
 
     async def cancel(self, task_id: str, agent: str | None = None) -> Task:
-        """With `agent`, here as below, a task of another is one that nobody knows."""
+        """Cancel a task. With `agent`, here as below, a task of another agent is not found."""
         await self._mine(task_id, agent)
         task: Task = await self.writer.ask(Cancel(task_id))
         return task
@@ -188,7 +188,7 @@ class Node:
         return task
 
     async def _mine(self, task_id: str, agent: str | None) -> None:
-        """Whose a task is never changes, so it can be asked before."""
+        """Check that the task belongs to the agent. The owner of a task never changes."""
         if agent is not None:
             await self.show(task_id, agent)
 
@@ -197,7 +197,7 @@ class Node:
         return count
 
     async def find(self, wanted: Filter) -> list[str]:
-        """The ids of all tasks that fit, oldest first."""
+        """Return the ids of all matching tasks, oldest first."""
         found: list[tuple[int, str]] = []
         while True:
             page = await self.views.read(self.views.task_ids, wanted, PAGE)
@@ -207,7 +207,7 @@ class Node:
             wanted = msgspec.structs.replace(wanted, before=page[-1][0])
 
     async def for_each(self, request: Callable[[str], Any], task_ids: Sequence[str]) -> int:
-        """Ask the same about many tasks; how many it could be done for."""
+        """Send the same command for many tasks; return how many succeeded."""
         done = 0
         for start in range(0, len(task_ids), PAGE):
             asked = [self.writer.ask(request(id_)) for id_ in task_ids[start : start + PAGE]]
@@ -220,7 +220,7 @@ class Node:
         return done
 
     async def prune(self, *, dry_run: bool) -> int:
-        """Forget what is beyond its retention, in steps; how many that were."""
+        """Forget tasks beyond their retention, in steps; return how many."""
         total = 0
         while True:
             count: int = await self.writer.ask(Prune(dry_run))
@@ -230,7 +230,7 @@ class Node:
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[Waiter]:
-        """A waiter that is told whenever there are new events or output."""
+        """Return a waiter that is set whenever there are new events or output."""
         waiter = Waiter(asyncio.get_running_loop())
         self._followers.add(waiter)
         try:
@@ -256,7 +256,7 @@ class Node:
         return found
 
     async def wait(self, task_id: str, seconds: float | None, agent: str | None = None) -> TaskView:
-        """The task when it has ended or parked, or as it is when time is up or the node stops."""
+        """Return the task when it has ended or parked, the time is up, or the node stops."""
         waiter = Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
@@ -270,7 +270,7 @@ class Node:
     ) -> TaskView:
         end = None if seconds is None else self.clock.monotonic() + seconds
         while True:
-            drained = self.drained  # asked first: what was read before may have ended since
+            drained = self.drained  # read before the task, which may end in between
             view = await self.show(task_id, agent)
             left = None if end is None else end - self.clock.monotonic()
             over = view.task.terminal or view.task.state == lifecycle.PARKED
@@ -279,8 +279,8 @@ class Node:
             await self._until_changed(view.task, waiter, end)
 
     async def _until_changed(self, task: Task, waiter: Waiter, end: float | None) -> None:
-        """Wait until the task may have changed, or time is up. What another node does is looked for
-        without reading the whole task, because many may wait.
+        """Wait until the task may have changed or the timeout has passed. Changes by other nodes
+        are detected without reading the whole task, because many callers may wait.
         """
         while True:
             left = None if end is None else max(0.0, end - self.clock.monotonic())
@@ -292,7 +292,7 @@ class Node:
                 return
 
     def let_waiters_go(self) -> None:
-        """Nothing more will end here: whoever waits is answered with what there is."""
+        """Wake all waiters: nothing more will end here, so they return the current state."""
         self.drained = True
         self.writer.withdraw(None)
         self._tell_waiters(None)
@@ -307,14 +307,14 @@ class Node:
                 del self._waiters[task_id]
 
     def _committed(self, outcome: Outcome) -> None:
-        """Runs in the write thread, after the commit and before the callers are answered."""
+        """Distribute a commit's outcome. Runs in the write thread before callers are answered."""
         if outcome.access:
             self.tokens.changed()
         self.metrics.committed(outcome, self.engine.took_seconds)
         if outcome.stopped:
             for tell in self.on_stopped:
                 tell(outcome.stopped)
-        if outcome.owes or outcome.others:  # another process may owe something too
+        if outcome.owes or outcome.others:  # another process may have created a delivery
             for owed in self.on_owed:
                 owed()
         self._tell_policy()
@@ -328,7 +328,7 @@ class Node:
             self.store.ring()
 
     def _heard(self) -> None:
-        """Another node rings: there may be work, or other tokens."""
+        """Handle a notification of another node: there may be work, or other tokens."""
         self.tokens.changed()
         self.writer.nudge()
 
@@ -339,7 +339,7 @@ class Node:
                 told(self.policy)
 
     def _tell_waiters(self, ended: Sequence[Task] | None) -> None:
-        """Those of the ended tasks, or all when it is not known what has ended."""
+        """Wake the waiters of the ended tasks, or all if it is not known what has ended."""
         with self._waiters_lock:
             ids = list(self._waiters) if ended is None else [task.id for task in ended]
             found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]
@@ -348,7 +348,7 @@ class Node:
 
 
 def _traced(request: object, traceparent: str) -> Any:
-    """The request with the trace that it belongs to kept in each of its submissions."""
+    """Return the request with its trace stored in each of its submissions."""
     if isinstance(request, UseTemplate) and request.submit is not None:
         return msgspec.structs.replace(request, submit=_traced(request.submit, traceparent))
     if not isinstance(request, Submit):
@@ -371,7 +371,7 @@ def _describe(span: tracing.Span, answers: Sequence[Any]) -> None:
 
 
 class Waiter:
-    """An event that another thread can set; however often it is told, it wakes up once."""
+    """An event that another thread can set; several sets wake it once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -379,7 +379,7 @@ class Waiter:
         self._ringing = False
 
     async def wait(self, seconds: float | None) -> bool:
-        """Whether it was told; False when time is up."""
+        """Return whether it was set; False after the timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._told.wait()

@@ -1,9 +1,9 @@
-"""The write thread: group commit, without artificial delay.
+"""The write thread: group commit without artificial delay.
 
-Everything that came in while the last commit ran is the next batch. What an event loop asks in one
-of its turns comes in together; the answers of a commit go to each loop in one hop. Leases that find
-nothing wait here and are looked at again whenever something may have become ready; the thread
-sleeps until somebody asks or something is due.
+Requests that arrive during a commit form the next batch. The requests of one turn of an event loop
+arrive together; the answers of a commit go to each loop in one hop. Leases that find nothing wait
+here and are tried again whenever a task may have become ready; the thread sleeps until a request
+arrives or something is due.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from fairlane.engine.telemetry.outages import store_unavailable
 log = logging.getLogger("fairlane.writer")
 
 BATCH_MAX: Final = 1000
-# Nor much more than so many characters: a transaction of large requests would keep others waiting.
+# A batch also ends after this many characters: a transaction of large requests would delay others.
 BATCH_CHARACTERS_MAX: Final = 4 << 20
 ANSWER_SECONDS: Final = 8.5  # a caller has an answer by then, whatever the store does
 OVERDUE_LOOK_SECONDS: Final = 0.25
 INBOX_MAX: Final = 50_000
-POLL_SECONDS: Final = 0.25  # between nodes polling is the truth; wake-ups only make it quicker
+POLL_SECONDS: Final = 0.25  # between nodes polling decides; notifications only make it faster
 DEFECT_PAUSE_SECONDS: Final = 1.0
 _ADMITS: Final = (Submit, UseTemplate, Enqueue)
-CLOCK_JUMP_SECONDS: Final = 1.0  # how late a jump of the wall clock may be noticed
+CLOCK_JUMP_SECONDS: Final = 1.0  # how late a step of the wall clock may be noticed
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """One waiting caller. `loop` is None when it waits in a thread.
+    """One waiting caller. `loop` is None if it waits in a thread.
 
-    `asked_at` is a moment of the monotonic clock.
+    `asked_at` is a time of the monotonic clock.
     """
 
     request: Any
@@ -68,32 +68,34 @@ class Writer:
         self.engine = engine
         self._on_commit = on_commit
         self._inbox: deque[Ticket] = deque()
-        # What event loops have asked in their present turn; each adds to its own list.
+        # Requests of each event loop's current turn; each loop appends to its own list.
         self._gathered: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         self._waiting: list[Ticket] = []
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._nudged = True
         self._stopping = False
-        self._begins_asked = False  # the thread begins with the first request
-        # How it is doing, for whoever asks. Moments are of the monotonic clock.
+        self._begins_asked = False  # the thread starts with the first request
+        # Health figures. Times are of the monotonic clock.
         self.busy_since: float | None = None
         self.written_at: float | None = None
         self.trouble: str | None = None  # why the last batch could not be written
         self._batch: list[Ticket] = []  # what is being written
-        self._worked_at = engine.clock.monotonic()  # when a batch last came to its end
+        self._worked_at = engine.clock.monotonic()  # when the last batch ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
     def start(self, *, look: bool = True) -> None:
-        """Begin; without `look`, with what is asked first and not with what time has done."""
+        """Start the write thread. With `look=False`, wait for the first request instead of running
+        an initial tick.
+        """
         self._nudged = look
         self._begins_asked = not look
         if look:
             self._thread.start()
 
     def stop(self) -> None:
-        """Answer everything that has been asked, then end the thread."""
+        """Answer all requests, then end the thread."""
         with self._wake:
             self._take_gathered()
             self._stopping = True
@@ -103,16 +105,16 @@ class Writer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still answer. One that nobody has asked yet may not have begun."""
+        """Return whether it can still answer. Before the first request the thread need not run."""
         return self._thread.ident is None or self._thread.is_alive()
 
     @property
     def backlog(self) -> int:
-        """How many requests wait for the next batch."""
+        """Return how many requests wait for the next batch."""
         return len(self._inbox)
 
     async def ask(self, request: object) -> Any:
-        """The answer to `request`, when it is durable. Raises it when it is an error."""
+        """Return the answer to `request` once it is durable; raise it if it is an error."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._gather(Ticket(request, future, loop, self.engine.clock.monotonic()), loop)
@@ -120,7 +122,7 @@ class Writer:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give_back(future.result())  # the caller left with the answer at hand
+                self.give_back(future.result())  # the caller left while the answer arrived
             raise
 
     def ask_and_wait(self, request: object) -> Any:
@@ -129,12 +131,12 @@ class Writer:
         return ticket.future.result()
 
     def tell(self, request: object) -> None:
-        """Have it done; nobody waits for the answer."""
+        """Send a request without waiting for the answer."""
         with contextlib.suppress(StoreUnavailable):
             self._post([_of_thread(request)])
 
     def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
-        """The answers to several requests in one go; errors are answers here."""
+        """Return the answers to several requests at once; errors are answers here."""
         tickets = [_of_thread(request) for request in requests]
         self._post(tickets)
         answers = []
@@ -144,15 +146,15 @@ class Writer:
         return answers
 
     def nudge(self) -> None:
-        """Something may have changed outside: look again."""
+        """Look again: something may have changed outside."""
         with self._wake:
             self._nudged = True
             self._wake.notify()
 
     def withdraw(self, worker: str | None, agent: str | None = None) -> int:
-        """Answer the waiting leases of a worker, or of all, with nothing; how many those were.
+        """Answer the waiting leases of a worker, or of all, with nothing; return how many.
 
-        With `agent`, only leases that are for that agent's tasks.
+        With `agent`, only leases for that agent's tasks.
         """
 
         def is_mine(ticket: Ticket) -> bool:
@@ -167,8 +169,8 @@ class Writer:
         return len(mine)
 
     def _gather(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep it for whatever else the loop asks in this turn. Woken by the first one, the write
-        thread would fight with the others for Python's lock and begin with a batch of one.
+        """Keep the request until the loop's turn ends. If the first one woke the write thread, it
+        would compete with the others for Python's lock and start with a batch of one.
         """
         gathered = self._gathered.get(loop)
         if gathered is None:
@@ -185,7 +187,7 @@ class Writer:
             tickets = self._gathered.pop(loop, [])
             try:
                 self._receive(tickets)
-            except (StoreUnavailable, RuntimeError) as error:  # the thread may be unable to begin
+            except (StoreUnavailable, RuntimeError) as error:  # the thread may be unable to start
                 _settle([(ticket.future, error) for ticket in tickets], self.give_back)
             if self._gathered:
                 self._take_gathered()
@@ -195,7 +197,7 @@ class Writer:
             self._receive(tickets)
 
     def _receive(self, tickets: list[Ticket]) -> None:
-        """With the lock, as below."""
+        """Queue requests. Hold the lock, as below."""
         if not tickets:
             return
         if self._stopping:
@@ -207,18 +209,19 @@ class Writer:
         self._wake.notify()
 
     def _take_gathered(self) -> None:
-        """What loops have not handed over yet, and what closed ones never will."""
+        """Collect requests that loops have not passed on yet, and those of closed loops."""
         if self._stopping:
             return
         for loop, gathered in list(self._gathered.items()):
-            taken = gathered[:]  # the loop may go on adding, which comes later then
+            taken = gathered[:]  # the loop may keep appending; that comes later
             self._receive(taken)
             del gathered[: len(taken)]
             if loop.is_closed():
                 del self._gathered[loop]
 
     def _run(self) -> None:
-        with contextlib.suppress(RuntimeError):  # no room for one more: callers wait longer, then
+        # no memory for one more thread: callers wait longer
+        with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._watch, name="fairlane-overdue", daemon=True).start()
         while (batch := self._collect()) is not None:
             try:
@@ -230,7 +233,7 @@ class Writer:
         self.engine.close()
 
     def _collect(self) -> list[Ticket] | None:
-        """Wait for something to do; None when there is nothing left and the end has come."""
+        """Wait for work; return None if there is none left and the writer stops."""
         with self._wake:
             if not self._inbox and not self._nudged and not self._stopping:
                 self._wake.wait(self._pause_seconds())
@@ -264,7 +267,7 @@ class Writer:
         return min(pauses) if pauses else None
 
     def _write(self, batch: list[Ticket], *, leasing: bool = True) -> None:
-        """Apply a batch, and grant leases to those who wait for them if `leasing`."""
+        """Apply a batch and, if `leasing`, serve the waiting leases."""
         if not batch and not self._has_reason():
             return
         with self._wake:
@@ -278,9 +281,9 @@ class Writer:
             )
         except FairlaneError as error:
             self.trouble = error.message
-            self.nudge()  # those who wait for leases are still to be served
+            self.nudge()  # the waiting leases still have to be served
             _answer((ticket, error) for ticket in batch)
-            if isinstance(error, OperatorError):  # only a person can help: no need to hurry
+            if isinstance(error, OperatorError):  # only an operator can fix it: retry slowly
                 log.warning("nothing can be done: %s", error.message)
                 self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         except Exception as error:
@@ -297,7 +300,9 @@ class Writer:
             self.busy_since = None
 
     def _has_reason(self) -> bool:
-        """Somebody asked, something is due, the clock was set, or another process has written."""
+        """Return whether a request arrived, something is due, the clock was set, or another process
+        wrote.
+        """
         due_at = self.engine.due_at
         is_due = due_at is not None and due_at <= self.engine.clock.now()
         shared = self.engine.store.shared
@@ -305,8 +310,8 @@ class Writer:
         return asked or self.engine.clock_was_set() or self.engine.others_wrote()
 
     def _write_one_by_one(self, batch: list[Ticket], error: Exception, *, leased: bool) -> None:
-        """One bad request must not spoil the others of its batch, nor a bad lease any request."""
-        if not batch:  # a defect in what time does: do not repeat it without a pause
+        """Apply requests singly: a bad one must not fail its batch, nor a bad lease any request."""
+        if not batch:  # a defect in the tick: do not repeat it without a pause
             self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         elif len(batch) > 1:
             for ticket in batch:
@@ -325,7 +330,7 @@ class Writer:
         _answer(answers + served, self.give_back)
 
     def _tell(self, outcome: Outcome) -> None:
-        """Whoever listens may fail; those who asked are answered all the same."""
+        """Call the listener. If it fails, the callers are answered all the same."""
         if self._on_commit is None:
             return
         try:
@@ -336,7 +341,7 @@ class Writer:
     def _take_out(
         self, served: list[tuple[Ticket, list[Grant]]]
     ) -> list[tuple[Ticket, list[Grant]]]:
-        """The served leases wait no more; what was granted to withdrawn ones goes back."""
+        """Remove the served leases; release what was granted to withdrawn ones."""
         gone = {id(ticket) for ticket, _ in served}
         with self._wake:
             present = {id(ticket) for ticket in self._waiting}
@@ -347,19 +352,21 @@ class Writer:
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
     def give_back(self, answer: object) -> None:
-        """Release what was granted to a caller who is not there to take it."""
+        """Release what was granted to a caller that is gone."""
         if not isinstance(answer, list):
             return
-        releases = [Release(g.task.seq, g.task.token) for g in answer if isinstance(g, Grant)]
+        releases = [
+            Release(g.task.seq, g.task.fencing_token) for g in answer if isinstance(g, Grant)
+        ]
         with self._wake:
             self._inbox.extend(_of_thread(release) for release in releases)
             self._wake.notify()
 
     def _watch(self) -> None:
-        """Answer whoever has waited for too long while nothing gets done, until the end.
+        """Answer callers that have waited too long while no batch ends, until the writer stops.
 
-        The write thread cannot do that: it hangs where the store does, be that a driver, a name
-        server or a disk. Callers in threads of this process wait for as long as it takes.
+        The write thread cannot do that: it hangs where the store does, in a driver, a name server
+        or a disk. Callers in threads of this process wait without a limit.
         """
         while not self._ended.wait(OVERDUE_LOOK_SECONDS):
             before = self.engine.clock.monotonic() - ANSWER_SECONDS
@@ -397,7 +404,7 @@ def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
 
 
 def _characters(request: object) -> int:
-    """Return how much text a request brings, for the verbs that may bring much."""
+    """Return how much text a request carries, for the verbs that may carry much."""
     if isinstance(request, Submit):
         return sum(len(one.body) for one in request.submissions)
     if isinstance(request, Complete):
@@ -420,7 +427,7 @@ def _is_late(request: Lease, now: float) -> bool:
 def _answer(
     answers: Iterable[tuple[Ticket, Any]], lost: Callable[[Any], None] = lambda _: None
 ) -> None:
-    """Hand out the answers; `lost` gets those that nobody is there to take."""
+    """Deliver the answers; `lost` receives those whose caller is gone."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for ticket, answer in answers:
         if ticket.loop is None:
@@ -430,7 +437,7 @@ def _answer(
     for loop, pairs in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, pairs, lost)
-        except RuntimeError:  # the caller's loop has been closed: nobody waits any more
+        except RuntimeError:  # the caller's loop is closed, so it no longer waits
             log.debug("%d answers came too late for their event loop", len(pairs))
             for _, answer in pairs:
                 lost(answer)

@@ -1,1 +1,1 @@
-"""What leaves the process: one guard for every address, and the webhooks we owe."""
+"""Outgoing requests: one guard for every address, and webhook delivery."""

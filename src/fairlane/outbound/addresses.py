@@ -1,9 +1,9 @@
-"""Which addresses are plainly public: a table of our own, judged by one function.
+"""Which addresses are public: our own table, checked by one function.
 
-The rule: what is not known to be public is not public. For IPv6 only 2000::/3 is in use at all, so
-everything outside it is refused whether or not it is listed.
-The trap: `ipaddress.is_global` is no such test. It calls NAT64, 6to4 and IPv4-compatible forms of
-loopback and of cloud metadata services global, and changes between versions of Python.
+The rule: an address that is not known to be public is not public. For IPv6 only 2000::/3 is in use
+at all, so everything outside it is refused whether or not it is listed. The trap:
+`ipaddress.is_global` is no such test. It calls NAT64, 6to4 and IPv4-compatible forms of loopback
+and of cloud metadata services global, and changes between versions of Python.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ FORBIDDEN: Final = (
 
 _NETWORKS: Final = tuple((ip_network(text), what) for text, what in FORBIDDEN)
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
-# Of documentation: no machine has them, so whoever lends them lends every address.
+# Documentation addresses: no machine has them, so a system that binds them binds every address.
 _NOBODYS: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 
 
 def is_public(address: str | Address) -> bool:
-    """Whether this is a plainly public address; text that is none at all is not."""
+    """Return whether this is a public address; other text is not."""
     try:
         return not special(unwrapped(address))
     except ValueError:
@@ -65,7 +65,7 @@ def is_public(address: str | Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def unwrapped(address: str | Address) -> Address:
-    """The address itself: ::ffff:1.2.3.4 is 1.2.3.4, which is where its packets go."""
+    """Return the address itself: ::ffff:1.2.3.4 is 1.2.3.4, which is where its packets go."""
     plain = ip_address(address)
     if isinstance(plain, IPv6Address) and plain.ipv4_mapped is not None:
         return plain.ipv4_mapped
@@ -74,7 +74,7 @@ def unwrapped(address: str | Address) -> Address:
 
 @lru_cache(maxsize=4096)
 def special(address: Address) -> str:
-    """What an address is that is not plainly public; empty for one that is."""
+    """Return the kind of an address that is not public; empty for a public one."""
     # A zone names one of our own interfaces, whatever the address in front of it is.
     if isinstance(address, IPv6Address) and address.scope_id:
         return "an address with a zone"
@@ -87,9 +87,9 @@ def special(address: Address) -> str:
 
 
 def is_own(address: Address) -> bool:
-    """Whether an interface of this machine has it: only then the system lends it to a socket.
+    """Return whether an interface of this machine has the address: only then can a socket bind it.
 
-    Nothing is sent. A system that lends every address, as some load balancers do, tells nothing.
+    Nothing is sent. A system that binds every address, as some load balancers do, gives no answer.
     """
     return _is_lent(str(address), address.version) and not _is_lent(
         _NOBODYS[address.version], address.version

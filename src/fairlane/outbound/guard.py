@@ -1,11 +1,10 @@
-"""The guard that everything which leaves goes through, webhooks, executors and alerts alike.
+"""The guard that every outgoing request passes: webhooks, executors and alerts.
 
-The rule: a connection is opened only to a public address that is not our own, or to what the
-operator listed, and never to a port that this process listens on. Every answer of DNS is checked,
-and one that is forbidden spoils them all: who controls a name chooses which one is dialled.
-`sending.py` dials exactly what was checked, and asks again about the peer.
-The trap: what is refused is told to whoever chose the URL in words that name no address; the reason
-goes to `on_blocked`, for the operator.
+The rule: a connection is opened only to a public address that is not our own, or to a target that
+the operator listed, and never to a port that this process listens on. Every DNS answer is checked,
+and one forbidden address refuses them all: the owner of a name chooses which one is dialled.
+`sending.py` dials exactly what was checked, and checks the peer again. The trap: the author of the
+URL gets an error that names no address; the reason goes to `on_blocked`, for the operator.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ OnBlocked = Callable[[str, str], None]
 """Told of a refused host, and why; never of the rest of the URL, which may hold secrets."""
 
 ADDRESS_REFUSED: Final = "target address is not allowed"
-# For a name there is one text for both, or the answers would map the names of a private network.
+# For a name there is one text for both, or the errors would map the names of a private network.
 NAME_REFUSED: Final = f"{ADDRESS_REFUSED} or its name does not resolve"
 
 LOOKUP_SECONDS: Final = 5.0
 LISTED_MAX: Final = 4096
-LOOKUPS_MAX: Final = 256  # more than are waited for: one that was given up goes on for a while
+LOOKUPS_MAX: Final = 256  # more than are waited for: an abandoned lookup continues for a while
 
-# Public hosts are asked on ports where HTTP lives; these are known to be something else.
+# Public hosts are allowed on HTTP ports; these are known to be something else.
 _PORTS_OF_OTHERS: Final = frozenset(
     {2049, *range(2375, 2381), 3306, 5432, 5984, 6379, 6443, 9200, 10250, 11211, 27017}
 )
@@ -53,7 +52,7 @@ def log_blocked(host: str, reason: str) -> None:
 class Guard:
     """Decides which targets may be reached; see `Rules` for what `allow` and `deny` may list.
 
-    A host that is allowed by its name is trusted wherever it leads; what is denied stays denied.
+    A host that is allowed by its name is trusted wherever it leads; a denied one stays denied.
     """
 
     def __init__(
@@ -73,10 +72,11 @@ class Guard:
         self._lookup_seconds = lookup_seconds
         self._is_own = is_own
         self.on_blocked = on_blocked
-        self.own_ports: set[int] = set()  # where this process listens, so that it never asks itself
+        # Where this process listens, so that it never calls itself.
+        self.own_ports: set[int] = set()
 
     def check(self, url: str) -> Target:
-        """What can be told without DNS: the form of the URL, and an address written in it."""
+        """Check what is known without DNS: the form of the URL, and an address written in it."""
         target = parse_target(url)
         self.check_host(target.host, target.port)
         return target
@@ -94,7 +94,7 @@ class Guard:
         return host if address else None
 
     def _check_name(self, host: str, port: int) -> None:
-        """Where a name leads is known later; a port nothing could be allowed on is refused now."""
+        """Check a name's port: the address is known later, but some ports are never allowed."""
         if self._denied.name(host, port):
             raise self._refusal(host, "denied by the operator", ADDRESS_REFUSED)
         allowed = self._allowed.name(host, port) or self._allowed.could_hold(port)
@@ -102,7 +102,7 @@ class Guard:
             raise self._refusal(host, f"port {port}", f"target port {port} is not allowed")
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses to dial, all of them checked; OSError when the name has none."""
+        """Return the addresses to dial, all of them checked; raise OSError if the name has none."""
         host, address = parse_host(host)
         answers = [host] if address else await self._answers(host)
         for answer in answers:
@@ -112,11 +112,11 @@ class Guard:
         return list(dict.fromkeys(str(unwrapped(answer)) for answer in answers))
 
     def trusts(self, host: str, port: int) -> bool:
-        """Whether the operator listed this very name: then it does not matter where it leads."""
+        """Return whether the operator listed this very name: then any address is allowed."""
         return self._allowed.name(parse_host(host)[0], port)
 
     def check_peer(self, host: str, port: int, *, peer: str, own: str) -> None:
-        """Whether the other end of an open connection is allowed.
+        """Check the other end of an open connection.
 
         The same address at both ends is this machine, under whichever of its names.
         """
@@ -139,7 +139,7 @@ class Guard:
         return answers
 
     def _objection(self, host: str, answer: str, port: int) -> str:
-        """Why this address may not be dialled for the host; empty when it may."""
+        """Return why this address may not be dialled for the host; empty if it may."""
         try:
             address = unwrapped(answer)
         except ValueError:
@@ -156,7 +156,7 @@ class Guard:
         return special(address) or ("an address of this machine" if self._is_own(address) else "")
 
     def _rules_on(self, host: str, answer: str, port: int) -> tuple[bool, bool]:
-        """Whether the operator denied and whether the operator allowed it."""
+        """Return whether the operator denied it and whether the operator allowed it."""
         address = unwrapped(answer)
         denied, allowed = (
             rules.name(host, port) or rules.hold(address, port)
@@ -170,7 +170,7 @@ class Guard:
 
 
 def _system_lookup() -> Lookup:
-    # Threads of its own: a name server that never answers must not block the loop's other work.
+    # Its own threads: a name server that never answers must not block other work of the loop.
     threads = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="fairlane-dns")
 
     async def lookup(host: str) -> list[str]:
@@ -186,5 +186,5 @@ def _is_web_port(port: int) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Names that mean this machine by definition, whatever a name server says."""
+    """Return whether a name means this machine by definition, whatever a name server says."""
     return host == "localhost" or host.endswith(".localhost")

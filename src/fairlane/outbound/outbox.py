@@ -1,4 +1,4 @@
-"""The webhooks that the store owes, as the deliverer wants them: claimed, filled in, settled."""
+"""The store's due deliveries for the deliverer: claimed, filled in, settled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairlane.schema.task_status import task_status
 
 _LOOK_SECONDS: Final = 30.0
 _SOON_SECONDS: Final = 0.05
-_CROWDED_SECONDS: Final = 1.0  # how often to look when all that is due waits for its host
+_CROWDED_SECONDS: Final = 1.0  # how often to look while all due deliveries wait for their hosts
 
 
 class Outbox:
@@ -59,7 +59,7 @@ class Outbox:
         return [*(delivery for delivery in found if delivery is not None), *alerts]
 
     async def _alerts(self, owed: list[OwedDelivery]) -> list[ClaimedDelivery]:
-        """What to send about runs of cron jobs that fail, or succeed again."""
+        """Return the bodies of alerts about cron runs that fail, or succeed again."""
         if not owed:
             return []
         views = self._node.views
@@ -100,7 +100,7 @@ class Outbox:
 def _delivery(
     owed: OwedDelivery, view: TaskView | None, batch: tuple[Batch, dict[str, int]] | None
 ) -> ClaimedDelivery | None:
-    """What to send about a task or a batch; None when it has been forgotten."""
+    """Return the delivery about a task or a batch; None if it has been forgotten."""
     if view is not None:
         status = task_status(view.task, view.body, view.result, view.error, view.log)
         return _message(owed, view.task.id, status)
@@ -110,7 +110,7 @@ def _delivery(
 
 
 def _in_trace(delivery: ClaimedDelivery, bodies: Mapping[str, str]) -> ClaimedDelivery:
-    """With the trace that the task was submitted in, if there was one."""
+    """Return the delivery with the trace of the task's submission, if there was one."""
     try:
         request = wire.decode(bodies.get(delivery.task_id, "{}"), type=JsonObject)
     except wire.DecodeError:

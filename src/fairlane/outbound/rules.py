@@ -1,6 +1,7 @@
-"""What an operator lists: hosts, addresses and networks, each with a port if only that one counts.
+"""The operator's lists: hosts, addresses and networks, each with an optional port.
 
-The rule: an entry has one reading, or it is an error that names it; all of them at once.
+The rule: an entry has one reading, or it is an error that names it; all errors are reported at
+once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Rules:
         self._rules = _parsed(setting, entries)
 
     def name(self, host: str, port: int) -> bool:
-        """Whether the host is listed by this very name."""
+        """Return whether the host is listed by this very name."""
         return any(rule.host == host and rule.fits(port) for rule in self._rules)
 
     def hold(self, address: Address, port: int) -> bool:
@@ -48,7 +49,7 @@ class Rules:
         )
 
     def could_hold(self, port: int) -> bool:
-        """Whether there is any address that is listed with this port."""
+        """Return whether any address is listed with this port."""
         return any(rule.network is not None and rule.fits(port) for rule in self._rules)
 
 

@@ -1,9 +1,9 @@
-"""HTTP that leaves: what is sent, where it is dialled, and how much of a response is read.
+"""Outgoing HTTP: what is sent, where it is dialled, and how much of a response is read.
 
-The rule: every request asks the guard anew and goes to exactly the addresses it gave; a kept
-connection is used again only if it leads to one of them. The guard judges the peer of each new
-connection before the first byte is sent. A response has a bound in size and in time, its headers
-too. Redirects are not followed and the environment's proxies are ignored (`http1/`).
+The rule: every request asks the guard again and goes to exactly the addresses it returned; a pooled
+connection is reused only if it leads to one of them. The guard checks the peer of each new
+connection before the first byte is sent. A response is limited in size and in time, including its
+headers. Redirects are not followed and the environment's proxies are ignored (`http1/`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from fairlane.outbound.guard import Guard
 from fairlane.outbound.targets import parse_target
 from fairlane.version import __version__
 
-# The one text for a webhook that got no answer: more would tell open ports from closed ones, and
-# names and addresses that are refused from those that do not exist.
+# The one text for a webhook without a response: more would distinguish open ports from closed ones,
+# and refused names and addresses from those that do not exist.
 UNREACHABLE: Final = "target is not allowed or could not be reached"
 
 CONNECT_SECONDS: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 1024 * 1024
 RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
-# Shorter than the five seconds after which common servers hang up, so that no request is sent into
-# a connection that is just being closed.
+# Shorter than the five seconds after which common servers close a connection, so that no request is
+# sent into one that is just being closed.
 KEEPALIVE_SECONDS: Final = 4.0
 
 _OWN_HEADERS: Final = {"User-Agent": f"fairlane/{__version__}", "Accept-Encoding": "identity"}
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 
-# What frames a message or picks its receiver is ours to write, and nothing else has a use here.
+# Headers that frame a message or name its receiver are ours to set.
 _HEADER_NAME: Final = re.compile(
     r"(?:accept|authorization|content-type|idempotency-key|traceparent|tracestate|x-agent-id"
     rf"|(?:webhook|x-fairlane|{HEADER_PREFIX})-[a-z0-9-]{{1,64}})",
@@ -74,11 +74,11 @@ class OutboundResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
-    truncated: bool = False  # there was more than we were willing to read
+    truncated: bool = False  # the body was longer than the limit
 
 
 class Sender:
-    """The one way out for webhooks and executors: every request passes the guard."""
+    """The only sender of webhooks and executors: every request passes the guard."""
 
     def __init__(self, guard: Guard) -> None:
         self._pool = AsyncPool(
@@ -97,9 +97,9 @@ class Sender:
         max_bytes: int,
         timeout_seconds: float | None,
     ) -> AsyncExchange:
-        """Return an exchange whose response is read as it comes; leaving it early hangs up.
+        """Return an exchange whose response is read as it arrives; leaving it early disconnects.
 
-        It raises OSError when it breaks, so that executors can tell what may be repeated;
+        It raises OSError if it breaks, so that executors can tell what may be repeated;
         TargetRefused, InvalidRequest, or PayloadTooLarge.
         """
         target = parse_target(url)
@@ -122,10 +122,10 @@ class Sender:
         timeout_seconds: float,
         max_response_bytes: int = RESPONSE_BYTES_MAX,
     ) -> OutboundResponse:
-        """Send one POST. Raise InvalidRequest, or ExecutionFailed when there is no answer.
+        """Send one POST. Raise InvalidRequest, or ExecutionFailed if there is no response.
 
-        There is one text for all that may be between us and an answer: it is shown to whoever
-        chose the URL. What it was in truth is the cause of the error, for the log.
+        One text covers every reason for a missing response, because the author of the URL sees it.
+        The actual reason is the cause of the error, for the log.
         """
         try:
             async with self.stream(
@@ -151,7 +151,7 @@ class Sender:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers as they may be sent; raises InvalidRequest for one that could forge others."""
+    """Return the headers to send; raise InvalidRequest for one that could forge others."""
     for name, value in headers.items():
         if not _may_be_set(name):
             raise InvalidRequest(f"header {name!r} cannot be set on an outbound request")
@@ -166,14 +166,14 @@ def _may_be_set(name: str) -> bool:
 
 
 def asked_wait_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """The wait a Retry-After header asks for, at most a day; None when there is none to read."""
+    """Return the wait of a Retry-After header, at most a day; None if there is none."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]+", text):
         wait_ms = int(text[-9:]) * 1000 if len(text.lstrip("0")) <= 9 else RETRY_AFTER_MS_MAX
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except (ValueError, OverflowError):  # the second for a year of very many digits
+        except (ValueError, OverflowError):  # the second one is for a year with very many digits
             return None
         wait_ms = _epoch_ms(moment) - now
     return min(max(wait_ms, 0), RETRY_AFTER_MS_MAX)

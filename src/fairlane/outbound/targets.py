@@ -1,10 +1,10 @@
 """Where a URL leads: one strict reading of it, so that no two parsers can disagree.
 
-The rule: a `Target` is rebuilt from checked parts, and only what is rebuilt is ever sent. Whatever
+The rule: a `Target` is rebuilt from checked parts, and only the rebuilt URL is ever sent. Whatever
 has more than one reading - odd numbers for addresses, look-alike digits and dots, backslashes,
-escapes in the host - is refused and not repaired.
-The trap: the C library still reads `127.1`, `0x7f000001` and `017700000001` as addresses, so a host
-whose last label is a number has to be a canonical dotted quad.
+escapes in the host - is refused and not repaired. The trap: the C library still reads `127.1`,
+`0x7f000001` and `017700000001` as addresses, so a host whose last label is a number has to be a
+canonical dotted quad.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zs", "Zl", "Zp"})
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A URL taken apart: host in lower case without brackets or a final dot, port always set."""
+    """A parsed URL: host in lower case without brackets or a final dot, port always set."""
 
     scheme: str
     host: str
     port: int
     path: str  # with the query, beginning with a slash
-    address: Address | None  # set when the host is one
+    address: Address | None  # set if the host is an address
 
     @property
     def authority(self) -> str:
-        """`host:port`, which is also how a guard is told to trust this target."""
+        """Return `host:port`, the form in which a guard's lists name this target."""
         return f"{self._bracketed}:{self.port}"
 
     @property
@@ -65,7 +65,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def parse_target(url: str) -> Target:
-    """The one reading of `url`; raises InvalidRequest with a text fit for the caller."""
+    """Return the one reading of `url`; raise InvalidRequest with a text fit for the caller."""
     if len(url) > URL_CHARS_MAX:
         raise InvalidRequest(f"URL must have at most {URL_CHARS_MAX} characters")
     if "\\" in url or not _is_visible(url):
@@ -80,7 +80,7 @@ def parse_target(url: str) -> Target:
 
 @lru_cache(maxsize=4096)
 def parse_host(host: str) -> tuple[str, Address | None]:
-    """A host without brackets, in its one spelling, and the address when it is one."""
+    """Return a host without brackets in canonical form, and the address if it is one."""
     if ":" in host:
         return _parse_ipv6(host)
     labels = _ascii(host).removesuffix(".").split(".")
@@ -106,7 +106,7 @@ def _parse_authority(authority: str) -> tuple[str, Address | None, int | None]:
 
 
 def _parse_port(text: str | None) -> int | None:
-    """The port in `:8080`; None when there is no port at all."""
+    """Return the port in `:8080`; None if there is no port at all."""
     if text is None:
         return None
     if not _PORT.fullmatch(text) or int(text[1:]) > 65535:
@@ -132,7 +132,7 @@ def _parse_ipv6(text: str) -> tuple[str, Address]:
 
 
 def _ascii(host: str) -> str:
-    """The host in lower-case ASCII; refused when it merely looks like another one."""
+    """Return the host in lower-case ASCII; refuse one that merely looks like another."""
     if host.isascii():
         return host.lower()
     # Full-width digits, circled digits, ideographic dots: NFKC would turn them into real ones.
@@ -146,13 +146,13 @@ def _ascii_label(label: str) -> str:
         return label
     try:
         return idna.alabel(label).decode("ascii")
-    except UnicodeError:  # what idna raises is one
+    except UnicodeError:  # idna's errors are subclasses
         raise _bad_host() from None
 
 
 def _path(rest: str) -> str:
     path = rest if rest.startswith("/") else f"/{rest}"
-    # Other parsers leave out an empty query.
+    # Other parsers drop an empty query.
     path = path.removesuffix("?") if path.count("?") == 1 else path
     return path if _PLAIN_PATH.fullmatch(path) else quote(path, safe=_PATH_CHARS)
 

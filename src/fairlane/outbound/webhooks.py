@@ -1,8 +1,8 @@
-"""Webhooks: signing (Standard Webhooks 1.0), the schedule of tries, and the loop that delivers.
+"""Webhooks: signing (Standard Webhooks 1.0), the retry schedule, and the delivery loop.
 
-The rule: at least once. A delivery is settled only after its answer; one whose process dies is
-claimed again by somebody when its claim runs out, under the same id, so that a receiver can tell.
-The trap: the signature covers the exact bytes that are sent, so the body is never encoded again.
+The rule: at least once. A delivery is settled only after its response; one whose process dies is
+claimed again when its claim expires, under the same id, so that a receiver can tell. The trap: the
+signature covers the exact bytes that are sent, so the body is never encoded again.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 10.0
 CONCURRENCY: Final = 64
-HOST_CONCURRENCY: Final = 16  # of these to one host, and one only to a host that gave no answer
+HOST_CONCURRENCY: Final = 16  # of these to one host, and only one to a host that did not respond
 SLOW_HOSTS_MAX: Final = 1000
-JITTER: Final = 0.1  # by how much a longer wait may be longer, so that not all come back at once
+JITTER: Final = 0.1  # how much longer a long wait may be, so that not all retries come at once
 ERROR_CHARS_MAX: Final = 500
-ANSWER_BYTES_MAX: Final = 64 * 1024  # only the status counts; a short body keeps the connection
+# Only the status counts; reading a short body keeps the connection usable.
+ANSWER_BYTES_MAX: Final = 64 * 1024
 PAUSE_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 1.0
 
 _SECOND_MS: Final = 1000
 _HOUR_MS: Final = 3600 * _SECOND_MS
-# Waits after the first try, the second try, ...: three days in all, then the delivery is given up.
+# Waits after the first attempt, the second, ...: three days in all, then the delivery is given up.
 SCHEDULE_MS: Final = (
     5 * _SECOND_MS,
     300 * _SECOND_MS,
@@ -65,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClaimedDelivery(msgspec.Struct, frozen=True):
-    """A webhook we owe somebody; `attempt` is 1 the first time, `body` the exact JSON to send."""
+    """A delivery to send; `attempt` is 1 the first time, `body` the exact JSON to send."""
 
     id: str
     task_id: str
@@ -73,9 +74,9 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     event: str
     attempt: int
     body: bytes
-    agent: str = ""  # whose it is
-    traceparent: str | None = None  # the trace it belongs to, where traces are kept
-    secret: str | None = None  # of its endpoint, if that has one of its own
+    agent: str = ""  # its owner
+    traceparent: str | None = None  # its trace, if traces are recorded
+    secret: str | None = None  # of its endpoint, if that has its own
 
     def __repr__(self) -> str:
         return f"ClaimedDelivery({self.id!r})"
@@ -85,22 +86,22 @@ class DeliverySource(Protocol):
     async def claim_deliveries(
         self, limit: int, *, room: int, rooms: Mapping[str, int]
     ) -> list[ClaimedDelivery]:
-        """Due deliveries, claimed for a while; none when nothing is due.
+        """Return due deliveries, claimed for a while; none if nothing is due.
 
-        Not too many of them for one host or of one agent: see `choose` in `core/webhooks.py`.
+        They are limited per host and per agent: see `choose` in `core/webhooks.py`.
         """
 
     async def settle_delivery(
         self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
     ) -> None:
-        """Records how a try ended. Not delivered and no wait means that it is given up."""
+        """Record the outcome of an attempt. Not delivered and no wait means: give up."""
 
     async def wait_for_deliveries(self) -> None:
-        """Returns when something may be due."""
+        """Return when something may be due."""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """How a try ended; `status` is what was answered, None when there was no answer."""
+    """The outcome of an attempt; `status` is the response's, None if there was none."""
 
     delivered: bool
     error: str | None = None
@@ -108,11 +109,11 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
     status: int | None = None
 
 
-# --- what is sent and when ------------------------------------------------------------------------
+# --- requests and retries -------------------------------------------------------------------------
 
 
 def sign(secret: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
-    """The three headers. Several secrets, separated by spaces, give as many signatures."""
+    """Return the three headers. Several secrets, separated by spaces, give as many signatures."""
     if not _MESSAGE_ID.fullmatch(message_id):
         raise InvalidRequest("webhook message id must be letters, digits, '_' or '-'")
     timestamp = str(at // _SECOND_MS)
@@ -125,7 +126,7 @@ def sign(secret: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
 
 
 def signing_keys(secret: str) -> list[bytes]:
-    """The keys in `secret`; raises InvalidSettings, which never repeats what it was given."""
+    """Return the keys in `secret`; raise InvalidSettings, which never repeats the value."""
     keys = [_key(one) for one in secret.split()]
     if not keys:
         raise InvalidSettings(["webhook secret is empty: set one that starts with whsec_"])
@@ -133,12 +134,12 @@ def signing_keys(secret: str) -> list[bytes]:
 
 
 def retry_after_ms(attempts: int) -> int | None:
-    """The wait after that many tries; None when there were enough of them."""
+    """Return the wait after that many attempts; None after the last."""
     return SCHEDULE_MS[max(attempts, 1) - 1] if attempts <= len(SCHEDULE_MS) else None
 
 
 def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> DeliveryOutcome:
-    """What an answer means: 2xx is success, 410 ends it, all else is tried again."""
+    """Return what a response means: 2xx succeeds, 410 ends the delivery, others are retried."""
     status = answer.status
     if 200 <= status < 300:
         return DeliveryOutcome(delivered=True, status=status)
@@ -152,14 +153,14 @@ def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> D
 def failed(
     delivery: ClaimedDelivery, error: str, *, wait_ms: int | None = None, status: int | None = None
 ) -> DeliveryOutcome:
-    """A try that went wrong; the next is never earlier than the receiver asked for."""
+    """Return a failed attempt; the next is never earlier than the receiver asked for."""
     scheduled = retry_after_ms(delivery.attempt)
     wait = None if scheduled is None else max(scheduled, wait_ms or 0)
     return DeliveryOutcome(False, one_line(error), wait, status)
 
 
 def spread(outcome: DeliveryOutcome, chance: float) -> DeliveryOutcome:
-    """The same with a wait that is a little longer, unless it is short."""
+    """Return the outcome with a slightly longer wait, unless it is short."""
     wait = outcome.retry_after_ms
     if wait is None or wait <= _STEADY_MS:
         return outcome
@@ -167,7 +168,7 @@ def spread(outcome: DeliveryOutcome, chance: float) -> DeliveryOutcome:
 
 
 def one_line(text: str) -> str:
-    """`text` without characters that a log or a terminal would act upon, cut to its limit."""
+    """Return `text` without control characters, cut to its limit."""
     return "".join(one if one.isprintable() else " " for one in text[:ERROR_CHARS_MAX])
 
 
@@ -192,10 +193,10 @@ def _key(secret: str) -> bytes:
 
 
 class Deliverer:
-    """Sends what is due until cancelled, then lets what is being sent come to its end.
+    """Sends what is due until cancelled, then finishes what is being sent.
 
-    `secret_for` gives the signing secrets of a delivery whose endpoint has none of its own, and is
-    asked each time, so that a new secret needs no restart.
+    `secret_for` returns the signing secrets of a delivery whose endpoint has none of its own. It is
+    called each time, so that a new secret needs no restart.
     """
 
     def __init__(
@@ -220,11 +221,11 @@ class Deliverer:
         self._host_concurrency = host_concurrency
         self._timeout_seconds = timeout_seconds
         self._pause_seconds = pause_seconds
-        self._sending: dict[asyncio.Task[None], tuple[str, str]] = {}  # to which host, and whose
-        self._slow: dict[str, None] = {}  # hosts that gave no answer, the latest last
+        self._sending: dict[asyncio.Task[None], tuple[str, str]] = {}  # its host and its owner
+        self._slow: dict[str, None] = {}  # hosts that did not respond, the latest last
 
     async def run(self) -> None:
-        """Runs until cancelled; a second cancel ends it without waiting for what is being sent."""
+        """Run until cancelled; a second cancel ends it without waiting for what is being sent."""
         async with Sender(self._guard) as sender:
             try:
                 while True:
@@ -246,11 +247,11 @@ class Deliverer:
             if not deliveries:
                 await self._wait()
         except FairlaneError as error:
-            # That the store is away is logged where it is noticed, once.
+            # An unavailable store is logged once, where it is noticed.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
             _log.log(level, "webhook deliveries could not be claimed: %s", error)
             await asyncio.sleep(self._pause_seconds)
-        except Exception:  # noqa: BLE001 - whatever it is, deliveries are owed: go on in a while
+        except Exception:  # noqa: BLE001 - whatever it is, deliveries are due: continue in a while
             _log.exception("webhook deliveries could not be claimed")
             await asyncio.sleep(self._pause_seconds)
 
@@ -260,8 +261,8 @@ class Deliverer:
         task.add_done_callback(self._sending.pop)
 
     def _rooms(self) -> dict[str, int]:
-        """How many more may go to the hosts, and of the agents, that have some, and to the hosts
-        that gave no answer.
+        """Return how many more may go to the hosts and the agents that have some in progress, and
+        to the hosts that did not respond.
         """
         hosts = Counter(host for host, _ in self._sending.values())
         agents = Counter(agent for _, agent in self._sending.values())
@@ -271,7 +272,7 @@ class Deliverer:
         return {name: max(0, number - busy[name]) for name, number in most.items()}
 
     async def _wait(self) -> None:
-        """Until something may be due, or the end of a try makes room for what is."""
+        """Wait until something may be due, or the end of an attempt makes room for it."""
         waiting = asyncio.create_task(self._source.wait_for_deliveries())
         try:
             await asyncio.wait({waiting, *self._sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -300,13 +301,13 @@ class Deliverer:
             await self._settle(delivery, outcome, took_ms)
         except FairlaneError as error:
             _log.warning("webhook %s could not be settled: %s", delivery.id, error)
-        except Exception:  # noqa: BLE001 - its claim runs out, and it is sent once more
+        except Exception:  # noqa: BLE001 - its claim expires, and it is sent once more
             _log.exception("webhook %s could not be settled", delivery.id)
 
     async def _settle(
         self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
     ) -> None:
-        """Record how a try ended; while the store is away, again and again."""
+        """Record the outcome of an attempt; repeat while the store is unavailable."""
         while True:
             try:
                 return await self._source.settle_delivery(delivery, outcome, took_ms)
@@ -342,7 +343,7 @@ class Deliverer:
             cause = error.__cause__ or error
             _log.debug("webhook %s got no answer: %s", delivery.id, type(cause).__name__)
             return failed(delivery, error.message)
-        except Exception:  # noqa: BLE001 - a fault of ours counts as a failed try, or it never ends
+        except Exception:  # noqa: BLE001 - our own fault is a failed attempt, or it never ends
             _log.exception("webhook %s could not be sent", delivery.id)
             return failed(delivery, "webhook could not be sent")
         return judge(delivery, answer, now=self._now())

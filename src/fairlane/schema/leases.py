@@ -188,7 +188,7 @@ def lease_grant(
     return LeaseGrant(
         id=row.id,
         **lease_state(row),
-        token=row.token,
+        token=row.fencing_token,
         attempt=row.attempts,
         attempts=row.attempts - 1,
         priority=row.priority,
@@ -202,7 +202,7 @@ def lease_grant(
 def lease_state(row: Task) -> JsonObject:
     """Return the fields of `LeaseStatus`."""
     return {
-        "lease_id": model.lease_id(row.seq, row.token),
+        "lease_id": model.lease_id(row.seq, row.fencing_token),
         "task_id": row.id,
         "state": row.state,
         "lease_expires_at": None if row.lease_expires_at is None else moment(row.lease_expires_at),

@@ -285,7 +285,7 @@ def _now(task: Task, error: str | None) -> JsonObject:
     """Return the fields that depend on the entry's status."""
     if task.leased and not task.terminal:
         return {
-            "leaseId": model.lease_id(task.seq, task.token),
+            "leaseId": model.lease_id(task.seq, task.fencing_token),
             "leaseExpiresAt": moment_or_none(task.lease_expires_at),
             "worker": task.worker,
         }

@@ -172,7 +172,7 @@ def _add_particulars(status: TaskStatus, row: Task, log: Sequence[Attempt]) -> N
         is_over = log and status.latency_ms is not None
         status.execution_time_ms = log[-1].ran_ms if is_over else status.latency_ms
     if row.leased and not row.terminal:
-        status.lease_id = model.lease_id(row.seq, row.token)
+        status.lease_id = model.lease_id(row.seq, row.fencing_token)
         status.worker = row.worker
         status.lease_expires_at = _moment(row.lease_expires_at)
     if row.state == lifecycle.PARKED:

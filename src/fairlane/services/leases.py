@@ -112,7 +112,7 @@ def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
     return Lease(
         worker=request.worker,
         lanes=tuple(dict.fromkeys(request.lanes or ())) or None,
-        routes=routes,
+        capabilities=routes,
         limit=request.limit,
         ttl_ms=request.ttl_ms,
         until=now + request.wait_ms / 1000,
@@ -156,7 +156,7 @@ def _leases(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
             found.append(lease_grant(grant.task, grant.body, grant.inputs, timeout_ms))
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are leased
             log.warning("task %s cannot be leased: %s", grant.task.id, error)
-            key = grant.task.seq, grant.task.token
+            key = grant.task.seq, grant.task.fencing_token
             node.writer.tell(Fail(*key, UNREADABLE, retryable=False, begun=True))
     return found
 

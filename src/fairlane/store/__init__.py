@@ -1,1 +1,1 @@
-"""Facts: what is durable, behind one small driver per database. Nothing is decided here."""
+"""Durable facts, behind one small driver per database. Nothing is decided here."""

@@ -1,7 +1,7 @@
-"""What the rest of Fairlane may ask of a database: a small protocol, implemented per database.
+"""The database protocol of the rest of Fairlane, implemented per database.
 
 A driver sends named statements and nothing else. `Connection` is one session with the database,
-used by one thread at a time. Moments are milliseconds, JSON is text, a missing value is None.
+used by one thread at a time. Times are milliseconds, JSON is text, a missing value is None.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class RowPage(NamedTuple):
 
 
 class SchedulerRow(NamedTuple):
-    """The newest numbers that were given out, and what is counted once for the whole store.
+    """The newest numbers that were assigned, and counters of the whole store.
 
-    `moment` is the database's own time where that judges, None where the process's clock does.
+    `moment` is the database's own time if its clock judges, None if the process's clock does.
     """
 
     last_seq: int
-    last_token: int
+    last_fencing_token: int
     policy_version: int
     last_line: int
     last_event: int
@@ -42,7 +42,7 @@ class SchedulerRow(NamedTuple):
 
 
 def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> RowPage:
-    """Take rows up to `limit` and `bytes_max`, but at least one; reads one row further."""
+    """Take rows up to `limit` and `bytes_max`, but at least one; read one row further."""
     kept: list[Row] = []
     size = 0
     for row in rows:
@@ -70,13 +70,13 @@ def row_bytes(row: Row) -> int:
 
 class Connection(Protocol):
     def run(self, name: str, /, **values: object) -> list[Row]:
-        """Run one statement. A value that is None leaves out the lines that depend on it."""
+        """Run one statement. A value that is None omits the lines that depend on it."""
         ...
 
     def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
         """Run a statement with `:limit` inside of `snapshot`, and read no more than the page.
 
-        A page has at least one row, if there is one, and else ends before `bytes_max`.
+        A page has at least one row, if there is one, and otherwise ends before `bytes_max`.
         """
         ...
 
@@ -85,7 +85,7 @@ class Connection(Protocol):
         ...
 
     def change_rows(self, name: str, rows: Sequence[Row]) -> None:
-        """Run a guarded write: each row must hit exactly one record, or `GuardFailed` is raised.
+        """Run a guarded write: each row must match exactly one record, or raise `GuardFailed`.
 
         The check may come as late as `commit`.
         """
@@ -100,54 +100,54 @@ class Connection(Protocol):
     def rollback(self) -> None: ...
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Reads inside see one moment of the database."""
+        """Return a context in which all reads see the database at one time."""
         ...
 
     def changed_outside(self) -> bool:
-        """Whether another connection may have written since this was last asked."""
+        """Return whether another connection may have written since the last call."""
         ...
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """A database: where connections come from, and what is particular to it."""
+    """A database: opens connections and declares what is particular to it."""
 
     dialect: str
     url: str
-    shared: bool  # other nodes may serve from it too, so polling is the truth
-    vault: Vault  # seals what must not stand in it as it is
+    shared: bool  # other nodes may serve from it too, so polling decides
+    vault: Vault  # seals secrets in it
 
     def migrate(self) -> None:
-        """Bring the schema to this version, or refuse when it is newer."""
+        """Bring the schema to this version; refuse a newer one."""
         ...
 
     def claim(self) -> None:
-        """Become the one process that serves from this store, where only one may."""
+        """Become the one process that serves from this store, if only one may."""
         ...
 
     def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard`, from any thread, when another node rings. Rings may get lost."""
+        """Call `heard`, from any thread, when another node rings. Rings may be lost."""
         ...
 
     def ring(self) -> None:
-        """Tell other nodes that there is something to do. Returns at once."""
+        """Notify other nodes that there is something to do. Return at once."""
         ...
 
     def writer(self) -> Connection: ...
 
     def reader(self, *, seconds: float = ...) -> Connection:
-        """Open a connection for reads; one answer that takes longer than `seconds` is a loss."""
+        """Open a connection for reads; an answer that takes longer than `seconds` is a loss."""
         ...
 
     def version(self) -> int:
-        """The schema's number, 0 where there is none yet."""
+        """Return the schema's number, 0 if there is none yet."""
         ...
 
     def size_bytes(self) -> int: ...
 
     def damage(self) -> list[str]:
-        """What the database finds wrong with its own pages; empty is what it should be."""
+        """Return the problems that the database finds in its own pages; none are expected."""
         ...
 
     def close(self) -> None: ...
@@ -158,7 +158,7 @@ class GuardFailed(Exception):
 
 
 class ConnectionLost(Exception):
-    """The database cannot do its work now: it is away, hung, read-only, full, locked.
+    """The database is unavailable: unreachable, hung, read-only, full or locked.
 
-    The outcome of a commit under way is unknown.
+    The outcome of a commit in progress is unknown.
     """

@@ -1,7 +1,7 @@
 """Counters of one transaction: lanes, lines, sessions and batches, held as whole rows.
 
-That is safe because there is one writer at a time. They are moved by the same `Change` that
-rewrites a task's row, and written together with it; nothing is decided here.
+That is safe because there is one writer at a time. The same `Change` that rewrites a task's row
+moves them, and they are written together with it; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ class WriterCache:
     """Tasks with open leases, their sessions, and lines, as the last commit left them, so that the
     next transaction need not read them.
 
-    Right only while nobody else writes; `alone` says that this can be so. Lines are not copied:
-    a transaction counts in them, so one that is not committed has to `clear` everything here.
+    It is valid only while no other process writes; `alone` says whether that is guaranteed. Lines
+    are not copied: a transaction counts in them, so one that is not committed has to `clear` the
+    cache.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
         self.alone = alone
         self.tasks: dict[int, Task] = {}
         self.sessions: dict[str, Session] = {}
-        self.lines: dict[tuple[str, str], dict[str, Line]] = {}  # by lane and agent, then by route
+        # By lane and agent, then by capability.
+        self.lines: dict[tuple[str, str], dict[str, Line]] = {}
 
     def clear(self) -> None:
         self.tasks.clear()
@@ -90,7 +92,7 @@ class Counters:
         return found
 
     def load_lines(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Load all lines of the given (lane, agent) pairs that are not here yet."""
+        """Load all lines of the given (lane, agent) pairs that are not loaded yet."""
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._lines]
         if missing:
             self._take_lines(line_table.of_agents(self._connection, missing))
@@ -98,16 +100,16 @@ class Counters:
                 self._lines.setdefault(pair, {})
 
     def _take_lines(self, lines: Iterable[Line]) -> None:
-        """All lines of some agents, as the database has them; those at hand are newer."""
+        """Add lines that were read from the database; lines already in memory are newer."""
         new: dict[tuple[str, str], dict[str, Line]] = {}
         for line in lines:
             pair = (line.lane, line.agent)
             if pair not in self._lines:
-                new.setdefault(pair, {})[line.route] = line
+                new.setdefault(pair, {})[line.capability] = line
         self._lines.update(new)
 
     def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
-        """Load and return all lines of the agents that come first, for each lane and capability."""
+        """Load and return all lines of the first agents of each lane and capability."""
         if self._cache.alone:  # most are in memory, and a second statement costs little
             agents = [
                 line_table.first_agents(self._connection, order, lane, capability, limit)
@@ -128,21 +130,21 @@ class Counters:
     def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
         return self._lines[lane, agent]
 
-    def line_number(self, lane: str, agent: str, route: str) -> int:
-        """The number of a line; a new one is made when there is none."""
-        return self._line(lane, agent, route).id
+    def line_number(self, lane: str, agent: str, capability: str) -> int:
+        """Return the number of a line; create the line if there is none."""
+        return self._line(lane, agent, capability).id
 
-    def _line(self, lane: str, agent: str, route: str) -> Line:
+    def _line(self, lane: str, agent: str, capability: str) -> Line:
         pair = (lane, agent)
         if pair not in self._lines:
             self.load_lines([pair])
         lines = self._lines[pair]
-        line = lines.get(route)
+        line = lines.get(capability)
         if line is None:
             self.last_line += 1
-            line = Line(lane=lane, agent=agent, route=route, id=self.last_line)
+            line = Line(lane=lane, agent=agent, capability=capability, id=self.last_line)
             self._new_lines.add(line.id)
-            lines[route] = line
+            lines[capability] = line
             self._dirty_lines.add(pair)
         return line
 
@@ -171,7 +173,7 @@ class Counters:
             self._lines.pop(pair, None)
 
     def save_to_cache(self) -> None:
-        """Keep the sessions in which something runs, because its end is to come, and the lines."""
+        """Cache the lines, and the sessions with runs, whose ends are to come."""
         if len(self._lines) > _LINES_MAX:
             self._lines.clear()
         for key, session in self._sessions.items():
@@ -190,7 +192,7 @@ class Counters:
         return self._sessions[key]
 
     def touch_session(self, key: str) -> None:
-        """Its settings or marks have changed: keep them, and see who may go now, or must not."""
+        """Save changed settings or marks of a session, and re-evaluate its turns."""
         session = self._sessions[key]
         session.limit = sessions.limit(self.policy.sessions, session)
         self._dirty_sessions.add(key)
@@ -228,7 +230,7 @@ class Counters:
         self._dirty_batches.add(batch.id)
 
     def drop_batch(self, id_: str) -> None:
-        """Take back a batch that none of its tasks has come into."""
+        """Remove a batch that none of its tasks was admitted to."""
         del self._batches[id_]
         self._dirty_batches.discard(id_)
         batch_table.forget(self._connection, [id_])
@@ -258,12 +260,12 @@ class Counters:
         after = change.after
         pair = (after.lane, after.agent)
         lines = self._lines.get(pair)
-        line = lines.get(after.route) if lines else None
+        line = lines.get(after.capability) if lines else None
         if line is None:
-            line = self._line(after.lane, after.agent, after.route)
+            line = self._line(after.lane, after.agent, after.capability)
         counts.apply(self.lane(after.lane), line, change)
         if change.verb == lifecycle.LEASE:
-            line.served = after.token
+            line.served = after.fencing_token
         self._dirty_lanes.add(after.lane)
         self._dirty_lines.add(pair)
         if after.session:
@@ -302,7 +304,7 @@ class Counters:
             self._dirty_batches.clear()
 
     def share_lines(self) -> list[Line]:
-        """The lines of agents that have been counted, with the shares that follow from that."""
+        """Return the lines of counted agents with their new shares."""
         found: list[Line] = []
         for pair in self._dirty_lines:
             lines = self._lines[pair].values()
@@ -314,7 +316,7 @@ class Counters:
             for line in lines:
                 line.share, line.served = share, served
                 found.append(line)
-        return sorted(found, key=_number)  # as they lie in the table
+        return sorted(found, key=_number)  # in the order of the table
 
     def _write_lines(self) -> None:
         new: list[Line] = []
@@ -338,7 +340,7 @@ class Counters:
                 keep.append(session)
                 self._known_sessions.add(key)
                 continue
-            session.agent = None  # whoever comes next may have it
+            session.agent = None  # the next agent may take it over
             if key in self._known_sessions:
                 forget.append(key)
                 self._known_sessions.discard(key)

@@ -1,8 +1,8 @@
-"""A transaction that is never written: what would happen, worked out on a snapshot.
+"""A transaction that is never written: what would happen, computed on a snapshot.
 
-The very code that writes runs on it. Changes stay in memory, and every look-up lays them over what
-the snapshot has, so that each step sees what the one before has left. Nothing is locked. The trap:
-a look-up that is not laid over here would see the past, so one without a condition is an error.
+The same code that writes runs on it. Changes stay in memory, and every lookup merges them into what
+the snapshot has, so that each step sees the result of the one before. Nothing is locked. The trap:
+a lookup that is not merged here would see the past, so one without a condition is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SortKey = Callable[[Task], tuple[int, ...]]
 
 
 class DraftLookup:
-    """A look-up finds `unwritten.updates` as they are, and all other tasks in the snapshot."""
+    """Finds `unwritten.updates` as they are, and all other tasks in the snapshot."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class DraftLookup:
         return sorted((task for task in every if fits(task, values)), key=order)[:limit]
 
     def next_due(self, by_hand: list[str] | None) -> NextDue:
-        """Return what the snapshot says: a draft is thrown away before anything is due again."""
+        """Return what the snapshot says: a draft is discarded before anything is due again."""
         return tasks.next_due(self._connection, by_hand)
 
     def requests(self, seqs: Iterable[int]) -> dict[int, str]:
         return tasks.requests(self._connection, self._vault, seqs)
 
     def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
-        """Tasks that became ready in this draft come without their requests."""
+        """Return tasks; those that became ready in this draft come without their requests."""
         some = limit + len(self._updates)
         return self._ready(tasks.heads(self._connection, self._vault, lines, some), lines, limit)
 
@@ -106,7 +106,7 @@ class DraftLookup:
 
     def ready_capabilities(self, lane: str) -> list[str]:
         changed = [line for line in self._counters.share_lines() if line.lane == lane]
-        ready = {line.route for line in changed if line.ready}
+        ready = {line.capability for line in changed if line.ready}
         return sorted({*lines.ready_capabilities(self._connection, lane), *ready})
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
@@ -130,7 +130,7 @@ class DraftLookup:
 
 
 def _counts(line: Line, wanted: set[Pair], counted: str) -> bool:
-    return (line.lane, line.route) in wanted and getattr(line, counted) > 0
+    return (line.lane, line.capability) in wanted and getattr(line, counted) > 0
 
 
 def _first_of_each(items: Iterable[Any], group: Callable[[Any], Any], limit: int) -> list[Any]:
@@ -173,7 +173,7 @@ def _place(task: Task) -> tuple[int, ...]:
     return task.rank, task.seq
 
 
-# What the statements say in SQL, about a task as the draft has left it, and their order.
+# The conditions and orders of the statements, for a task in the draft.
 _CONDITIONS: Final[Mapping[Finder, tuple[Fits, SortKey]]] = {
     tasks.overdue: (_overdue, lambda t: (t.deadline_at or 0, t.seq)),
     tasks.abandoned: (_abandoned, lambda t: (t.lease_expires_at or 0, t.seq)),

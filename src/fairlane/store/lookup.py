@@ -1,4 +1,4 @@
-"""Look-ups by index, with the transaction's own changes in what they find.
+"""Lookups by index that include the transaction's own changes.
 
 `StoreLookup` sends the changes first, so that the database finds them. The other implementation,
 `DraftLookup`, never sends anything: see `draft.py`.
@@ -19,22 +19,22 @@ from fairlane.store.tables.tasks import NextDue, Ready
 from fairlane.store.unwritten import Unwritten
 from fairlane.store.vault import Vault
 
-Finder = Callable[..., list[Task]]  # a function of a table: a connection and values in, tasks out
+Finder = Callable[..., list[Task]]  # a table function: a connection and values in, tasks out
 
 
 class Lookup(Protocol):
-    """What time, sessions, batches and leasing look for."""
+    """The lookups of ticks, sessions, batches and leasing."""
 
     def tasks(self, find: Finder, **values: object) -> list[Task]:
         """Return the tasks that `find` finds."""
         ...
 
     def next_due(self, by_hand: list[str] | None) -> NextDue:
-        """Return when time changes a task next; leases of the lanes `by_hand` are left alone."""
+        """Return when the next task changes by time; ignore leases of the lanes `by_hand`."""
         ...
 
     def requests(self, seqs: Iterable[int]) -> dict[int, str]:
-        """Return the requests, as JSON text, that tasks were made from."""
+        """Return the requests of tasks as JSON text."""
         ...
 
     def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
@@ -42,15 +42,15 @@ class Lookup(Protocol):
         ...
 
     def next_tasks_of(self, lines: Sequence[int], agent: str, limit: int) -> list[Ready]:
-        """Return the same of one agent only, where the lines are for all agents."""
+        """Return the same for one agent only, where lines are common to all agents."""
         ...
 
     def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
-        """Return all lines of the agents that come first, for each lane and capability."""
+        """Return all lines of the first agents of each lane and capability."""
         ...
 
     def ready_capabilities(self, lane: str) -> list[str]:
-        """Return what a worker must be able to run to take the ready tasks of a lane, each once."""
+        """Return the capabilities of the ready tasks of a lane, each once."""
         ...
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
@@ -63,7 +63,7 @@ class Lookup(Protocol):
 
 
 class StoreLookup:
-    """`loaded` are the tasks of this transaction by sequence number; what it has is newer."""
+    """`loaded` are the tasks of this transaction by sequence number; they are newer."""
 
     def __init__(
         self,

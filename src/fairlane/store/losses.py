@@ -1,9 +1,9 @@
-"""Which errors of PostgreSQL mean that the store cannot do its work now.
+"""PostgreSQL errors that mean that the store is unavailable.
 
-A request cannot cause any of these: its values are parameters of fixed statements. So whatever the
-database says with one of these codes is about the database (it stops, recovers, is read-only, has
-no room, is not the one that it should be), and the same request may work later. All other errors
-are about the statement or its values; they are defects and are raised as they are.
+A request cannot cause any of these: its values are parameters of fixed statements. So an error with
+one of these codes is about the database (it stops, recovers, is read-only, is full, is the wrong
+one), and the same request may succeed later. All other errors are about the statement or its
+values; they are defects and are raised unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psycopg
 
 from fairlane.store.base import ConnectionLost
 
-# SQLSTATE, or the two characters of its class; Appendix A of PostgreSQL's manual has them all.
+# SQLSTATE, or the two characters of its class; see Appendix A of PostgreSQL's manual.
 UNAVAILABLE: Final[Mapping[str, str]] = {
     "08": "the connection failed",
     "25006": "the database is read-only: a standby, or the wrong side of a failover",

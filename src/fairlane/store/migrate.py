@@ -31,11 +31,11 @@ _SPELLING: Final[Mapping[str, Mapping[str, str]]] = {
     "postgres": {
         "key": "BIGINT NOT NULL PRIMARY KEY",
         "int": "BIGINT",
-        # Byte order: names are compared for identity and order only, and much faster this way.
+        # Byte order: names are only compared for identity and order, and this is much faster.
         "text": 'TEXT COLLATE "C"',
         "real": "DOUBLE PRECISION",
         "table": "",
-        # Rewritten often: leave room on the page, and clean up early.
+        # Rewritten often: leave room on the page, and vacuum early.
         "hot": "WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02)",
         "by_key": "",
         "hot_by_key": "WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02)",
@@ -60,7 +60,7 @@ class Schema(Protocol):
 
 
 def files() -> list[tuple[int, str]]:
-    """The migrations, oldest first: number and text."""
+    """Return the migrations, oldest first: number and text."""
     folder = resources.files("fairlane.store").joinpath("migrations")
     found = [
         (int(file.name.split("_")[0]), file.read_text("utf-8"))
@@ -72,7 +72,7 @@ def files() -> list[tuple[int, str]]:
 
 @functools.cache
 def newest() -> int:
-    """The number of the schema that this program was made for."""
+    """Return the number of the schema that this program needs."""
     return files()[-1][0]
 
 

@@ -1,4 +1,4 @@
-"""From an address to a store: the only place that names a database driver."""
+"""Open the store of an address: the only place that names a database driver."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from fairlane.store.vault import Vault
 def open_store(
     url: str, *, secret_key: str | None = None, references: References | None = None
 ) -> Store:
-    """`sqlite:///path`, `sqlite://:memory:` or `postgresql://…`.
+    """Open `sqlite:///path`, `sqlite://:memory:` or `postgresql://…`.
 
-    `secret_key`, one or more with blanks between them, seals the secrets in it. Without it a key
-    file is used, and made when there is none: beside a database file, else where a user's programs
-    keep their data.
+    `secret_key`, one or more separated by blanks, seals the secrets in it. Without it a key file is
+    used, and created if there is none: beside a database file, otherwise in the user's data folder.
     """
     store = _store(url)
     keys = _own_keys(store) if secret_key is None else _given_keys(secret_key)
@@ -43,7 +42,7 @@ def _own_keys(store: Store) -> Callable[[], Sequence[bytes]]:
         return lambda: vault.keys_of_file(config.key_file())
     if store.path == MEMORY:
         return lambda: [vault.new_key()]
-    # One file may have several names; its key has one.
+    # One file may have several names, but has one key.
     return lambda: vault.keys_of_file(Path(os.path.realpath(store.path) + ".key"))
 
 
@@ -52,7 +51,7 @@ def _store(url: str) -> Store:
     if scheme == "sqlite" and rest == MEMORY:
         return SqliteStore(MEMORY, url)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        # Three slashes and a relative path, or four and an absolute one, as is the custom.
+        # Three slashes and a relative path, or four and an absolute one, as is customary.
         return SqliteStore(rest[1:], url)
     if scheme in ("postgresql", "postgres"):
         return _postgres_store(url)

@@ -9,12 +9,12 @@ from fairlane.store.base import Connection, Row
 
 T = TypeVar("T")
 
-# A response is in memory several times while it is made and sent.
+# A response is in memory several times while it is built and sent.
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Page(list[T]):
-    """Some items of a list, and whether `more` follow. Only the last page says that none do."""
+    """Some items of a list, and whether `more` follow."""
 
     def __init__(self, items: Iterable[T], *, more: bool) -> None:
         super().__init__(items)
@@ -30,7 +30,7 @@ def read_page(
     /,
     **values: object,
 ) -> Page[T]:
-    """Run a statement up to the limits of a page, and make an item of each row."""
+    """Run a statement up to the limits of a page, and build an item from each row."""
     with connection.snapshot():
         rows, more = connection.run_page(name, limit, bytes_max, **values)
     return Page(map(make, rows), more=more)

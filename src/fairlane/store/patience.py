@@ -1,9 +1,8 @@
-"""A psycopg connection that does not wait for ever.
+"""A psycopg connection whose waits are bounded.
 
-A database can accept a connection and then say nothing: it is stopped, its disk hangs, or something
-in between passes no bytes on. TCP does not notice, and psycopg waits without a limit. Here every
-wait has one. A connection that has passed it is closed, because nobody knows what it would still
-say.
+A database can accept a connection and then say nothing: it is stopped, its disk hangs, or the
+network drops packets. TCP does not notice, and psycopg waits without a limit. Here every wait has
+one. A connection that exceeds it is closed, because its state is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _monotonic: Final = SystemClock().monotonic
 
 
 class DatabaseSilent(psycopg.OperationalError):
-    """The database has not answered within the connection's patience."""
+    """The database has not responded within the connection's patience."""
 
 
 class PatientConnection(psycopg.Connection[Row]):
@@ -39,11 +38,11 @@ class PatientConnection(psycopg.Connection[Row]):
             raise
 
     def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Pass on what `gen` waits for, and raise `DatabaseSilent` when that takes too long.
+        """Pass on what `gen` waits for; raise `DatabaseSilent` if that takes too long.
 
-        In a pipeline psycopg waits for answers although libpq has not sent everything yet: more
-        than the system takes at once then never leaves, and the database waits too, in the middle
-        of a message. So what is left is sent here.
+        In a pipeline psycopg waits for responses although libpq has not sent everything yet: what
+        exceeds the system's buffer would never be sent, and the database would wait too, in the
+        middle of a message. So the rest is sent here.
         """
         give_up_at = _monotonic() + self.patience
         try:

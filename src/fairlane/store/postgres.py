@@ -1,14 +1,14 @@
 """PostgreSQL through psycopg: many equal nodes on one database.
 
 There is one writer at a time here too: each write transaction begins by locking the scheduler's
-row, and reads the database's own clock in the same round trip, so that nodes with different clocks
-agree about leases and deadlines. Statements are sent without waiting for their answers wherever
+row, and reads the database's clock in the same round trip, so that nodes with different clocks
+agree about leases and deadlines. Statements are sent without waiting for their responses wherever
 the next one does not need them.
 
-A node that goes silent while it holds the lock must not stop the others. Three things see to that,
-in this order: the holder's own session ends when it idles (`_IDLE_MS`); whoever waits for the lock
-ends sessions that hold it and have been silent for longer (`_SILENT_MS`), which also reaches a
-session that hangs in the middle of a message; and a transaction that does go on but takes too long
+A node that goes silent while it holds the lock must not stop the others. Three limits ensure that,
+in this order: the holder's own session ends when it idles (`_IDLE_MS`); a node that waits for the
+lock ends sessions that hold it and have been silent for longer (`_SILENT_MS`), which also reaches a
+session that hangs in the middle of a message; and a transaction that is active but takes too long
 ends by its own limits before a waiter ends it (`_OLD_MS`).
 """
 
@@ -47,26 +47,26 @@ log = logging.getLogger("fairlane.store")
 
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
 # The holder's limits come before the waiters': see above.
-_LOCK_MS: Final = 1000  # a waiter looks at who holds the lock, and queues again
+_LOCK_MS: Final = 1000  # a waiter checks who holds the lock, and queues again
 _LOCK_TRIES: Final = 5
 _IDLE_MS: Final = 2400
 _SILENT_MS: Final = 2700
 _STATEMENT_MS: Final = 10_000
-_TRANSACTION_MS: Final = 15_000  # counts from the moment when the lock is held
+_TRANSACTION_MS: Final = 15_000  # counts from the time when the lock is held
 _OLD_MS: Final = 18_000  # counts from BEGIN, which is at most _LOCK_MS before that
 TRANSACTION_TIMEOUT_FROM = 170_000  # the first release that has one
-_CHECK_FROM: Final = 140_000  # the first release that looks whether its client is still there
+_CHECK_FROM: Final = 140_000  # the first release that checks whether its client is still connected
 _CHECK_MS: Final = 1000
 _READ_MS: Final = 30_000
 
-# How long one answer may take before the database counts as hung.
+# How long one response may take before the database counts as hung.
 _BEGIN_SECONDS: Final = 3.0  # more than `_LOCK_MS`, and nothing else in it takes time
 _STATEMENT_SECONDS: Final = 12.0
 READ_SECONDS: Final = 8.0
 _BELL_SECONDS: Final = 5.0
 _MIGRATION_SECONDS: Final = 600.0
 
-# A link that is dead is noticed by the server too.
+# The server notices a dead connection too.
 _LINK: Final = (
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 "
     "-c tcp_user_timeout=5000"
@@ -80,7 +80,7 @@ _MIGRATOR: Final = f"-c idle_in_transaction_session_timeout=60000 {_LINK}"
 _PAGE_CURSOR: Final = "fairlane_page"
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
-# Of these, what the operator says in the address or to libpq goes before.
+# Settings in the address or of libpq take precedence over these.
 _DEFAULTS: Final = {
     "application_name": "fairlane",
     "connect_timeout": "5",
@@ -154,10 +154,10 @@ class PostgresConnection:
         return SchedulerRow(*lock.fetchall()[0])._replace(moment=moment.fetchall()[0][0])
 
     def _end_silent_holders(self) -> None:
-        """End the sessions of our own that hold the lock and do nothing with it, or for too long.
+        """End our own sessions that hold the lock idle, or for too long.
 
-        Only writers wear the badge (`writer_begin`), whatever application name the operator gave
-        them, and only one that has asked for the lock has the table locked in this mode.
+        Only writers have the mark (`writer_begin`), whatever application name the operator gave
+        them, and only a session that asked for the lock has the table locked in this mode.
         """
         values = {"silent_ms": _SILENT_MS, "old_ms": _OLD_MS}
         text = self._scalar_text("holder_end", values, {})
@@ -194,11 +194,11 @@ class PostgresConnection:
             self.rollback()
 
     def changed_outside(self) -> bool:
-        return False  # not known here; whoever shares a store looks again and again
+        return False  # not known here; nodes on a shared store poll
 
     def close(self) -> None:
         with contextlib.suppress(ConnectionLost):
-            self._leave_pipeline()  # else psycopg complains when it is thrown away
+            self._leave_pipeline()  # otherwise psycopg warns when it is garbage-collected
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
 
@@ -219,7 +219,7 @@ class PostgresConnection:
     def _fetch(self, cursor: psycopg.Cursor[Row]) -> list[Row]:
         try:
             # A flush, which psycopg would send, leaves the server waiting for more without a limit.
-            # After a sync its time-out for idle transactions runs, should this process freeze.
+            # After a sync its timeout for idle transactions runs, should this process freeze.
             if self._pipeline is not None and cursor.pgresult is None:
                 self._pipe.sync()
             return cursor.fetchall()
@@ -291,7 +291,7 @@ class PostgresStore:
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
-        """Look first, which takes no lock and has an answer soon; to migrate may take its time."""
+        """Migrate. Check first, which takes no lock and is quick; a migration may take its time."""
         try:
             if self.version() == migrate.newest():
                 return
@@ -301,7 +301,7 @@ class PostgresStore:
             raise_lost(error)
 
     def claim(self) -> None:
-        """Any number of nodes may serve; there is nothing to claim."""
+        """Do nothing: any number of nodes may serve."""
 
     def listen(self, heard: Callable[[], None]) -> None:
         self._bell = _Bell(self, heard)
@@ -324,13 +324,13 @@ class PostgresStore:
         return PostgresConnection(self._checked(self.connect(_READER, seconds, autocommit=True)))
 
     def _checked(self, connection: PatientConnection) -> PatientConnection:
-        """Let the server look whether its client is still there while a statement runs."""
+        """Let the server check its client's connection while a statement runs."""
         if connection.info.server_version >= _CHECK_FROM:
             try:
                 connection.execute(f"SET client_connection_check_interval = {_CHECK_MS}")
             except psycopg.Error as error:
                 if isinstance(error, psycopg.errors.InvalidParameterValue):
-                    return connection  # the server's system cannot do it
+                    return connection  # the server's operating system does not support it
                 connection.close()
                 raise_lost(error)
         return connection
@@ -344,7 +344,7 @@ class PostgresStore:
         return int(self._value("SELECT pg_database_size(current_database())"))
 
     def damage(self) -> list[str]:
-        """PostgreSQL looks after its pages itself."""
+        """Return nothing: PostgreSQL checks its pages itself."""
         return []
 
     def _value(self, query: LiteralString) -> Any:
@@ -356,7 +356,7 @@ class PostgresStore:
         return row[0] if row else None
 
     def close(self) -> None:
-        """Connections belong to who opened them; the bell is ours."""
+        """Close the bell; connections belong to their openers."""
         if self._bell is not None:
             self._bell.close()
             self._bell = None
@@ -364,7 +364,7 @@ class PostgresStore:
     def connect(
         self, options: str, seconds: float = READ_SECONDS, *, autocommit: bool
     ) -> PatientConnection:
-        """Open a connection on which no answer may take longer than `seconds`."""
+        """Open a connection on which no response may take longer than `seconds`."""
         ours = {name: value for name, value in _DEFAULTS.items() if name not in self._said}
         try:
             connection = PatientConnection.connect(
@@ -382,10 +382,11 @@ class PostgresStore:
 
 
 class _Bell:
-    """Wake-ups between nodes, outside of the transactions: NOTIFY inside busy ones halves them.
+    """Notifications between nodes, outside of transactions: NOTIFY inside busy ones halves their
+    rate.
 
-    One thread sends, with a pause so that many rings become one; one listens. Both are a
-    convenience: nodes look for themselves a few times a second, so a lost ring is only a delay.
+    One thread sends, with a pause so that many rings become one; one listens. Both are an
+    optimisation: nodes poll a few times a second, so a lost ring is only a delay.
     """
 
     def __init__(self, store: PostgresStore, heard: Callable[[], None]) -> None:
@@ -428,18 +429,18 @@ class _Bell:
                     self._heard()
                 break
             else:
-                connection.execute("SELECT 1")  # nothing to hear, or a link that passes nothing on
+                connection.execute("SELECT 1")  # nothing to hear, or a dead connection
 
 
 def _said(url: str) -> dict[str, str]:
-    """What an address says, and where it is silent the environment, as libpq reads both."""
+    """Return the settings of an address, completed by the environment, as libpq reads both."""
     defaults = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
     said = {name.decode(): value.decode() for name, value in defaults.items() if value}
     return said | {name: str(value) for name, value in conninfo_to_dict(url).items()}
 
 
 class PostgresSchema:
-    """Many nodes may start at once: an advisory lock makes one of them migrate, the rest wait."""
+    """An advisory lock lets one of many starting nodes migrate while the others wait."""
 
     dialect = "postgres"
     _LOCK: Final = 0x6661_6972  # "fair"

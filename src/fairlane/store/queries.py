@@ -1,4 +1,4 @@
-"""Reads the named statements of `statements/*.sql` and spells each for one database.
+"""Read the named statements of `statements/*.sql` and adapt each to one database.
 
 The two databases share a statement unless they truly differ; then both versions stand next to each
 other (@sqlite, @postgres).
@@ -10,9 +10,9 @@ other (@sqlite, @postgres).
     (:names...)    a list of values
 
 The table `rows` is how a verb handles any number of items in one statement. SQLite gets it as a
-`VALUES` list and PostgreSQL as arrays. A statement per item would be the obvious way, and the slow
-one: each statement gives up Python's lock, and a busy event loop takes milliseconds to hand it
-back, so a batch must be few statements.
+`VALUES` list and PostgreSQL as arrays. One statement per item would be simpler but slow: each
+statement releases Python's lock, and a busy event loop takes milliseconds to return it, so a batch
+must be few statements.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from fairlane.core.webhooks import Delivery, Endpoint
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 
+_COLUMNS: Final = {"capability": "route", "fencing_token": "token"}  # where the names differ
+
 _HEADER: Final = re.compile(r"-- name: (\w+)(?: @(\w+))?\n")
 _ROWS: Final = re.compile(r"-- rows: (.+)\n")
 _OPTIONAL: Final = re.compile(r"--\? (\w+): (.+)")
@@ -43,21 +45,23 @@ _LIST: Final = re.compile(r"\(:(\w+)\.\.\.\)")
 _VALUE: Final = re.compile(r"(?<!:):(\w+)")
 
 
-def _columns(struct: type[msgspec.Struct], prefix: str = "") -> str:
-    return ", ".join(f"{prefix}{name}" for name in struct.__struct_fields__)
+def column(field: str) -> str:
+    """Return the column of a struct's field."""
+    return _COLUMNS.get(field, field)
 
 
-def _tally_columns() -> str:
-    return _columns(Tally)
+def column_list(struct: type[msgspec.Struct], prefix: str = "") -> str:
+    """Return the columns of a struct's fields, in their order."""
+    return ", ".join(f"{prefix}{column(name)}" for name in struct.__struct_fields__)
 
 
 def _stored_columns(struct: type[msgspec.Struct], prefix: str) -> str:
-    """All but the last field, which follows from the others."""
+    """Return the columns of all but the last field, which follows from the others."""
     return ", ".join(f"{prefix}{name}" for name in struct.__struct_fields__[:-1])
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One named statement of one database, before its values are known."""
+    """One named statement of one database, without values."""
 
     name: str
     text: str
@@ -68,7 +72,7 @@ class Statement(msgspec.Struct, frozen=True):
         return self.text.startswith(("SELECT", "WITH RECURSIVE"))
 
     def with_optional(self, given: set[str]) -> str:
-        """The text with the optional lines whose value is given, and no others."""
+        """Return the text with only those optional lines whose value is given."""
 
         def keep(match: re.Match[str]) -> str:
             return match[2] if match[1] in given else ""
@@ -77,14 +81,14 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def files() -> list[tuple[str, str]]:
-    """The names and texts of the files with statements."""
+    """Return the names and texts of the statement files."""
     folder = resources.files("fairlane.store").joinpath("statements")
     return [(file.name, file.read_text("utf-8")) for file in folder.iterdir()]
 
 
 @functools.cache
 def load(dialect: str) -> dict[str, Statement]:
-    """All statements of `dialect`, by name."""
+    """Return all statements of `dialect`, by name."""
     source = "".join(text for _, text in sorted(files()))
     pieces = _HEADER.split(source)[1:]
     statements: dict[str, Statement] = {}
@@ -103,17 +107,17 @@ def _statement(name: str, body: str) -> Statement:
         body = body[found.end() :]
     insert = body.startswith("INSERT")
     text = _without_comments(body)
-    text = text.replace("{task}", _columns(Task, "" if insert else "task."))
-    text = text.replace("{line}", _columns(Line, "" if insert else "line."))
-    text = text.replace("{batch}", _columns(Batch, "" if insert else "batch."))
+    text = text.replace("{task}", column_list(Task, "" if insert else "task."))
+    text = text.replace("{line}", column_list(Line, "" if insert else "line."))
+    text = text.replace("{batch}", column_list(Batch, "" if insert else "batch."))
     text = text.replace("{job}", _stored_columns(Job, "job."))
-    text = text.replace("{run}", _columns(RunRecord, "" if insert else "run."))
-    text = text.replace("{token}", _columns(Token, "" if insert else "token."))
-    text = text.replace("{delivery}", _columns(Delivery, "delivery."))
-    text = text.replace("{endpoint}", _columns(Endpoint, "endpoint."))
-    text = text.replace("{event}", _columns(Event, "event."))
+    text = text.replace("{run}", column_list(RunRecord, "" if insert else "run."))
+    text = text.replace("{token}", column_list(Token, "" if insert else "token."))
+    text = text.replace("{delivery}", column_list(Delivery, "delivery."))
+    text = text.replace("{endpoint}", column_list(Endpoint, "endpoint."))
+    text = text.replace("{event}", column_list(Event, "event."))
     text = text.replace("{session}", _stored_columns(Session, "" if insert else "session."))
-    return Statement(name, text.replace("{tally}", _tally_columns()), columns)
+    return Statement(name, text.replace("{tally}", column_list(Tally)), columns)
 
 
 def _column(part: str) -> tuple[str, str]:
@@ -127,7 +131,7 @@ def _without_comments(body: str) -> str:
 
 
 def spell_list(text: str, sizes: dict[str, int]) -> str:
-    """Write `(:names...)` out as one value per item."""
+    """Expand `(:names...)` to one value per item."""
 
     def spell(match: re.Match[str]) -> str:
         name = match[1]
@@ -137,10 +141,10 @@ def spell_list(text: str, sizes: dict[str, int]) -> str:
 
 
 def spell_values(text: str, spelling: str) -> str:
-    """Write `:name` the way a driver wants it; `spelling` holds `{}` for the name."""
+    """Write `:name` in a driver's syntax; `spelling` holds `{}` for the name."""
     return _VALUE.sub(lambda match: spelling.format(match[1]), text)
 
 
 def value_names(text: str) -> list[str]:
-    """The values a text names, in order of first mention."""
+    """Return the values that a text names, in order of first mention."""
     return list(dict.fromkeys(_VALUE.findall(text)))

@@ -1,7 +1,7 @@
 """SQLite through apsw: one file, one process that serves from it.
 
-WAL with `synchronous=FULL`: a commit that was answered survives a power cut, which NORMAL does
-not promise. apsw brings its own SQLite, newer than the WAL bug that was fixed in 3.51.3.
+WAL with `synchronous=FULL`: an acknowledged commit survives a power cut, which NORMAL does not
+promise. apsw brings its own SQLite, newer than the WAL bug that was fixed in 3.51.3.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from fairlane.store.vault import Vault
 SQLITE_MIN: Final = (3, 51, 3)
 MEMORY: Final = ":memory:"
 _CHUNK_MAX: Final = 256
-_BUSY_MS: Final = 5_000  # a caller has an answer within 10 s, whoever has locked the file
+_BUSY_MS: Final = 5_000  # a caller has an answer within 10 s, whichever process has locked the file
 _WRITER_CACHE_KIB: Final = 48_000
 _READER_CACHE_KIB: Final = 8_000
 _CHECKPOINT_PAGES: Final = 4000
-# What says that the store cannot do its work now; the request is not the reason.
+# Errors that mean that the store is unavailable; the request is not the reason.
 _TROUBLE: Final = (
     apsw.IOError,
     apsw.FullError,
@@ -52,8 +52,8 @@ _TROUBLE: Final = (
 
 
 class SqliteConnection:
-    """`rows` becomes a VALUES list, filled up with empty rows to the next power of two: few sizes,
-    so that statements are prepared once, and one statement for each step of a batch.
+    """`rows` becomes a VALUES list, padded with empty rows to the next power of two: few sizes, so
+    that statements are prepared once, and one statement for each step of a batch.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -72,7 +72,7 @@ class SqliteConnection:
             try:
                 return page_of(cursor, limit, bytes_max)
             finally:
-                cursor.close(True)  # what was not read is not wanted
+                cursor.close(True)  # unread rows are not needed
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
@@ -160,15 +160,16 @@ class SqliteConnection:
         row = "(" + ",".join("?" * len(statement.columns)) + ")"
         # The named values come first, so the rows' own begin after them.
         first = ", ".join(f"?{len(names) + i + 1}" for i in range(len(statement.columns)))
-        # No blanks: apsw keeps no prepared statement for texts of more than 16 KiB.
+        # No blanks: apsw caches no prepared statement for texts of more than 16 KiB.
         table = ",".join([f"({first})"] + [row] * (count - 1))
         values = f"SELECT * FROM (VALUES {table}) WHERE column1 IS NOT NULL"  # noqa: S608 - own text
         return f"WITH rows ({columns}) AS ({values}) {_or_rollback(text)}", names
 
 
 def _or_rollback(text: str) -> str:
-    """A statement that breaks a constraint ends its transaction, which is given up anyway. Ready to
-    undo only the statement, SQLite would copy each page that it changes.
+    """Return the statement with OR ROLLBACK: a constraint error ends the transaction, which is
+    given up anyway. To be able to undo only the statement, SQLite would copy each page that it
+    changes.
     """
     return re.sub(r"^(UPDATE|INSERT) ", r"\1 OR ROLLBACK ", text)
 
@@ -216,7 +217,7 @@ class SqliteStore:
             raise self._unusable(error) from None
 
     def _refuse_foreign(self) -> None:
-        """Look before anything is written: to open it as a store already changes the file."""
+        """Check the file before anything is written: opening it as a store changes it."""
         if self.path == MEMORY:
             return
         try:
@@ -235,14 +236,14 @@ class SqliteStore:
     def claim(self) -> None:
         if self.path == MEMORY or self._lock_file is not None:
             return
-        # One file may have several names; the lock has one.
+        # One file may have several names, but has one lock.
         self._lock_file = _lock(os.path.realpath(self.path) + ".lock", self.path)
 
     def listen(self, heard: Callable[[], None]) -> None:
-        """There is no other node."""
+        """Do nothing: there is no other node."""
 
     def ring(self) -> None:
-        """There is no other node."""
+        """Do nothing: there is no other node."""
 
     def writer(self) -> Connection:
         return self._connect(readonly=False)
@@ -298,7 +299,8 @@ class SqliteStore:
         connection.pragma("temp_store", "memory")
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         connection.pragma("cache_size", -_READER_CACHE_KIB if readonly else -_WRITER_CACHE_KIB)
-        # Pages that many commits rewrite reach the file once per so many pages of the log.
+        # Pages that many commits rewrite are copied to the file once per this many pages of the
+        # log.
         connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
         if readonly:
             connection.pragma("query_only", True)
@@ -330,7 +332,7 @@ class SqliteSchema:
 
 
 def _lock(path: str, store: str) -> TextIO:
-    """Hold the lock file until the process ends; the system lets go of it after a kill too."""
+    """Hold the lock file until the process ends; the system releases it after a kill too."""
     import fcntl  # noqa: PLC0415 - not on Windows, where only this function needs it
 
     file = Path(path).open("a+", encoding="utf-8")  # noqa: SIM115 - held open on purpose

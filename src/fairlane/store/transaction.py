@@ -1,8 +1,8 @@
-"""The one write transaction: loads what verbs name and saves what the core decided.
+"""The one write transaction: load what verbs name and save what the core decided.
 
-Counters (`counters.py`) are moved by the same `Change` that rewrites the row. Rows are written
-together (`unwritten.py`), before the next look-up that could need them (`lookup.py`). Nothing is
-decided here.
+The same `Change` that rewrites a row moves the counters (`counters.py`). Rows are written together
+(`unwritten.py`), before the next lookup that could need them (`lookup.py`). Nothing is decided
+here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairlane.store.vault import Vault
 
 
 class Transaction:
-    """Valid between the driver's `begin` and `commit`. `now` is the one moment of the batch."""
+    """Valid between the driver's `begin` and `commit`. `now` is the time of the whole batch."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Transaction:
         policy: Policy,
         vault: Vault | None = None,
         cache: WriterCache | None = None,
-        token_base: int = 0,
+        fencing_token_base: int = 0,
         lookup: type[StoreLookup] | type[DraftLookup] = StoreLookup,
     ) -> None:
         self.connection = connection
@@ -57,8 +57,8 @@ class Transaction:
             connection, self.vault, self.counters, self.unwritten, self._tasks
         )
         self.last_seq = row.last_seq
-        self.last_token = row.last_token
-        self._token_base = token_base  # see `leases.token_base`
+        self.last_fencing_token = row.last_fencing_token
+        self._fencing_token_base = fencing_token_base  # see `leases.fencing_token_base`
         self.last_event = row.last_event
         self.open_edges = row.open_edges
         self.unsettled = row.unsettled
@@ -69,12 +69,13 @@ class Transaction:
         self.owes = False
         self.wrote_output = False
         self.access_changed = False
-        self._rejected: int | None = None  # how many refused submissions are kept
-        self._awaited: dict[str, bool] = {}  # whether others wait for tasks, where that was asked
+        self._rejected: int | None = None  # how many refused submissions are stored
+        # Whether other tasks wait for a task, if already looked up.
+        self._awaited: dict[str, bool] = {}
         self.due_at: int | None = None
         # Parents whose edges have to follow.
         self.settling: dict[str, EdgeChange] = {}
-        # The last change of tasks that cron has submitted, of those that ended or began again.
+        # The last change of each cron task that ended or was requeued.
         self.run_changes: dict[str, Change] = {}
 
     def use_policy(self, policy: Policy) -> None:
@@ -86,9 +87,9 @@ class Transaction:
         self.last_seq += 1
         return self.last_seq
 
-    def next_token(self) -> int:
-        self.last_token = max(self.last_token, self._token_base) + 1
-        return self.last_token
+    def next_fencing_token(self) -> int:
+        self.last_fencing_token = max(self.last_fencing_token, self._fencing_token_base) + 1
+        return self.last_fencing_token
 
     def tasks_by_id(self, ids: Iterable[str]) -> dict[str, Task]:
         wanted = dict.fromkeys(ids)
@@ -113,7 +114,7 @@ class Transaction:
         return tasks
 
     def save_to_cache(self) -> None:
-        """Keep tasks with open leases and counters for the next transaction, after the commit."""
+        """Cache tasks with open leases and counters for the next transaction, after the commit."""
         for seq, task in self._tasks.items():
             if task.lease_expires_at is not None:
                 self._cache.tasks[seq] = task
@@ -122,11 +123,11 @@ class Transaction:
         self.counters.save_to_cache()
 
     def task(self, seq: int) -> Task:
-        """A task as this transaction has left it."""
+        """Return a task as this transaction has left it."""
         return self._tasks[seq]
 
     def result(self, seq: int) -> str | None:
-        """The result, as JSON text, that a task has ended with."""
+        """Return the stored result of a task as JSON text."""
         self.unwritten.write()
         return task_table.results(self.connection, [seq]).get(seq)
 
@@ -135,8 +136,8 @@ class Transaction:
         self.changed = True
 
     def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
-        """The ready tasks of a lane, with their requests, when all of them are new in this
-        transaction and none has been written yet; else None.
+        """Return the ready tasks of a lane with their requests, if all of them are new in this
+        transaction and unwritten; otherwise None.
         """
         found = [
             (task, self.unwritten.bodies[task.seq])
@@ -163,7 +164,7 @@ class Transaction:
         self.unwritten.add(change, body)
 
     def renew(self, changes: Iterable[Change]) -> None:
-        """Renewals move one moment and no counter."""
+        """Save a renewal, which moves one time and no counter."""
         newest = {change.after.seq: change.after for change in changes}
         self.unwritten.write()
         task_table.renew(self.connection, newest.values())
@@ -172,10 +173,9 @@ class Transaction:
             self._note_due(task)
 
     def reject(self, change: Change, body: str, most: int) -> None:
-        """Keep a refused submission when not so many are kept already; runs of cron always.
+        """Store a refused submission unless too many are stored already; cron runs always.
 
-        Of others it is only counted that its lane has refused one, and nothing else is kept, not
-        even that there is such an agent.
+        Others are only counted in their lane; nothing else is stored, not even their agent.
         """
         if self._rejected is None:
             self.unwritten.write()
@@ -203,23 +203,23 @@ class Transaction:
         )
 
     def reline(self, lane: str, *, by_agent: bool, aging_ms: int) -> None:
-        """Put all tasks of a lane into other lines: those with open leases too, so read them."""
+        """Move all tasks of a lane to other lines. Cached tasks with open leases are read again."""
         self.unwritten.write()
         task_table.reline(self.connection, lane, by_agent=by_agent, aging_ms=aging_ms)
         self._cache.clear()
 
     def place(self, tasks: Iterable[Task]) -> None:
-        """Put tasks that come back from their end into the lines where they belong now."""
+        """Move requeued tasks to the lines where they belong now."""
         self.unwritten.write()
         task_table.place(self.connection, tasks)
 
     def began_again(self, seqs: Iterable[int]) -> dict[int, int]:
-        """When tasks were last queued again after they had ended or parked, if ever."""
+        """Return when tasks were last queued again after they had ended or parked, if ever."""
         self.unwritten.write()
         return event_table.requeued_at(self.connection, seqs)
 
     def connect(self, child: int, edges: Iterable[tuple[str, int]]) -> None:
-        """Keep the edges of a new task: its parents and the state of each edge."""
+        """Store the edges of a new task: its parents and the state of each edge."""
         rows = [(child, parent, state) for parent, state in edges]
         dependency_table.insert(self.connection, rows)
         awaited = [parent for _, parent, state in rows if state == dependencies.OPEN]
@@ -227,7 +227,7 @@ class Transaction:
         self._awaited.update(dict.fromkeys(awaited, True))
 
     def load_awaited(self, ids: Iterable[str]) -> None:
-        """Ask at once for which of many new tasks others wait already."""
+        """Look up in one statement which of many new tasks others already wait for."""
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._awaited]
         self._awaited.update(dict.fromkeys(new, False))
         if new and self.open_edges:
@@ -265,7 +265,7 @@ class Transaction:
         )
 
     def settle_batches(self) -> None:
-        """End the batches whose tasks have all ended, once everything has been counted."""
+        """End the batches whose tasks have all ended, after everything was counted."""
         for batch in self.counters.settle_batches():
             self._record(None, events.BATCH_COMPLETED, 0, batch.state, batch.id)
             webhook = consequences.of_batch_end(batch)
@@ -281,16 +281,16 @@ class Transaction:
             self.note_due(task.eligible_at)
 
     def note_due(self, moment: int | None) -> None:
-        """Something has to be looked at again at `moment`."""
+        """Schedule a tick at `moment`."""
         if moment is not None and (self.due_at is None or moment < self.due_at):
             self.due_at = moment
 
     def finish(self, writer: str, commit_id: int) -> None:
-        """The last writes of the transaction; the caller commits."""
+        """Send the last writes of the transaction; the caller commits."""
         self.unwritten.write()
         row = SchedulerRow(
             last_seq=self.last_seq,
-            last_token=self.last_token,
+            last_fencing_token=self.last_fencing_token,
             policy_version=self.policy_version,
             last_line=self.counters.last_line,
             last_event=self.last_event,

@@ -1,4 +1,4 @@
-"""What a transaction has changed and not sent yet: rows that are written together."""
+"""Unsent changes of a transaction: rows that are written together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlane.store.vault import Vault
 class Unwritten:
     """`inserts` and `updates` are tasks by sequence number, as their newest change left them.
 
-    An update is guarded by the state and the lease token that the task was read with.
+    An update is guarded by the state and the fencing token that the task was read with.
     """
 
     def __init__(self, connection: Connection, vault: Vault, counters: Counters, now: int) -> None:
@@ -42,11 +42,11 @@ class Unwritten:
         elif seq in self.inserts:
             self.inserts[seq] = after
         else:
-            self._guards.setdefault(seq, (before.state, before.token))
+            self._guards.setdefault(seq, (before.state, before.fencing_token))
             self.updates[seq] = after
 
     def write(self) -> None:
-        """Send everything. A look-up by index comes after this."""
+        """Send everything. A lookup by index comes after this."""
         connection = self._connection
         if self.inserts:
             tasks.insert(connection, self.inserts.values())

@@ -1,11 +1,11 @@
-"""Secrets at rest: memory is clear, rows are sealed.
+"""Secrets at rest: clear in memory, sealed in rows.
 
-What is written to the database is sealed (AES-256-GCM) just before, what is read is opened just
-after; nothing between has to know. A sealed text names its key, so keys can be changed one after
-the other: the first of the ring seals, all of them open. Texts from before there were keys are
-clear and open as they are.
-The traps: what callers send is always sealed, also when it looks sealed, so nobody can have a
-stolen text opened. What no key of ours opens stays as it is, and goes back as it was.
+Values are sealed (AES-256-GCM) just before they are written and opened just after they are read;
+nothing else is aware of it. A sealed text names its key, so keys can be rotated: the first of the
+ring seals, all of them open. Texts from before there were keys are clear and open as they are. The
+traps: values that callers send are always sealed, even if they look sealed, so a caller cannot have
+a stolen text opened. A text that no key of ours opens stays as it is, and is written back
+unchanged.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Vault:
         keys: Callable[[], Sequence[bytes]] | None = None,
         references: References | None = None,
     ) -> None:
-        """`keys` is asked once, when there is a secret; it gives the newest first.
+        """`keys` is called once, when there is a secret, and returns the newest key first.
 
-        Without `keys` one is made that lives as long as this process.
+        Without `keys` a key is created that lives as long as this process.
         """
         self.references = references or References()
         self._keys = keys or (lambda: [new_key()])
@@ -62,18 +62,18 @@ class Vault:
 
     @property
     def changing(self) -> bool:
-        """Whether there are older keys beside the one that seals."""
+        """Return whether there are older keys beside the one that seals."""
         return len(self._ring) > 1
 
     def seal(self, value: object) -> str:
-        """Any value that JSON can carry, as text for the database."""
+        """Return any JSON value as sealed text for the database."""
         name, cipher = next(iter(self._ring.items()))
         nonce = secrets.token_bytes(_NONCE_BYTES)
         hidden = cipher.encrypt(nonce, msgspec.json.encode(value), name.encode())
         return f"{_PREFIX}{name}:{base64.urlsafe_b64encode(nonce + hidden).decode()}"
 
     def open(self, text: str) -> Any:
-        """Raises `StoreMismatch` when it was sealed with a key that is not here."""
+        """Return the value of a sealed text. Raise `StoreMismatch` if its key is not here."""
         found = SEALED.fullmatch(text)
         if found is None:
             return text
@@ -96,18 +96,18 @@ class Vault:
         return msgspec.json.decode(clear)
 
     def seal_body(self, body: str) -> str:
-        """A request, template or job as JSON text, with its secrets sealed."""
+        """Return a request, template or job as JSON text with its secrets sealed."""
         return _within(body, self._seal_one) if _CONFIG_TEXT in body else body
 
     def open_body(self, body: str) -> str:
         if _SEALED_TEXT not in body:
             return body  # nearly all
-        with contextlib.suppress(msgspec.DecodeError):  # damaged: shown as such by who reads it
+        with contextlib.suppress(msgspec.DecodeError):  # damaged: the reader reports it
             return _within(body, self._open_one)
         return body
 
     def problem(self, document: JsonMapping | str) -> InvalidRequest | None:
-        """What is wrong with the references of a request (as JSON text), template or job."""
+        """Return the problem with the references of a request (as JSON text), template or job."""
         if isinstance(document, str):
             if _CONFIG_TEXT not in document:
                 return None  # nearly all
@@ -130,13 +130,13 @@ class Vault:
         return value
 
     def _is_foreign(self, value: object) -> bool:
-        """Sealed with a key that is not here: nobody can have it opened, and it may come back."""
+        """Return whether it is sealed with a missing key: it cannot be opened and is kept."""
         found = SEALED.fullmatch(value) if isinstance(value, str) else None
         return found is not None and found[1] not in self._ring
 
 
 def _within(body: str, change: Callable[[Any], Any]) -> str:
-    """`llmConfig` stands at the top, or in the `task` of a job."""
+    """Return the objects with `llmConfig`: at the top, or in the `task` of a job."""
     document = msgspec.json.decode(body, type=JsonObject)
     for _, config in _configs(document):
         config.update(changed(config, change))
@@ -161,7 +161,7 @@ def new_key() -> bytes:
 
 
 def read_keys(text: str) -> list[bytes]:
-    """Keys in base64, the newest first. Raises `ValueError` when that is not what it is."""
+    """Return keys from base64, the newest first. Raise `ValueError` for malformed ones."""
     keys = [base64.b64decode(word, validate=True) for word in text.split()]
     if not keys or any(len(key) != KEY_BYTES for key in keys):
         raise ValueError(f"must be {KEY_BYTES} random bytes in base64: openssl rand -base64 32")
@@ -169,7 +169,7 @@ def read_keys(text: str) -> list[bytes]:
 
 
 def keys_of_file(file: Path) -> list[bytes]:
-    """The keys in a file of our own, made when there is none: 0600, whole or not at all."""
+    """Return the keys of our key file; create it if missing: mode 0600, atomically."""
     if not file.exists():
         _make(file)
     try:
@@ -188,7 +188,7 @@ def _make(file: Path) -> None:
             out.write(base64.b64encode(new_key()) + b"\n")
             out.flush()
             os.fsync(out.fileno())
-        with contextlib.suppress(FileExistsError):  # somebody else was first: theirs counts
+        with contextlib.suppress(FileExistsError):  # another process was first: its file counts
             os.link(draft, file)
     finally:
         draft.unlink()

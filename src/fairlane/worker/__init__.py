@@ -1,1 +1,1 @@
-"""Runs leased tasks: the loop, and what it can run."""
+"""Run leased tasks: the loop and its executors."""

@@ -1,4 +1,4 @@
-"""The worker's loop: lease, run, report, until it is told to stop.
+"""The worker's loop: lease, run and report until it is stopped.
 
 Runs are asyncio tasks. A thread that the work cannot block renews the leases. A run that is stopped
 (cancel, deadline) is cancelled and keeps its slot until it has ended. Draining releases what has
@@ -208,8 +208,8 @@ class Loop:
         renew_seconds: float = HEARD_SECONDS,
         tracer: Tracer | None = None,
     ) -> None:
-        """Create a loop. `executors` maps routes to executors; both callables are called for each
-        lease.
+        """Create a loop. `executors` maps capabilities to executors; both callables are called for
+        each lease.
         """
         self._tracer = tracer
         self._outage = _Outage()
@@ -227,7 +227,7 @@ class Loop:
 
     @property
     def active(self) -> int:
-        """Return the number of runs, including those that are being reported."""
+        """Return the number of runs, including those being reported."""
         return len(self._runs)
 
     @property
@@ -275,8 +275,8 @@ class Loop:
         self._outage.worked()
         for assignment in assignments:
             run = _Run(assignment, self._source)
-            self._runs[assignment.seq, assignment.token] = run
-            run.task = self._loop.create_task(self._execute(run, executors[assignment.route]))
+            self._runs[assignment.seq, assignment.fencing_token] = run
+            run.task = self._loop.create_task(self._execute(run, executors[assignment.capability]))
             if self._draining:  # it arrived too late to start
                 run.interrupt()
 
@@ -335,7 +335,7 @@ class Loop:
         except Exception:
             log.exception("task %s: the report failed; its lease will expire", run.work.task_id)
         finally:
-            del self._runs[run.assignment.seq, run.assignment.token]
+            del self._runs[run.assignment.seq, run.assignment.fencing_token]
             run.task = None  # its context refers to the run: break the cycle
             self._changed.set()
 
@@ -427,7 +427,7 @@ class Loop:
                 continue
             self._outage.worked()
             if over:
-                self.stop_runs((a.seq, a.token) for a in over)
+                self.stop_runs((a.seq, a.fencing_token) for a in over)
 
 
 def _refuse_too_deep(result: object) -> None:

@@ -62,17 +62,19 @@ class RemoteSource:
         self._withdrawing: asyncio.Task[None] | None = None
 
     async def lease(
-        self, routes: frozenset[str], started: frozenset[str], limit: int
+        self, capabilities: frozenset[str], started: frozenset[str], limit: int
     ) -> list[Assignment]:
         poll = asyncio.create_task(
             self._client.lease(
                 self.worker,
                 lanes=self._lanes,
-                handlers=sorted(route.removeprefix(f"{HANDLER}/") for route in routes),
+                handlers=sorted(
+                    capability.removeprefix(f"{HANDLER}/") for capability in capabilities
+                ),
                 limit=limit,
                 wait_ms=WAIT_MS,
                 ttl_ms=self._lease_ms,
-                start=routes == started,
+                start=capabilities == started,
             )
         )
         self._polls.add(poll)
@@ -80,7 +82,7 @@ class RemoteSource:
         try:
             await asyncio.wait([poll])
         finally:
-            poll.cancel()  # disconnect; the server takes back what it may be granting
+            poll.cancel()  # disconnect; the server reclaims what it may be granting
         if poll.cancelled():
             return []
         return await self._assignments((await _told(poll)).leases)
@@ -152,8 +154,8 @@ class RemoteSource:
         return answer.cancel_requested
 
     async def _withdraw(self, polls: set[asyncio.Task[LeaseGrants]]) -> None:
-        """Ask for an answer to what waits, so that nothing granted gets lost on the way; when
-        there is none, hang up. A poll that was on its way is told the next time.
+        """Ask the server to end the waiting request, so that nothing granted is lost on the way;
+        without an answer, close the connection. A poll that was on its way ends the next time.
         """
         end = asyncio.get_running_loop().time() + WITHDRAW_SECONDS
         while polls and asyncio.get_running_loop().time() < end:
@@ -201,9 +203,9 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         timeout_ms=lease.timeout_ms,
         inputs=[one.to_dict() for one in lease.inputs or ()],
     )
-    route = route_of(task.kind, task.handler)
-    return Assignment(*key, work, route, task.state == "running")
+    capability = route_of(task.kind, task.handler)
+    return Assignment(*key, work, capability, task.state == "running")
 
 
 def _id(assignment: Assignment) -> str:
-    return lease_id(assignment.seq, assignment.token)
+    return lease_id(assignment.seq, assignment.fencing_token)

@@ -39,9 +39,9 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     """One leased task. `started` says that it is already marked as running."""
 
     seq: int
-    token: int
+    fencing_token: int
     work: Work
-    route: str
+    capability: str
     started: bool
 
 
@@ -49,7 +49,7 @@ class LeaseSource(Protocol):
     worker: str
 
     async def lease(
-        self, routes: frozenset[str], started: frozenset[str], limit: int
+        self, capabilities: frozenset[str], started: frozenset[str], limit: int
     ) -> list[Assignment]:
         """Wait for tasks. An empty list means that `withdraw` ended the wait."""
         ...
@@ -86,12 +86,12 @@ class EngineSource:
         self._policy = policy
 
     async def lease(
-        self, routes: frozenset[str], started: frozenset[str], limit: int
+        self, capabilities: frozenset[str], started: frozenset[str], limit: int
     ) -> list[Assignment]:
         request = Lease(
             worker=self.worker,
             lanes=None,
-            routes=routes,
+            capabilities=capabilities,
             limit=limit,
             ttl_ms=LEASE_MS,
             started=started,
@@ -113,7 +113,7 @@ class EngineSource:
             except Exception as error:  # noqa: BLE001 - whatever it is, the others run
                 log.warning("task %s cannot be run: %s", grant.task.id, error)
                 self._writer.tell(
-                    Fail(grant.task.seq, grant.task.token, UNREADABLE, retryable=False)
+                    Fail(grant.task.seq, grant.task.fencing_token, UNREADABLE, retryable=False)
                 )
         return found
 
@@ -121,30 +121,30 @@ class EngineSource:
         self._writer.withdraw(self.worker)
 
     async def start(self, assignment: Assignment) -> None:
-        await self._writer.ask(Start(assignment.seq, assignment.token))
+        await self._writer.ask(Start(assignment.seq, assignment.fencing_token))
 
     def complete(self, assignment: Assignment, result: object) -> Coroutine[Any, Any, None]:
         text = None if result is None else msgspec.json.encode(result).decode()
-        return self._writer.ask(Complete(assignment.seq, assignment.token, text))
+        return self._writer.ask(Complete(assignment.seq, assignment.fencing_token, text))
 
     async def fail(
         self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
     ) -> None:
-        request = Fail(assignment.seq, assignment.token, error, retryable, retry_after_ms)
+        request = Fail(assignment.seq, assignment.fencing_token, error, retryable, retry_after_ms)
         await self._writer.ask(request)
 
     async def release(self, assignment: Assignment) -> None:
-        await self._writer.ask(Release(assignment.seq, assignment.token))
+        await self._writer.ask(Release(assignment.seq, assignment.fencing_token))
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
-        await self._writer.ask(AppendOutput(assignment.seq, assignment.token, part, text))
+        await self._writer.ask(AppendOutput(assignment.seq, assignment.fencing_token, part, text))
 
     async def progress(self, assignment: Assignment, progress: object) -> None:
         text = msgspec.json.encode(progress).decode()
-        await self._writer.ask(Renew(assignment.seq, assignment.token, LEASE_MS, text))
+        await self._writer.ask(Renew(assignment.seq, assignment.fencing_token, LEASE_MS, text))
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
-        requests = [Renew(a.seq, a.token, LEASE_MS) for a in assignments]
+        requests = [Renew(a.seq, a.fencing_token, LEASE_MS) for a in assignments]
         answers = self._writer.ask_all_and_wait(requests)
         return [a for a, answer in zip(assignments, answers, strict=True) if _over(answer)]
 
@@ -165,7 +165,7 @@ def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
         timeout_ms=request.get("timeoutMs", timeout_ms),
         inputs=wire.task_inputs(grant.body, grant.inputs) if grant.inputs else [],
     )
-    return Assignment(task.seq, task.token, work, task.route, task.state == "running")
+    return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
 
 
 def _over(answer: Task | Exception) -> bool:

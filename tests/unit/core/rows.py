@@ -12,7 +12,7 @@ TOKEN = 7
 
 
 def submission(**given: Any) -> Submission:
-    fields = {"id": "tsk_1", "kind": "action", "agent": "ada", "route": "action", "body": "{}"}
+    fields = {"id": "tsk_1", "kind": "action", "agent": "ada", "capability": "action", "body": "{}"}
     return Submission(**{**fields, **given})
 
 
@@ -24,7 +24,7 @@ def queued(**given: Any) -> Task:
         "kind": "handler",
         "lane": "main",
         "agent": "ada",
-        "route": "handler/count",
+        "capability": "handler/count",
         "line": 3,
         "priority": 0,
         "rank": 0,
@@ -52,7 +52,7 @@ def assigned(**given: Any) -> Task:
     fields = {
         "state": lifecycle.ASSIGNED,
         "attempts": 1,
-        "token": TOKEN,
+        "fencing_token": TOKEN,
         "worker": "w1",
         "lease_expires_at": NOW + 1000,
     }

@@ -99,7 +99,12 @@ def test_an_admitted_action_is_queued_with_the_deadline_of_its_kind() -> None:
     assert (task.state, task.gate, task.ready) == ("queued", None, True)
     assert (task.position, task.priority, task.attempts, task.max_attempts) == (4, 0, 0, 1)
     assert (task.created_at, task.queued_at, task.deadline_at) == (NOW, NOW, NOW + 60_000)
-    assert (task.started_at, task.completed_at, task.token, task.leased) == (None, None, 0, False)
+    assert (task.started_at, task.completed_at, task.fencing_token, task.leased) == (
+        None,
+        None,
+        0,
+        False,
+    )
 
 
 def test_a_run_of_cron_waits_as_long_as_it_takes() -> None:
@@ -127,7 +132,7 @@ def test_what_the_caller_asked_for_is_kept() -> None:
         batch="bat_1",
         deadline_at=NOW + 5,
         callback_url="https://example.com/done",
-        route="action",
+        capability="action",
     )
     assert (task.priority, task.session, task.batch, task.deadline_at, task.callback_url) == (
         -5,

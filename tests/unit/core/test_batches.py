@@ -23,7 +23,7 @@ def _batch(parallelism: int | None = 2, **given: Any) -> Batch:
         (rows.queued(), 1, 1, 0),
         (rows.queued(gate="batch"), 1, 0, 1),
         (rows.queued(gate="session"), 1, 0, 0),
-        (rows.queued(gate="delay", token=4), 1, 0, 0),  # the wait before a retry
+        (rows.queued(gate="delay", fencing_token=4), 1, 0, 0),  # the wait before a retry
         (rows.waiting(), 1, 0, 0),
         (rows.assigned(), 1, 1, 0),
         (rows.running(), 1, 1, 0),

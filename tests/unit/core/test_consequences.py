@@ -26,7 +26,7 @@ def task(
         kind="handler",
         lane="main",
         agent="ada",
-        route="handler/x",
+        capability="handler/x",
         line=1,
         priority=0,
         rank=0,

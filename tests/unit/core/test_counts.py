@@ -151,7 +151,7 @@ def test_the_sum_of_waits_stops_before_a_store_could_not_keep_it() -> None:
 
 
 def test_a_line_counts_as_its_lane_does() -> None:
-    line = Line(lane="main", agent="ada", route="handler/count")
+    line = Line(lane="main", agent="ada", capability="handler/count")
     counts.apply(Tally(), line, Change(None, rows.queued(), "submit"))
     assert (line.submitted, line.queued, line.ready) == (1, 1, 1)
     assert (line.agent, line.share, line.served) == ("ada", 0.0, 0)

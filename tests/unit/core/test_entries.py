@@ -30,7 +30,7 @@ def test_every_status_stands_for_states_and_no_status_for_all_of_them() -> None:
     ],
 )
 def test_a_task_has_the_status_of_its_state(state: str, attempts: int, status: str) -> None:
-    assert entries.status_of(queued(state=state, attempts=attempts, token=0)) == status
+    assert entries.status_of(queued(state=state, attempts=attempts, fencing_token=0)) == status
 
 
 @pytest.mark.parametrize(

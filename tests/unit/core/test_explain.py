@@ -23,7 +23,7 @@ def why(task: Task, policy: Policy | None = None, **known: Any) -> explain.Why:
 
 
 def ready(**fields: Any) -> Task:
-    return rows.queued(lane="main", agent="ada", route="handler/count", **fields)
+    return rows.queued(lane="main", agent="ada", capability="handler/count", **fields)
 
 
 def narrow(**settings: Any) -> Policy:
@@ -198,7 +198,7 @@ def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
     found = why(ready(), policy, agent_slots=2)
     assert found.ceilings == [Ceiling("agent", 2, 2, "agents.ada.maxInflight")]
     assert found.reason.startswith("agent ada has all 2 slots that it may have in lane main; ")
-    bobs = rows.queued(lane="main", agent="bob", route="handler/count")
+    bobs = rows.queued(lane="main", agent="bob", capability="handler/count")
     assert why(bobs, policy, agent_slots=1).ceilings == [AGENT]
     by_priority = Policy(lanes=narrow(strategy="priority").lanes, agents=agents)
     assert why(ready(), by_priority, agent_slots=2).ceilings == ()

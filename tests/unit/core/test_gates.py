@@ -104,7 +104,7 @@ def test_a_session_is_empty_when_nobody_runs_and_nobody_waits(
     [
         (READY, 1, 0),
         (WAITING, 0, 1),
-        (rows.queued(session="s", gate="delay", token=1), 1, 0),  # a retry keeps the turn
+        (rows.queued(session="s", gate="delay", fencing_token=1), 1, 0),  # a retry keeps the turn
         (rows.queued(session="s", gate="delay"), 0, 0),  # it never had one
         (rows.queued(session="s", gate="batch"), 1, 0),  # and waits for a place besides
         (rows.waiting(session="s"), 0, 0),

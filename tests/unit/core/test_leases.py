@@ -60,51 +60,65 @@ DRAWS = (0, 1, 2**19, 2**32 - 1)
 def test_the_first_token_of_a_second_is_above_all_of_the_seconds_before(
     draw: int, last: int
 ) -> None:
-    before = leases.token_base(last, NOW - 1000, 2**32 - 1) + leases.TOKENS_PER_SECOND // 2
-    assert leases.token_base(last, NOW, draw) >= before
-    assert leases.token_base(last, NOW, draw) > last
+    before = (
+        leases.fencing_token_base(last, NOW - 1000, 2**32 - 1)
+        + leases.FENCING_TOKENS_PER_SECOND // 2
+    )
+    assert leases.fencing_token_base(last, NOW, draw) >= before
+    assert leases.fencing_token_base(last, NOW, draw) > last
 
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_clock_that_is_behind_does_not_make_tokens_go_back(draw: int) -> None:
-    last = leases.token_base(0, NOW, 5)
+    last = leases.fencing_token_base(0, NOW, 5)
     for now in (NOW, NOW - 3_600_000, 0, -1000):
-        assert leases.token_base(last, now, draw) >= last
+        assert leases.fencing_token_base(last, now, draw) >= last
 
 
 def test_transactions_of_one_moment_begin_apart() -> None:
-    last = leases.token_base(0, NOW, 5)
+    last = leases.fencing_token_base(0, NOW, 5)
     for remembered in (0, last, last + 10**12):
-        first, other = (leases.token_base(remembered, NOW - 1, draw) for draw in (1000, 1001))
+        first, other = (
+            leases.fencing_token_base(remembered, NOW - 1, draw) for draw in (1000, 1001)
+        )
         assert first != other
 
 
 def test_every_json_parser_reads_a_token_of_this_century_exactly() -> None:
     in_2200 = 7_258_118_400_000
-    assert leases.token_base(0, in_2200, 2**32 - 1) + leases.TOKENS_PER_SECOND < 2**53
+    assert (
+        leases.fencing_token_base(0, in_2200, 2**32 - 1) + leases.FENCING_TOKENS_PER_SECOND < 2**53
+    )
 
 
 # ---------------------------------------------------------------- grant
 
 
 def test_a_granted_task_is_assigned_under_a_new_token() -> None:
-    task = rows.queued(queued_at=NOW, token=3, attempts=1)
-    change = leases.grant(task, token=8, worker="w2", ttl_ms=5000, started=False, now=LATER)
+    task = rows.queued(queued_at=NOW, fencing_token=3, attempts=1)
+    change = leases.grant(task, fencing_token=8, worker="w2", ttl_ms=5000, started=False, now=LATER)
     after = change.after
     assert (change.before, change.verb, change.waited_ms) == (task, "lease", 400)
-    assert (after.state, after.attempts, after.token, after.worker) == ("assigned", 2, 8, "w2")
+    assert (after.state, after.attempts, after.fencing_token, after.worker) == (
+        "assigned",
+        2,
+        8,
+        "w2",
+    )
     assert (after.lease_expires_at, after.started_at) == (LATER + 5000, None)
     assert task.state == "queued"
 
 
 def test_a_worker_that_begins_at_once_gets_a_running_task() -> None:
-    change = leases.grant(rows.queued(), token=8, worker="w2", ttl_ms=5000, started=True, now=LATER)
+    change = leases.grant(
+        rows.queued(), fencing_token=8, worker="w2", ttl_ms=5000, started=True, now=LATER
+    )
     assert (change.verb, change.after.state, change.after.started_at) == ("lease", "running", LATER)
 
 
 def test_a_clock_that_went_back_makes_no_negative_wait() -> None:
     change = leases.grant(
-        rows.queued(), token=8, worker="w", ttl_ms=1, started=False, now=NOW - 5000
+        rows.queued(), fencing_token=8, worker="w", ttl_ms=1, started=False, now=NOW - 5000
     )
     assert change.waited_ms == 0
 
@@ -112,7 +126,9 @@ def test_a_clock_that_went_back_makes_no_negative_wait() -> None:
 @pytest.mark.parametrize("gate", ["session", "delay"])
 def test_a_task_behind_a_gate_is_never_leased(gate: str) -> None:
     with pytest.raises(AssertionError, match=gate):
-        leases.grant(rows.queued(gate=gate), token=8, worker="w", ttl_ms=1, started=False, now=NOW)
+        leases.grant(
+            rows.queued(gate=gate), fencing_token=8, worker="w", ttl_ms=1, started=False, now=NOW
+        )
 
 
 # ---------------------------------------------------------------- fencing
@@ -122,11 +138,11 @@ def test_a_task_behind_a_gate_is_never_leased(gate: str) -> None:
 @pytest.mark.parametrize(
     "task",
     [
-        rows.running(token=TOKEN + 1),  # somebody else has it by now
-        rows.queued(token=TOKEN),  # it ran out or was given back
+        rows.running(fencing_token=TOKEN + 1),  # somebody else has it by now
+        rows.queued(fencing_token=TOKEN),  # it ran out or was given back
         rows.stopped(lease_expires_at=None),
-        rows.queued(token=TOKEN, state="failed"),
-        rows.queued(token=TOKEN, state="parked"),
+        rows.queued(fencing_token=TOKEN, state="failed"),
+        rows.queued(fencing_token=TOKEN, state="parked"),
     ],
 )
 def test_a_report_without_an_open_lease_changes_nothing(report: Report, task: Task) -> None:
@@ -204,7 +220,7 @@ def test_a_worker_that_only_reports_the_end_has_begun() -> None:
     assert (change.verb, change.after.state, change.after.started_at) == ("start", "running", LATER)
 
 
-@pytest.mark.parametrize("task", [None, rows.running(), rows.assigned(token=TOKEN + 1)])
+@pytest.mark.parametrize("task", [None, rows.running(), rows.assigned(fencing_token=TOKEN + 1)])
 def test_what_has_begun_or_is_not_its_own_does_not_begin_late(task: Task | None) -> None:
     assert leases.begin_late(task, TOKEN, LATER) is None
 
@@ -333,7 +349,7 @@ def test_the_waits_come_from_the_policy_in_force() -> None:
 def test_jitter_follows_the_token() -> None:
     policy = from_document({"kinds": {"handler": {"backoffMs": 10_000, "jitter": 0.5}}})
     moments = {
-        _changed(_fail(rows.running(token=token), token, policy=policy)).after.eligible_at
+        _changed(_fail(rows.running(fencing_token=token), token, policy=policy)).after.eligible_at
         for token in (1, 2, 3, 1, 2, 3)
     }
     assert len(moments) == 3
@@ -372,7 +388,7 @@ def test_a_released_task_is_ready_again_and_has_lost_no_attempt(task: Task) -> N
     after = change.after
     assert (change.verb, change.error) == ("release", None)
     assert (after.ready, after.attempts, after.leased, after.worker) == (True, 1, False, None)
-    assert (after.queued_at, after.token) == (LATER, TOKEN)
+    assert (after.queued_at, after.fencing_token) == (LATER, TOKEN)
 
 
 def test_a_task_released_for_the_last_time_is_parked() -> None:
@@ -456,7 +472,7 @@ def test_a_task_that_holds_no_lease_is_cancelled_and_gone(task: Task) -> None:
 @pytest.mark.parametrize("task", [rows.assigned(), rows.running()])
 def test_a_cancelled_run_keeps_its_slot_until_it_has_ended(task: Task) -> None:
     after = _changed(leases.cancel(task, task.id, LATER)).after
-    assert (after.state, after.terminal, after.leased, after.token) == (
+    assert (after.state, after.terminal, after.leased, after.fencing_token) == (
         "cancelled",
         True,
         True,
@@ -524,9 +540,9 @@ def test_a_run_that_is_asked_to_make_room_goes_on_until_its_worker_gives_it_back
     change = leases.preempt(task)
     after = change.after
     assert (change.before, change.verb, after.preempt) == (task, "preempt", 1)
-    assert (after.state, after.token, after.lease_expires_at) == (
+    assert (after.state, after.fencing_token, after.lease_expires_at) == (
         task.state,
-        task.token,
+        task.fencing_token,
         task.lease_expires_at,
     )
     assert task.preempt == 0
@@ -548,7 +564,13 @@ def test_back_in_the_queue_a_task_may_be_asked_again(
 
 # ---------------------------------------------------------------- begin again
 
-SPENT = {"attempts": 3, "token": TOKEN, "worker": "w1", "started_at": NOW, "completed_at": NOW}
+SPENT = {
+    "attempts": 3,
+    "fencing_token": TOKEN,
+    "worker": "w1",
+    "started_at": NOW,
+    "completed_at": NOW,
+}
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
@@ -559,12 +581,12 @@ def test_a_revived_task_has_everything_before_it_again(state: str) -> None:
     assert (change.before, change.verb, change.error) == (task, "retry", None)
     assert (after.ready, after.attempts, after.max_attempts, after.queued_at) == (True, 0, 3, LATER)
     assert (after.started_at, after.completed_at, after.worker) == (None, None, None)
-    assert (after.created_at, after.token, after.deadline_at) == (NOW, TOKEN, None)
+    assert (after.created_at, after.fencing_token, after.deadline_at) == (NOW, TOKEN, None)
     assert (task.state, task.attempts) == (state, 3)
 
 
 def test_a_parked_task_is_reset_with_its_whole_budget() -> None:
-    task = rows.queued(state="parked", attempts=3, token=TOKEN, started_at=NOW)
+    task = rows.queued(state="parked", attempts=3, fencing_token=TOKEN, started_at=NOW)
     change = _changed(leases.reset(task, task.id, LATER))
     assert (change.verb, change.after.ready, change.after.attempts) == ("reset", True, 0)
     assert (change.after.started_at, change.after.queued_at) == (None, LATER)
@@ -651,6 +673,6 @@ def test_a_task_is_parked_with_a_reason_whatever_attempts_are_left() -> None:
 
 def test_who_speaks_under_a_lease_that_is_over_is_told() -> None:
     task = rows.running()
-    assert leases.lost(task, task.token) is None
-    assert isinstance(leases.lost(task, task.token + 1), LeaseLost)
+    assert leases.lost(task, task.fencing_token) is None
+    assert isinstance(leases.lost(task, task.fencing_token + 1), LeaseLost)
     assert isinstance(leases.lost(None, 1), LeaseLost)

@@ -102,7 +102,7 @@ def test_a_computed_moment_stops_at_the_bounds(at: int, ms: int) -> None:
 def test_a_lease_ends_within_the_calendar(now: int, ttl_ms: int) -> None:
     task = rows.queued(queued_at=NOW)
     granted = leases.grant(
-        task, token=TOKEN, worker="w", ttl_ms=ttl_ms, started=True, now=now
+        task, fencing_token=TOKEN, worker="w", ttl_ms=ttl_ms, started=True, now=now
     ).after
     renewed = leases.renew(granted, TOKEN, ttl_ms, now).change
     assert renewed is not None
@@ -178,5 +178,5 @@ def test_a_span_fits_where_it_is_counted(since: int, until: int) -> None:
     found = moments.span(since, until)
     assert 0 <= found < 2**63 // 10_000
     task = rows.queued(queued_at=since)
-    change = leases.grant(task, token=TOKEN, worker="w", ttl_ms=1, started=True, now=until)
+    change = leases.grant(task, fencing_token=TOKEN, worker="w", ttl_ms=1, started=True, now=until)
     assert change.waited_ms == found

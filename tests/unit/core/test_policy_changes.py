@@ -259,7 +259,7 @@ def test_a_failure_waits_and_ends_as_the_lane_says() -> None:
     waits = []
     task = _admitted(policy, "queue")
     while True:
-        change = leases.grant(task, token=1, worker="w", ttl_ms=1, started=True, now=0)
+        change = leases.grant(task, fencing_token=1, worker="w", ttl_ms=1, started=True, now=0)
         failed = leases.fail(
             change.after,
             1,
@@ -282,7 +282,12 @@ def test_a_failure_waits_and_ends_as_the_lane_says() -> None:
 
 def _admitted(policy: Policy, lane: str, **fields: Any) -> Any:
     submission = Submission(
-        id="t", agent="a", kind="handler", route=route_of("handler", "work"), body="{}", **fields
+        id="t",
+        agent="a",
+        kind="handler",
+        capability=route_of("handler", "work"),
+        body="{}",
+        **fields,
     )
     change = admission.admit(submission, lane, policy, seq=1, line=1, position=0, now=0)
     return change.after

@@ -102,7 +102,7 @@ def test_actions_on_one_tab_are_a_session_of_their_agent() -> None:
 
 def test_an_instruction_has_a_kind_of_its_own() -> None:
     made = submitted(instruction="go", llm_config={"model": "m"})
-    assert (made.kind, made.route) == (model.INSTRUCTION, "instruction")
+    assert (made.kind, made.capability) == (model.INSTRUCTION, "instruction")
     assert submission(TaskRequest(instruction="go"), task_id="t", agent="bob").agent == "bob"
 
 

@@ -2,10 +2,10 @@
 
 Streams at the head of the log come first; streams that catch up read in bounded steps. Equal reads
 that wait are done once: a hundred streams with the same filter at the same place cost a few reads.
-After each read the thread rests in proportion to what it cost, because it shares Python's lock with
-the event loop and the writer, and because the event loop has to send what was read. So streams,
-however many there are, leave half of the time to everything else, and events that come meanwhile
-are read together.
+After each read the thread rests in proportion to its cost, because it shares Python's lock with the
+event loop and the writer, and because the event loop has to send what was read. So streams, however
+many there are, leave half of the time to everything else, and events that arrive meanwhile are read
+together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fairlane.clock import SystemClock
 from fairlane.core.errors import Draining
 
 STOPPED: Final = "this node has stopped; ask another one"
-# How many callers share a read at most: the event loop sends it to all of them in one go.
+# At most this many callers share a read: the event loop sends it to all of them at once.
 SHARED_MAX: Final = 32
 # Streams that catch up get a turn this often, however busy the streams at the head are.
 TURN_SECONDS: Final = 0.25
-_SEND_SECONDS: Final = 0.0002  # what the event loop needs for one caller, about
+_SEND_SECONDS: Final = 0.0002  # roughly what the event loop needs for one caller
 _REST_SECONDS_MAX: Final = 0.1
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 
 
 async def finished(reading: asyncio.Future[T]) -> T:
-    """Return the result of a read. Raises `Draining` when the node has stopped before it began."""
+    """Return the result of a read. Raise `Draining` if the node stopped before it began."""
     try:
         return await reading
     except asyncio.CancelledError:
@@ -62,7 +62,7 @@ class _Read:
 
 
 class _Line:
-    """Reads in the order in which they were asked for."""
+    """Reads in the order in which they were requested."""
 
     def __init__(self) -> None:
         self._reads: deque[_Read] = deque()
@@ -72,7 +72,7 @@ class _Line:
         return bool(self._reads)
 
     def join(self, key: Key) -> _Read:
-        """Return a read that has not begun yet, so that it sees all that was committed by now."""
+        """Return a read that has not begun yet, so that it sees everything committed by now."""
         read = self._open.get(key)
         if read is None or read.callers >= SHARED_MAX:
             read = self._open[key] = _Read(key)
@@ -108,7 +108,7 @@ class Feed:
         self._closed = False
 
     async def read(self, view: Callable[..., T], *arguments: object, late: bool = False) -> T:
-        """Return what `view` returns. Streams that are `late` wait for the others.
+        """Return what `view` returns. `late` streams wait for the others.
 
         The arguments have to be hashable: equal reads that wait are done once.
         """
@@ -116,7 +116,7 @@ class Feed:
         return await finished(asyncio.shield(reading))  # others may wait for the same read
 
     def close(self) -> None:
-        """Finish the read that runs, and cancel those that wait."""
+        """Finish the current read and cancel the waiting ones."""
         with self._bell:
             self._closed = True
             waiting = [*self._live.clear(), *self._late.clear()]
@@ -156,7 +156,7 @@ class Feed:
             self._rest_until = now + min(cost, _REST_SECONDS_MAX)
 
     def _next(self) -> tuple[_Read, bool] | None:
-        """Return the read that is to run now, and whether it is of a stream that catches up."""
+        """Return the next read, and whether it belongs to a stream that catches up."""
         now = self._clock.monotonic()
         if now < self._rest_until:
             return None
@@ -165,7 +165,7 @@ class Feed:
         return (self._live.pop(), False) if self._live else None
 
     def _pause(self) -> float | None:
-        """Return how long to wait; None means until there is something to read."""
+        """Return how long to wait; None means until a read arrives."""
         if not self._live and not self._late:
             return None
         return max(0.0, self._rest_until - self._clock.monotonic())

@@ -1,9 +1,9 @@
-"""The plan: what a lease would give now, or at another moment, and why the rest has to wait.
+"""The plan: what a lease would return now, or at another time, and why other tasks wait.
 
 A plan is a draft (`store/draft.py`) of exactly what a lease does: time passes, sessions and batches
-settle, and `leasing.lease` selects. It reads one snapshot, writes nothing, locks nothing, and is
-the same bytes for the same store and moment. It lists a bounded number of tasks for each reason;
-how many there are comes from counters where there are some, so a plan costs the same for a million.
+settle, and `leasing.lease` selects. It reads one snapshot, writes nothing, locks nothing, and gives
+the same bytes for the same store and time. It lists a bounded number of tasks for each reason; the
+totals come from counters where they exist, so a plan costs the same for a million tasks.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from fairlane.store.transaction import Transaction
 
 PARKED: Final = "parked"
 TERMINAL: Final = "terminal"
-LEASED: Final = "leased"  # its lease has run out and is to be taken back
+LEASED: Final = "leased"  # its lease has expired and is to be reclaimed
 BACKOFF: Final = "backoff"
 CEILING: Final = "concurrency-ceiling"
 PAUSED: Final = "paused"
-LIMIT: Final = "limit"  # it could go too, but the plan was asked for no more
+LIMIT: Final = "limit"  # it could run too, but the plan's limit is reached
 
 GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, SESSION_GATE, BATCH_GATE)
-COUNT_MAX: Final = 10_000  # so many tasks behind one gate are counted, and no more
-_LOOK: Final = 1000  # among so many that ended last are those that are listed
+COUNT_MAX: Final = 10_000  # tasks behind one gate are counted up to this
+_LOOK: Final = 1000  # the listed tasks are among this many that ended last
 _PLANNER: Final = "plan"
 _NO_CEILING: Final = 2**31
 
 
 class PlanQuery(msgspec.Struct, frozen=True):
-    """`now` None is the present; `limit` is for the leases and for each reason."""
+    """`now` None means the present; `limit` applies to the leases and to each reason."""
 
     lane: str
     now: int | None
@@ -59,7 +59,9 @@ class PlanQuery(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`counts` are of all tasks, listed or not; those of `at_least` may be more than that."""
+    """`counts` are of all tasks, listed or not; the true number of those in `at_least` may be
+    higher.
+    """
 
     lane: str
     now: int
@@ -79,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def read(connection: Connection, asked: PlanQuery, moment: Callable[[Connection], int]) -> Plan:
-    """The plan of one snapshot; `moment` tells what the present is there."""
+    """Return the plan of one snapshot; `moment` returns the present there."""
     with connection.snapshot():
         now = moment(connection) if asked.now is None else asked.now
         tx = _draft(connection, now)
@@ -131,11 +133,11 @@ def _policy(version: int, document: str) -> Policy:
 
 
 def _pass_time(tx: Transaction, lane: str) -> set[int]:
-    """Let everything happen that a transaction at this moment begins with; whose lease ran out."""
+    """Do everything that a transaction at this time begins with; return whose leases expired."""
     lanes = ticks.by_hand(tx)
     late = tx.lookup.tasks(task_table.abandoned, now=tx.now, limit=ticks.STEP, by_hand=lanes)
     ticks.tick(tx, tx.now)
-    # Children of what ends now are cancelled with it; that makes none of them ready.
+    # Children of tasks that end now are cancelled with them; that makes none of them ready.
     tx.settling.clear()
     tx.unsettled = 0
     ticks.settle(tx, tx.now)
@@ -143,13 +145,13 @@ def _pass_time(tx: Transaction, lane: str) -> set[int]:
 
 
 def _lease(tx: Transaction, lane: str, limit: int) -> list[Task]:
-    routes = frozenset(tx.lookup.ready_capabilities(lane))
-    asked = Lease(_PLANNER, (lane,), routes, limit, None)
+    capabilities = frozenset(tx.lookup.ready_capabilities(lane))
+    asked = Lease(_PLANNER, (lane,), capabilities, limit, None)
     return [grant.task for grant in leasing.lease(tx, [asked], tx.now)[0]]
 
 
 class _Reasons:
-    """Why tasks are not leased: some of each, and how many there are."""
+    """Why tasks are not leased: some of each reason, and how many there are."""
 
     def __init__(self, tx: Transaction, expired: set[int]) -> None:
         self.tx = tx
@@ -164,7 +166,7 @@ class _Reasons:
         }
 
     def add_ready(self, lane: str, limit: int, *, full: bool) -> None:
-        """In the order in which slots that become free would be taken."""
+        """Add ready tasks in the order in which they would take free slots."""
         tx, settings = self.tx, self.tx.policy.lanes[lane]
         reason = PAUSED if settings.paused else CEILING
         if full and not settings.paused and leasing.free_slots(tx, lane):
@@ -220,7 +222,7 @@ class _Reasons:
         self.counts[reason] = self.counts.get(reason, 0) + number
 
     def _list(self, tasks: Iterable[Task], ready: str = CEILING) -> None:
-        """`ready` is why those wait that nothing of their own holds back."""
+        """Add tasks; `ready` is the reason of those that no gate holds."""
         for task in tasks:
             late = task.seq in self.expired
             self.skipped.append((task, LEASED if late else _reason(task) or ready))
@@ -236,7 +238,7 @@ def _before(tx: Transaction) -> dict[int, Task]:
 
 
 def _reason(task: Task) -> str | None:
-    """What holds a task back; None when it is ready."""
+    """Return what holds a task back; None if it is ready."""
     if task.gate is not None:
         return _reason_of(task.gate, tried=task.attempts > 0)
     if task.state == lifecycle.PARKED:
@@ -249,7 +251,7 @@ def _reason_of(gate: str, *, tried: bool) -> str:
 
 
 def _without_ceilings(policy: Policy, lane: str) -> Policy:
-    """The policy under which everything that is ready would be taken, in its order."""
+    """Return the policy under which everything that is ready would be leased, in its order."""
     settings: Mapping[str, LanePolicy] = policy.lanes
     free = LanePolicy(max_inflight=_NO_CEILING, strategy=settings[lane].strategy)
     agents = {

@@ -1,4 +1,4 @@
-"""The doctor's recount: every counter of the store against the rows that it counts."""
+"""The doctor's recount: every counter of the store compared with the rows that it counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _COUNTED: Final = ("queued", "ready", "urgent", "inflight", "slots", "parked")
 
 
 def recount(connection: Connection) -> list[str]:
-    """Every counter against the tasks it counts."""
+    """Compare every counter with the tasks that it counts."""
     real = lines.recount(connection)
-    stored = {(line.lane, line.agent, line.route): line for line in lines.all_lines(connection)}
+    stored = {
+        (line.lane, line.agent, line.capability): line for line in lines.all_lines(connection)
+    }
     problems: list[str] = []
     for key in sorted(real.keys() | stored.keys()):
         line = stored.get(key, Line())
@@ -56,7 +58,7 @@ def _recount_sessions(connection: Connection) -> list[str]:
 
 
 def _recount_batches(connection: Connection) -> list[str]:
-    """A batch remembers how many tasks it had, even those that are not kept any more."""
+    """Recount batches. A batch's total includes tasks that have been pruned."""
     real = batches.recount(connection)
     stored = {batch.id: batch for batch in batches.all_batches(connection)}
     missing = sorted(real.keys() - stored.keys())
@@ -85,7 +87,7 @@ def _recount_dependencies(connection: Connection) -> list[str]:
 
 
 def _astray(connection: Connection) -> list[str]:
-    """Runs of cron that nothing will end, and jobs that nothing will wake."""
+    """Return cron runs that nothing will end and jobs that nothing will wake."""
     runs = [
         f"run {run_id}: goes on, its task {'is gone' if state is None else f'is {state}'}"
         for run_id, state in cron.runs_astray(connection)

@@ -1,5 +1,5 @@
-"""Reads for people: lists, one task, numbers. They use their own connections, a few threads with
-one each, and never wait for the writer.
+"""Reads for people: lists, one task, numbers. They use a few threads with a connection each and
+never wait for the writer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ TaskViews = TypeVar("TaskViews", bound=list[TaskView])
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`turns` hold a lease, also those that were cancelled and have not stopped yet."""
+    """`turns` hold a lease, including cancelled ones that have not stopped yet."""
 
     session: Session
     turns: list[Task]
@@ -89,7 +89,7 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A process that serves, as it reported itself when it was last `seen_at`."""
+    """A serving process, as it reported itself when it was last `seen_at`."""
 
     name: str
     host: str
@@ -109,7 +109,7 @@ class Views:
     def __init__(
         self, store: Store, outages: Outages | None = None, *, seconds: float | None = None
     ) -> None:
-        """`seconds`: how long the database may take for one answer, None for the usual time."""
+        """`seconds` is how long the database may take for one answer, None for the usual time."""
         self._store = store
         self._clock = SystemClock()
         self._outages = outages or Outages(self._clock)
@@ -148,8 +148,8 @@ class Views:
         return self.ask(_with_logs, lambda connection: task_views.page(connection, wanted, limit))
 
     def brief_tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
-        """Return tasks, newest first, without results. Only instructions have logs of their
-        attempts: they tell how long the last one ran.
+        """Return tasks, newest first, without results. Only instructions include their attempt
+        logs, which tell how long the last attempt ran.
         """
 
         def page(connection: Connection) -> Page[TaskView]:
@@ -162,7 +162,7 @@ class Views:
         return self.ask(task_views.ids, wanted, limit)
 
     def task_state(self, seq: int) -> str | None:
-        """Return the state of a task, without all that a `TaskView` reads; None if it is gone."""
+        """Return the state of a task without reading a whole `TaskView`; None if it is gone."""
         return self.ask(task_views.state, seq)
 
     def agent_of(self, seq: int) -> str | None:
@@ -172,7 +172,7 @@ class Views:
     def entries(
         self, states: Sequence[str], agent: str | None, after: tuple[int, int] | None, limit: int
     ) -> Page[TaskView]:
-        """Return tasks of the lane `queue` by rank and submission, behind a place there; of all
+        """Return tasks of the lane `queue` by rank and submission, after a place there; of all
         agents or of one.
         """
         return self.ask(task_views.entries, states, agent, after, limit)
@@ -188,9 +188,7 @@ class Views:
         return self.ask(explaining.read, task_id, pace_of, agent, servers)
 
     def plan(self, asked: planning.PlanQuery, clock: Clock) -> planning.Plan:
-        """Return what a lease would give, by the clock that judges unless another moment is asked
-        for.
-        """
+        """Return what a lease would grant at `query.now`, or now by the clock that judges."""
         return self.ask(planning.read, asked, lambda found: self._moment(found, clock))
 
     # ---------------------------------------------------------------- events and output
@@ -213,18 +211,18 @@ class Views:
     def output(
         self, seq: int, token: int, part: int, limit: int, bytes_max: int = PAGE_BYTES_MAX
     ) -> Page[Piece]:
-        """Return the pieces behind `part` of the lease with `token`, in order."""
+        """Return the pieces after `part` of the lease with this fencing token, in order."""
         place = {"token": token, "part": part, "limit": limit, "bytes_max": bytes_max}
         return self.ask(outputs.page, seq, **place)
 
     def output_token(self, seq: int) -> int:
-        """Return the lease token of the newest attempt with output; 0 when there is none."""
+        """Return the fencing token of the newest attempt with output; 0 if there is none."""
         return self.ask(outputs.newest_token, seq)
 
     # ---------------------------------------------------------------- sessions and batches
 
     def session(self, key: str, agent: str | None = None) -> SessionView | None:
-        """Return a session with its running and its waiting tasks, in order, of one moment.
+        """Return a session with its running and its waiting tasks, in order, from one snapshot.
 
         With `agent`, only a session of that agent, with its tasks only.
         """
@@ -236,7 +234,7 @@ class Views:
         return self.ask(session_table.page, after, agent, limit)
 
     def batch(self, batch_id: str) -> tuple[Batch, dict[str, int]] | None:
-        """Return a batch, and how many of its tasks are in which state."""
+        """Return a batch, and the number of its tasks by state."""
 
         def read(connection: Connection) -> tuple[Batch, dict[str, int]] | None:
             with connection.snapshot():
@@ -259,7 +257,7 @@ class Views:
         return self.ask(_lanes, agent)
 
     def oldest_waits(self, lanes: Sequence[str]) -> dict[str, int | None]:
-        """Return since when the task waits that has waited longest for a slot, by lane."""
+        """Return, by lane, since when the longest waiting ready task waits."""
 
         def read(connection: Connection) -> dict[str, int | None]:
             return {lane: lines.oldest_wait(connection, lane) for lane in lanes}
@@ -267,8 +265,8 @@ class Views:
         return self.ask(read)
 
     def stats(self, agent: str | None = None) -> tuple[dict[str, Tally], list[AgentCounts]]:
-        """Return lanes and agents of one moment, so that the numbers add up; for all agents or for
-        one.
+        """Return lanes and agents from one snapshot, so that the numbers add up; for all agents or
+        for one.
         """
 
         def read(connection: Connection) -> tuple[dict[str, Tally], list[AgentCounts]]:
@@ -279,7 +277,7 @@ class Views:
         return self.ask(read)
 
     def sample(self, clock: Clock) -> Sample:
-        """Return how things stand at this moment, by the clock that judges."""
+        """Return the current counters and shares, by the clock that judges."""
 
         def read(connection: Connection) -> Sample:
             with connection.snapshot():
@@ -307,11 +305,11 @@ class Views:
     def serving(
         self, here: str, clock: Clock, routes: Callable[[], frozenset[str] | None]
     ) -> explaining.Servers:
-        """Return what tells how many tasks each server runs, by the clock that judges."""
+        """Return a function that counts the tasks that each server runs."""
         return explaining.serving(here, lambda found: self._moment(found, clock), routes)
 
     def policy(self, version: int | None) -> PolicyView | None:
-        """Return that version, or the newest one."""
+        """Return a version of the policy, or the newest one."""
         return self.ask(policy_table.view, version)
 
     def policy_versions(self, before: int | None, limit: int) -> Page[PolicyView]:
@@ -319,11 +317,11 @@ class Views:
         return self.ask(policy_table.page, before, limit)
 
     def schema(self) -> tuple[int, int]:
-        """Return the number of the store's schema, and of the one that this program needs."""
+        """Return the number of the store's schema, and the one that this program needs."""
         return self.ask(scheduler.schema_number), _newest_schema()
 
     def disagreements(self) -> list[str]:
-        """Recount everything and name each counter that differs; none should."""
+        """Recount everything and return each counter that differs; none should."""
 
         def read(connection: Connection) -> list[str]:
             with connection.snapshot():
@@ -376,7 +374,7 @@ class Views:
     # ---------------------------------------------------------------- webhooks
 
     def next_delivery_ms(self, now: int) -> int | None:
-        """Return how long until a webhook is due, by the clock that judges; None when none is."""
+        """Return how long until a webhook is due, by the clock that judges; None if none is."""
         return self.ask(delivery_table.next_ms, now)
 
     def webhooks_owed(self, limit: int) -> int:
@@ -425,8 +423,8 @@ class Views:
     def ask(self, read: Callable[..., T], *arguments: object, **values: object) -> T:
         """Return what `read` returns for a connection and these arguments.
 
-        A connection may have died of old age or of a restarted database, so a read is tried again
-        with a fresh one.
+        A connection may have been closed by age or by a restart of the database, so a read is
+        repeated once on a new one.
         """
         began = self._clock.monotonic()
         try:
@@ -478,11 +476,13 @@ def _newest_schema() -> int:
 def _with_logs(
     connection: Connection, find: Callable[[Connection], TaskViews], kind: str | None = None
 ) -> TaskViews:
-    """Return tasks with the logs of their attempts, of one moment; with `kind` only its logs."""
+    """Return tasks with their attempt logs from one snapshot; with `kind`, only its logs."""
     with connection.snapshot():
         views = find(connection)
         logged = [view.task for view in views if kind in (None, view.task.kind)]
-        history = event_table.of_tasks(connection, [task.seq for task in logged if task.token])
+        history = event_table.of_tasks(
+            connection, [task.seq for task in logged if task.fencing_token]
+        )
     for number, view in enumerate(views):
         log = tuple(events.attempts(history.get(view.task.seq, ())))
         if log:

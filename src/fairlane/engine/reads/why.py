@@ -1,6 +1,6 @@
-"""Gathers, from one snapshot, what has to be known to say why a task waits (`core/explain.py`).
+"""Gather, from one snapshot, the facts that explain why a task waits (`core/explain.py`).
 
-Each look-up follows an index and is bounded, so the answer costs the same for a million tasks.
+Each lookup follows an index and is bounded, so the answer costs the same for a million tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairlane.store.tables import scheduler, task_views
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables.lines import BY_SHARE, URGENT
 
-# So many lines, handlers and agents are looked at to tell what goes before a task.
+# At most this many lines, handlers and agents are read to count what goes before a task.
 _LINES_MAX: Final = 100
 _ROUTES_MAX: Final = 50
 _AGENTS_MAX: Final = 200
@@ -47,10 +47,10 @@ def read(
     agent: str | None = None,
     servers: Servers = lambda _, __: {},
 ) -> Explained | None:
-    """`pace_of` tells how quickly a line, by its number, or a lane, by its name, moves of late;
-    `servers` how many tasks each server runs that takes tasks of a route.
+    """Explain a task. `pace_of` returns how fast a line, by its number, or a lane, by its name,
+    moved recently; `servers` returns how many tasks each server with a capability runs.
 
-    With `agent`, other tasks are named only when they are that agent's.
+    With `agent`, only that agent's other tasks are named.
     """
     with connection.snapshot():
         views = task_views.by_id(connection, task_id)
@@ -105,7 +105,7 @@ def _of_lane(
 ) -> JsonObject:
     slots = {name: tally.slots for name, tally in line_table.lanes_by_name(connection).items()}
     lines = line_table.of_agents(connection, [(task.lane, task.agent)])
-    running = servers(connection, task.route) if policy.worker_count else {}
+    running = servers(connection, task.capability) if policy.worker_count else {}
     ahead = _ahead(connection, task, [task.line])
     known: JsonObject = {
         "ahead": ahead,
@@ -124,7 +124,7 @@ def _of_lane(
 def _holders(
     connection: Connection, task: Task, scope: str, agent: str | None, running: Mapping[str, int]
 ) -> list[str]:
-    """Return the tasks that have the slots of a ceiling. With `agent` only that agent's."""
+    """Return the tasks that hold the slots of a ceiling. With `agent`, only that agent's."""
     return task_views.holders(
         connection,
         lane=task.lane if scope in (explain.LANE, explain.AGENT) else None,
@@ -134,7 +134,7 @@ def _holders(
     )
 
 
-# -------------------------------------------------------------------- who goes before it
+# -------------------------------------------------------------------- tasks that go before it
 
 
 def _ahead(connection: Connection, task: Task, lines: Iterable[int]) -> int:
@@ -144,7 +144,7 @@ def _ahead(connection: Connection, task: Task, lines: Iterable[int]) -> int:
 
 def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> int:
     """Return how many tasks of other lines go before it: of its agent's other handlers and of other
-    agents, in the order in which slots that become free are given out.
+    agents, in the order in which free slots are granted.
     """
     settings = policy.lanes.get(task.lane)
     if settings is None:
@@ -156,7 +156,7 @@ def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> i
     if not fair:
         return min(own, AHEAD_MAX)
     contenders = _contenders(connection, task.lane, task.agent, policy)
-    served = scheduler.view(connection).last_token
+    served = scheduler.view(connection).last_fencing_token
     turn = min(ahead + own + 1, AHEAD_MAX)
     others = fairness.others_before(contenders, task.agent, turn, served=served, most=AHEAD_MAX)
     return min(own + others, AHEAD_MAX)
@@ -165,8 +165,8 @@ def _beside(connection: Connection, task: Task, policy: Policy, ahead: int) -> i
 def _contenders(
     connection: Connection, lane: str, agent: str, policy: Policy
 ) -> list[fairness.Contender]:
-    """Return the agents that come first in the lane, and `agent`, for whom its own ceiling is not
-    counted: it is told apart.
+    """Return the first agents of the lane and `agent`, whose own ceiling is left out because it is
+    reported separately.
     """
     pairs = {(lane, agent): None}
     for capability in line_table.ready_capabilities(connection, lane)[:_ROUTES_MAX]:
@@ -194,17 +194,16 @@ def _contenders(
 
 
 def serving(
-    here: str, now: Callable[[Connection], int], routes: Callable[[], frozenset[str] | None]
+    here: str, now: Callable[[Connection], int], capabilities: Callable[[], frozenset[str] | None]
 ) -> Servers:
-    """Return what tells how many tasks each server runs that takes tasks of a route.
+    """Return a function that counts the tasks that each server with a capability runs.
 
-    `routes` are those that this server runs, None where that is not known; others are taken to run
-    the same.
+    `capabilities` are those of this server, None if not known; others are assumed to have the same.
     """
 
-    def read(connection: Connection, route: str) -> dict[str, int]:
-        runs = routes()
-        if runs is not None and route not in runs:
+    def read(connection: Connection, capability: str) -> dict[str, int]:
+        runs = capabilities()
+        if runs is not None and capability not in runs:
             return {}
         heard_since = now(connection) - LEASE_MS
         running = task_views.count_by_worker(connection)

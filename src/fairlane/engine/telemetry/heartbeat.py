@@ -1,4 +1,4 @@
-"""A node watches itself: what happened, whether its event loop keeps up, and that it is there."""
+"""A node's self-monitoring: its history, the lag of its event loop, and its heartbeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 async def watch(node: Node) -> None:
-    """Until cancelled. What cannot be read now is left out of the history."""
+    """Sample and beat until cancelled. A sample that cannot be read is left out of the history."""
     loop = asyncio.get_running_loop()
     beat_at = loop.time() + HEARD_SECONDS
     while True:
@@ -25,7 +25,7 @@ async def watch(node: Node) -> None:
         node.metrics.loop_lags.observe(max(0.0, loop.time() - due_at) * 1000)
         try:
             await node.look()
-            # From a private store nobody else serves, so nobody asks whether this one is alive.
+            # Only one process serves from a private store, so no other node needs the heartbeat.
             if node.store.shared and loop.time() >= beat_at:
                 beat_at = loop.time() + HEARD_SECONDS
                 await node.beat()

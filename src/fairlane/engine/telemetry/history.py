@@ -1,10 +1,9 @@
-"""The last five minutes, hour and day, kept in memory: how much was done, how long it took, and
-whether agents had their fair share.
+"""The last five minutes, hour and day, in memory: throughput, durations, and fair shares.
 
-Once a second the store is asked how things stand. What was done, who held slots and who waited is
-the same on every node, as it comes from the store's own counters; how long waits and runs took is
-what this node has seen itself. A restart begins anew. Memory is bounded: a fixed number of buckets,
-and in each a fixed number of agents; those with the smallest shares are added up as the rest.
+The store is sampled once a second. Throughput, held slots and waiting agents are the same on every
+node, because they come from the store's counters; wait and run durations are those that this node
+has seen. A restart begins anew. Memory is bounded: a fixed number of buckets with a fixed number of
+agents each; the agents with the smallest shares are added up as the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ AGENTS_SHOWN: Final = 20
 PACE_MS: Final = 300_000
 _NOTHING: Final = (0.0, 0.0)
 
-# The spans that can be asked for: how long, and how long each step of it is.
+# The available windows: their length, and the length of each step.
 WINDOWS: Final[Mapping[str, tuple[int, int]]] = {
     "5m": (300_000, 5_000),
     "1h": (3_600_000, 30_000),
@@ -36,7 +35,7 @@ WINDOWS: Final[Mapping[str, tuple[int, int]]] = {
 
 
 class Sample(NamedTuple):
-    """How things stood at one moment. `held` are open leases by lane and agent."""
+    """The state of the store at one time. `held` are open leases by lane and agent."""
 
     at: int
     lanes: Mapping[str, Tally]
@@ -45,11 +44,11 @@ class Sample(NamedTuple):
 
 
 class HistoryBucket:
-    """One step. `agents` have the slots they held and those that would have been fair, the `rest`
-    is those of all who are not among them, and `total` that of everybody.
+    """One step. `agents` maps each agent to the slots it held and its fair slots; `rest` is the sum
+    of agents that are not listed, `total` the sum of all.
 
-    `span_ms` is how much time it tells of: less than the step while that goes on, more where for a
-    while nothing could be seen.
+    `span_ms` is the time covered: less than the step while it is in progress, more if samples were
+    missing.
     """
 
     __slots__ = (
@@ -99,7 +98,7 @@ class SampleDelta(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """Of all slots that were in use, the share that it had and the share that was its due.
+    """An agent's share of all slots in use, and its fair share.
 
     `steps` are the same two for each step; None where no slot was in use.
     """
@@ -111,7 +110,7 @@ class Agent(NamedTuple):
 
 
 class HistoryWindow(NamedTuple):
-    """What is known of a window. `agents` are those with most; without a name: all the others."""
+    """The data of a window. `agents` have the largest shares; None stands for all others."""
 
     step_ms: int
     buckets: Sequence[HistoryBucket]
@@ -119,7 +118,7 @@ class HistoryWindow(NamedTuple):
 
 
 class History:
-    """Fed by one task, read by others of the same event loop."""
+    """Fed by one task and read by others of the same event loop."""
 
     def __init__(self) -> None:
         self.since: int | None = None
@@ -155,8 +154,8 @@ class History:
         return HistoryWindow(step_ms, buckets, _ranking(buckets))
 
     def pace(self, key: int | str) -> Pace | None:
-        """How many tasks of a line (by number) or a lane (by name) were begun of late while others
-        waited there; None where nothing waited all the time.
+        """Return how many tasks of a line (by number) or a lane (by name) started recently while
+        others waited there; None if nothing waited all the time.
         """
         track = self._paces.get(key)
         return None if track is None else track.pace()
@@ -173,7 +172,7 @@ class History:
 
 
 class _Track:
-    """What was begun of a line since work began to wait there, or for a while."""
+    """The starts of a line since tasks began to wait there, within a bounded time."""
 
     __slots__ = ("_began", "_last", "_middle")
 
@@ -181,7 +180,8 @@ class _Track:
         self._began = self._middle = self._last = (at, count)
 
     def moved(self, at: int, count: int) -> _Track:
-        if at < self._last[0] or count < self._last[1]:  # set back, or another line of that number
+        # The clock was set back, or another line has that number.
+        if at < self._last[0] or count < self._last[1]:
             return _Track(at, count)
         if at - self._middle[0] >= PACE_MS // 2:
             self._began, self._middle = self._middle, self._last
@@ -199,7 +199,7 @@ def _bucket(ring: deque[HistoryBucket], at: int) -> HistoryBucket:
 
 
 def _done(before: Mapping[str, Tally], after: Mapping[str, Tally]) -> tuple[int, int, int]:
-    """Submitted, finished and, of these, failed. Who is queued again has not finished after all,
+    """Return the tasks submitted, finished and, of these, failed. A manual retry takes an end back,
     which may make a difference negative.
     """
     submitted = finished = failed = 0
@@ -216,7 +216,7 @@ def _ended(tally: Tally) -> int:
 
 
 def _seen(metrics: Metrics) -> tuple[list[int], list[int]]:
-    """The waits and the runs of all lanes together."""
+    """Return the wait and run histograms of all lanes together."""
     none = [0] * (len(SPANS_MS) + 1)
     lanes = metrics.lanes.values()
     return (
@@ -226,12 +226,12 @@ def _seen(metrics: Metrics) -> tuple[list[int], list[int]]:
 
 
 def _shares(sample: Sample, policy: Policy) -> dict[str, tuple[float, float]]:
-    """For each agent the slots that it held, and those that would have been fair, lane by lane."""
+    """Return for each agent the slots that it held and its fair slots, summed over the lanes."""
     lanes: dict[str, dict[str, list[float]]] = {}
     for lane, agent, held in sample.held:
         lanes.setdefault(lane, {})[agent] = [held, held]
     for one in sample.waiting:
-        if one.lane in lanes:  # else nobody holds anything there that could be shared
+        if one.lane in lanes:  # otherwise no lease is held there
             wanted = lanes[one.lane].setdefault(one.agent, [0, 0])
             wanted[1] += one.ready
     found: dict[str, tuple[float, float]] = {}
@@ -275,7 +275,7 @@ def _ranking(buckets: Sequence[HistoryBucket]) -> list[Agent]:
 
 
 def _parts(bucket: HistoryBucket, shown: Sequence[str | None]) -> list[tuple[float, float]] | None:
-    """The shares that each of those shown, or all others together, had in one step."""
+    """Return the shares in one step of each listed agent, or of all others together."""
     held, fair = bucket.total
     if not held:
         return None

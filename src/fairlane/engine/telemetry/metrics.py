@@ -1,10 +1,9 @@
-"""What this node has done since it started, in numbers that only grow: what `/metrics` shows.
+"""Counters of this node since its start, which `/metrics` exports.
 
-There is one place that counts: `committed` is told of each commit after it has become durable, with
-the very changes that have moved the store's own counters, so that the two cannot disagree. It runs
-in the write thread; others only read. Several nodes on one store count what each has done itself,
-and their sums are the store's. Nothing here is kept by agent or by task: only lanes, which an
-operator makes, tell numbers apart.
+Only `committed` counts. It runs after each durable commit with the same changes that moved the
+store's own counters, so the two cannot disagree. It runs in the write thread; other threads only
+read. Each node on a shared store counts its own work, and the sums are the store's. Nothing is kept
+per agent or per task: only lanes, which an operator defines, are labels.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BEGUN_MAX: Final = 10_000
 
 
 class LaneMetrics:
-    """`revived` are ended tasks that somebody has queued again, by the state that they had."""
+    """`revived` counts manual retries of ended tasks, by the state that they had."""
 
     __slots__ = (
         *("submitted", "rejected", "expired", "parked", "retried", "reclaimed"),
@@ -49,7 +48,7 @@ class LaneMetrics:
 
 
 class Metrics:
-    """Spans are in milliseconds here."""
+    """Durations are in milliseconds here."""
 
     def __init__(self) -> None:
         self.lanes: dict[str, LaneMetrics] = {}
@@ -58,19 +57,19 @@ class Metrics:
         self.commits = Histogram()
         self.loop_lags = Histogram()
         self.clock_steps = 0
-        # When attempts began whose tasks had begun before; bounded, as others may end them.
+        # Starts of repeated attempts; bounded, because other nodes may end them.
         self._begun: dict[int, int] = {}
 
     def lane(self, name: str) -> LaneMetrics:
         found = self.lanes.get(name)
         if found is None:
-            # A new table: who reads the old one at this moment is not disturbed.
+            # A new dict, so that a concurrent reader of the old one is not disturbed.
             found = LaneMetrics()
             self.lanes = {**self.lanes, name: found}
         return found
 
     def committed(self, outcome: Outcome, seconds: float) -> None:
-        """`seconds` is how long the batch took, its commit included."""
+        """Count a commit. `seconds` is how long the batch took, including its commit."""
         if not outcome.committed:
             return
         self.batch_sizes.observe(len(outcome.answers))
@@ -83,7 +82,7 @@ class Metrics:
             self.webhooks[_delivery_outcome(settled)] += 1
 
     def _count(self, changes: Sequence[Change], now: int) -> None:
-        """Hot: each task comes by here three times or more."""
+        """Count one change. Hot path: each task passes here three times or more."""
         lanes = self.lanes
         for change in changes:
             verb, after = change.verb, change.after
@@ -124,13 +123,13 @@ class Metrics:
                 lane.expired += 1
 
     def _begin_again(self, change: Change, now: int) -> None:
-        """A further attempt begins: the task's own row keeps only when the first one did."""
+        """Record the start of a repeated attempt; the task's row keeps only the first start."""
         if len(self._begun) >= BEGUN_MAX:
             del self._begun[next(iter(self._begun))]
         self._begun[change.after.seq] = now
 
     def _end_run(self, lane: LaneMetrics, change: Change, now: int) -> None:
-        """Its lease is over, if it was: the run of a cancelled task goes on for a while."""
+        """Count the end of a run when its lease ends: a cancelled run continues for a while."""
         task = change.before
         if task is None or task.lease_expires_at is None or change.after.lease_expires_at:
             return

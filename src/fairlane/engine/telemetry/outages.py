@@ -1,4 +1,4 @@
-"""Outages of the store: one line in the log when one begins, and one when it is over.
+"""Outages of the store: one log line at the start of an outage, and one at its end.
 
 Many parts of a node meet the same outage many times a second, in several threads. They report here
 and log nothing themselves.
@@ -28,17 +28,17 @@ def store_unavailable(consequence: str) -> StoreUnavailable:
 
 
 class Outages:
-    """An outage lasts from the first failure until everything that failed has worked again."""
+    """An outage lasts from the first failure until every part that failed has succeeded again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._failing: dict[str, float] = {}  # what fails, and since when
+        self._failing: dict[str, float] = {}  # the failing parts, and since when
         self._began = 0.0
         self._failures = 0
 
     def failed(self, what: str, reason: object, began: float | None = None) -> None:
-        """Report that the store could not be written or read, in a try that `began` then."""
+        """Report that the store could not be written or read, in an attempt that `began` then."""
         with self._lock:
             self._failures += 1
             if what in self._failing:
@@ -52,7 +52,7 @@ class Outages:
         log.warning("the store cannot be %s; requests get 503 until it can: %s", what, reason)
 
     def seconds(self, what: str) -> float:
-        """Return for how long it has failed now; 0 when it works."""
+        """Return how long it has been failing; 0 if it works."""
         since = self._failing.get(what)
         return 0.0 if since is None else max(0.001, self._clock.monotonic() - since)
 

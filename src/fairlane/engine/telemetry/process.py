@@ -1,4 +1,4 @@
-"""What the operating system says about this process, as far as it says anything.
+"""What the operating system reports about this process, if available.
 
 The names are those that Prometheus clients in every language use.
 """
@@ -15,22 +15,22 @@ _STAT: Final = Path("/proc/self/stat")
 _STATM: Final = Path("/proc/self/statm")
 _FILES: Final = Path("/proc/self/fd")
 _KERNEL: Final = Path("/proc/stat")
-_STARTED: Final = 19  # which number it is behind the name, whose brackets may hold anything
+_STARTED: Final = 19  # index of the field after the name, whose brackets may contain anything
 
 
 def measures() -> dict[str, tuple[str, str, float]]:
-    """By name: what kind of number it is, what it is about, and the number."""
+    """Return, by name, the type, the description and the value of each number."""
     spent = os.times()
     cpu = spent.user + spent.system
     found = {"cpu_seconds_total": ("counter", "Processor time that was spent", cpu)}
     for name, (about, read) in _FILED.items():
-        with contextlib.suppress(OSError):  # not Linux, or a part of it that is shut away
+        with contextlib.suppress(OSError):  # not Linux, or /proc is not readable
             found[name] = ("gauge", about, read())
     return found
 
 
 def _started() -> float:
-    """The kernel counts in ticks since it started itself."""
+    """Return the start time; the kernel counts in ticks since boot."""
     ticks = int(_STAT.read_text("ascii", "replace").rpartition(")")[2].split()[_STARTED])
     lines = _KERNEL.read_text("ascii").splitlines()
     (booted,) = (int(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -1,11 +1,11 @@
 """The audit log: what operators did, what was denied, which targets were blocked.
 
-What an operator did is durable before the answer goes out. What is denied or blocked comes from
-outside and may come in floods, so it costs little, however much there is: the same thing is written
-when it happens first and once more, with a number, when its minute is over; beyond so many
-different things a minute only the number is kept. Entries are never changed. When there are too
-many, the oldest go of whoever has written most: who floods the log, with deeds that they may do or
-with calls that are denied, pushes out their own and not what others have done.
+An operator's action is durable before the response is sent. Denials and blocks come from outside,
+possibly in floods, so each costs little: the same event is written when it first happens and once
+more, with a count, when its minute is over; beyond a number of different events per minute only a
+count is kept. Entries never change. When the log is full, the oldest entries of the actor with the
+most entries are dropped: an actor that floods the log pushes out its own entries and not those of
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DAYS: Final = 90
 ENTRIES_MAX: Final = 100_000
-KINDS_MAX: Final = 100  # different things in a minute that are told apart
+KINDS_MAX: Final = 100  # different events per minute that are recorded separately
 _MINUTE_MS: Final = 60_000
 _TRIM_EVERY: Final = 256
 _WORD_MAX: Final = 128
@@ -49,7 +49,7 @@ def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[No
 
 
 def _make_room(tx: Transaction, keep: int) -> None:
-    """A tenth at once, because it takes long to find whose; of anybody at most the older half."""
+    """Drop a tenth at once, because finding actors is slow; of one at most the older half."""
     excess = table.count(tx.connection) - keep
     if excess > 0:
         whose, count = table.most(tx.connection)
@@ -58,7 +58,7 @@ def _make_room(tx: Transaction, keep: int) -> None:
 
 
 class Audit:
-    """Thread-safe; what floods in returns at once."""
+    """Thread-safe. Recording a denial or a block returns at once."""
 
     def __init__(self, writer: Writer, clock: Clock) -> None:
         self._writer = writer
@@ -77,19 +77,19 @@ class Audit:
         outcome: str = DONE,
         detail: str | None = None,
     ) -> None:
-        """Returns when it is durable."""
+        """Record an action. Return when it is durable."""
         await self._writer.ask(self._record([_entry(who, action, target, outcome, detail)]))
 
     def denied(self, who: str, action: str, target: str = "", *, reason: str) -> None:
-        """A call that was turned away: without a token, with a wrong one, or beyond its scope."""
+        """Record a refused call: without a token, with a wrong one, or beyond its scope."""
         self._count(_entry(who, action, target, DENIED, reason))
 
     def blocked(self, action: str, target: str, *, reason: str) -> None:
-        """A target that the outbound guard did not let through."""
+        """Record a target that the outbound guard refused."""
         self._count(_entry("fairlane", action, target, BLOCKED, reason))
 
     def flush(self) -> None:
-        """Write what has only been counted so far."""
+        """Write the events that have only been counted so far."""
         with self._lock:
             entries = self._counted()
         self._tell(entries)
@@ -106,7 +106,7 @@ class Audit:
         self._tell([*entries, entry] if first else entries)
 
     def _counted(self) -> list[Entry]:
-        """What has happened again since it was written, with how often. Forgets what it was."""
+        """Return the repeated events with their counts, and forget them."""
         seen, self._seen = self._seen, {}
         return [_again(entry, count) for entry, count in seen.items() if count]
 
@@ -121,7 +121,7 @@ class Audit:
 
 
 def _entry(who: str, action: str, target: str, outcome: str, detail: str | None) -> Entry:
-    """Cut and cleaned: parts of it are what callers wrote."""
+    """Return an entry, cut and sanitised: callers wrote parts of it."""
     return Entry(
         logs.clean(who, _WORD_MAX),
         logs.clean(action, _WORD_MAX),
@@ -138,7 +138,7 @@ def _again(entry: Entry, count: int) -> Entry:
 
 
 def facts(shape: object, names: Iterable[str]) -> str | None:
-    """What an answer says about what was done, in a few words."""
+    """Return what a response says about an action, in a few words."""
     if not isinstance(shape, dict):
         return None
     found = [(name, shape[name]) for name in names if shape.get(name) not in (None, "")]

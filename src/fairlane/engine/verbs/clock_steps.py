@@ -1,11 +1,11 @@
-"""Steps of the wall clock: somebody has set it, or the machine was suspended.
+"""Steps of the wall clock: it was set, or the machine was suspended.
 
-Where the process's clock judges, moments are stored as wall time but spans are meant as time that
-passes. The store keeps how far the wall clock was ahead of the monotonic one; a transaction that
-finds another distance moves the end of every span in progress by the difference, before it judges
-anything, and stores the new distance with them. So a step is taken in once, whichever process
-sees it first and whatever becomes of that process. What a caller has named by the clock on the
-wall (`runAt`, `deadline`, slots of cron jobs) stays, and so does what has been recorded.
+Where the process's clock judges, times are stored as wall time but spans are meant as elapsed time.
+The store keeps how far the wall clock was ahead of the monotonic clock. A transaction that finds
+another distance moves the end of every span in progress by the difference, before it judges
+anything, and stores the new distance. So a step is applied once, whichever process sees it first
+and whatever happens to that process. Times that a caller named by the wall clock (`runAt`,
+`deadline`, slots of cron jobs) stay, and so do recorded times.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from fairlane.clock import Clock
     from fairlane.store.transaction import Transaction
 
-STEP_MS: Final = 1000  # less than this shortens or lengthens spans by as much, which they can bear
-DRIFT_MS: Final = 100  # by how much what the store keeps may be off
+STEP_MS: Final = 1000  # a smaller step changes spans by as much, which is acceptable
+DRIFT_MS: Final = 100  # how far the stored distance may be off
 
 
 class Steps:
-    """What one process knows of its clock: how far it was ahead in the last transaction, and what
-    the store says; None where that is not known.
+    """What one process knows of its clock: its distance in the last transaction and the stored one;
+    None if not known.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead: int | None = None
         self._stored: int | None = None
-        # Of the transaction that runs, or ran last: what it judges by, and what it stores.
+        # Of the current or last transaction: the distance it judges by and the one it stores.
         self._reading = ClockReading(0, None)
         self._storing: int | None = None
 
     def happened(self, reading: ClockReading) -> bool:
-        """Whether the clock has been set since the last transaction."""
+        """Return whether the clock was set since the last transaction."""
         return _step(self._ahead, reading.ahead) != 0
 
     def forget_store(self) -> None:
-        """Others may have written: ask the store again."""
+        """Read the stored distance again: others may have written."""
         self._stored = None
 
     def take_in(self, tx: Transaction, reading: ClockReading) -> int:
-        """Move spans if the clock has been set; return by how many milliseconds it was."""
+        """Move spans if the clock was set; return the step in milliseconds."""
         self._reading, self._storing = reading, None
         if reading.ahead is None:
             return 0
@@ -61,7 +61,7 @@ class Steps:
         return by
 
     def save(self, tx: Transaction) -> None:
-        """Store the distance, if it is not there already, in a transaction to be committed."""
+        """Store the distance if it changed, in the transaction to be committed."""
         ahead = self._reading.ahead
         if ahead is None:
             return
@@ -70,7 +70,7 @@ class Steps:
             self._storing = ahead
 
     def remember(self) -> None:
-        """The transaction has ended well. Small differences are slewing and add up to no step."""
+        """Keep the distance after a commit. Small differences are slewing and add up to no step."""
         if self._reading.ahead is not None:
             self._ahead = self._reading.ahead
         if self._storing is not None:

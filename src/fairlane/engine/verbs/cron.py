@@ -1,8 +1,8 @@
-"""Cron in the engine: the verbs about jobs, what fires, and runs that follow their tasks.
+"""Cron in the engine: commands about jobs, firing, and runs that follow their tasks.
 
-A firing is one transaction: the task goes through the same admission as any other, the run is
-logged and the job advances. A run ends in the transaction that ends its task, so that none can be
-stuck. Tasks of cron are known by their ids: no other task pays for it.
+A firing is one transaction: the task is admitted like any other, the run is logged and the job
+advances. A run ends in the transaction that ends its task, so that none can be stuck. Cron tasks
+are recognised by their ids, so other tasks have no extra cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairlane.store.transaction import Transaction
 log = logging.getLogger("fairlane.cron")
 
 STEP: Final = 100  # jobs in one transaction
-SLOTS_MAX: Final = 5000  # slots that are looked at in one transaction, give or take a job
+SLOTS_MAX: Final = 5000  # slots examined in one transaction, give or take a job
 FORGOTTEN_MAX: Final = 500
 _DAY_MS: Final = 86_400_000
 _STATUS: Final = {
@@ -44,7 +44,7 @@ _STATUS: Final = {
 
 
 def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> Iterator[object]:
-    """All jobs of a request or none."""
+    """Create all jobs of a request or none."""
     for request in requests:
         try:
             made = [
@@ -66,7 +66,7 @@ def _new_job(tx: Transaction, id_: str, definition: CronDefinition, now: int) ->
 
 
 def update_job(tx: Transaction, requests: Sequence[UpdateJob], now: int) -> Iterator[object]:
-    follow(tx, now)  # what has ended in this transaction ended before, here as in the others
+    follow(tx, now)  # an end in this transaction comes first, as in the other verbs
     for request in requests:
         yield _changed(tx, request.id, request.document, now)
 
@@ -101,13 +101,13 @@ def _changed(tx: Transaction, id_: str, document: JsonObject, now: int) -> Job |
 
 
 def _moved(before: CronDefinition, after: CronDefinition) -> bool:
-    """Whether it has to be asked anew when it fires next."""
+    """Return whether the next slot has to be computed again."""
     names = ("enabled", "schedule", "start_at", "end_at")
     return any(getattr(before, name) != getattr(after, name) for name in names)
 
 
 def _set_going(tx: Transaction, job: Job, now: int) -> None:
-    """From now on, or not at all. Raises `InvalidRequest` for a job that would never run."""
+    """Start the schedule. Raise `InvalidRequest` for a job that would never run."""
     if not job.definition.enabled:
         cron.disable(job, job.disabled_reason or cron.BY_CALLER)
         return
@@ -122,8 +122,8 @@ def _set_going(tx: Transaction, job: Job, now: int) -> None:
 
 
 def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
-    """Raises `Conflict` when another job of the agent has one of the names, and `InvalidRequest`
-    when one refers to a secret that tasks may not have.
+    """Raise `Conflict` if another job of the agent has one of the names, and `InvalidRequest` if
+    one refers to a secret that tasks may not use.
     """
     for job in made:
         problem = tx.vault.problem({"task": {"llmConfig": job.definition.task.llm_config}})
@@ -142,7 +142,7 @@ def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
 
 
 def delete_job(tx: Transaction, requests: Sequence[DeleteJob], now: int) -> Iterator[object]:
-    """The log stays, and so do the tasks of its runs, unless they are to be cancelled."""
+    """Delete a job. Its log stays, and so do its tasks unless they are to be cancelled."""
     follow(tx, now)
     for request in requests:
         job = store.jobs_by_id(tx.connection, tx.vault, [request.id]).get(request.id)
@@ -165,7 +165,7 @@ def _cancel(tx: Transaction, task_ids: Iterable[str], now: int) -> None:
 
 
 def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[object]:
-    """A run by hand: the schedule stays as it is. A run that is refused is logged all the same."""
+    """Run a job now; the schedule does not change. A refused run is logged too."""
     follow(tx, now)
     for request in requests:
         job = store.jobs_by_id(tx.connection, tx.vault, [request.id]).get(request.id)
@@ -198,11 +198,11 @@ def damaged(id_: str) -> Conflict:
     return Conflict(f"cron job '{id_[:128]}' cannot be used: {cron.DAMAGED}")
 
 
-# -------------------------------------------------------------------- what fires
+# -------------------------------------------------------------------- firing
 
 
 def fire(tx: Transaction, now: int) -> None:
-    """Submit what is due; `tx.due_at` tells when the next is."""
+    """Submit what is due; `tx.due_at` is when the next job is."""
     due_at = store.next_due_at(tx)
     if due_at is not None and due_at <= now:
         _fire(tx, store.due_jobs(tx, now, STEP), now)
@@ -216,7 +216,7 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
     taken = store.taken_slots(tx, [(job.id, key) for job, d in decisions for key in _keys(d)])
 
     def new_run(job: Job, slot: cron.Slot, trigger: str) -> RunRecord:
-        """A job that has moved to another zone may come to the same wall time once more."""
+        """Return a new run. A job that moved to another zone may reach the same wall time twice."""
         key = moments.text(slot.at) if (job.id, slot.key) in taken else slot.key
         return _new_run(tx, job, cron.Slot(slot.at, key), trigger)
 
@@ -239,7 +239,7 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
 
 
 def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job, CronDecision]]:
-    """About as many jobs as are good for one transaction: the others stay due."""
+    """Yield decisions for as many jobs as fit into one transaction; the others stay due."""
     asked = [job.id for job in due if job.definition.overlap == cron.SKIP]
     active = store.active_runs(tx, asked)
     decisions = []
@@ -251,7 +251,7 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
     for job in (job for job in due if not job.damaged):
         try:
             decision = cron.decide(job, now, active.get(job.id, 0))
-        except ZoneInfoNotFoundError as error:  # made by a node that knows more zones
+        except ZoneInfoNotFoundError as error:  # created by a node that knows more zones
             _give_up(tx, job, error)
             continue
         decisions.append((job, decision))
@@ -262,7 +262,7 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
 
 
 def _give_up(tx: Transaction, job: Job, error: ZoneInfoNotFoundError) -> None:
-    """Nobody can tell when it would fire; it must not keep the others from it."""
+    """Disable a job whose schedule cannot be evaluated, so that it does not block the others."""
     log.warning("cron job %s is disabled: %s", job.id, error.args[0])
     job.last_status, job.last_error = cron.ERROR, f"{error.args[0]}: change 'schedule.tz'"
     cron.disable(job, cron.BY_ERRORS)
@@ -275,7 +275,7 @@ def _keys(decision: CronDecision) -> list[str]:
 
 
 def _new_run(tx: Transaction, job: Job, slot: cron.Slot, trigger: str) -> RunRecord:
-    """An entry of the log; its ids follow from the slot."""
+    """Return a log entry; its ids follow from the slot."""
     digest = hashlib.blake2b(f"{job.id} {slot.key}".encode(), digest_size=8).hexdigest()
     name = f"{tx.now:012x}{digest}"
     job.logged += 1
@@ -294,7 +294,7 @@ def _new_run(tx: Transaction, job: Job, slot: cron.Slot, trigger: str) -> RunRec
 
 
 def _missed(tx: Transaction, job: Job, decision: CronDecision, now: int) -> RunRecord:
-    """One entry for all of them, named after itself: their slots may be very many."""
+    """Return one entry for all missed slots, which may be very many; its name is its own id."""
     assert decision.last_missed is not None
     slot = cron.Slot(decision.last_missed.at, f"missed {tx.next_seq()}")
     run = _new_run(tx, job, slot, cron.MISFIRED)
@@ -315,14 +315,14 @@ def _end_at_once(job: Job, run: RunRecord, status: str, error: str, now: int) ->
 def _submit(
     tx: Transaction, submits: Sequence[tuple[Job, RunRecord, int]], now: int
 ) -> list[FairlaneError | None]:
-    """Submit a task for each run. Those that are refused have ended: why, in their order."""
+    """Submit a task for each run. Return the errors of refused runs, which have ended, in order."""
     answers: list[Any] = []
     submissions: list[Submission] = []
     for job, run, run_at in submits:
         try:
             submissions.append(_submission(tx, job, run, run_at))
             answers.append(None)
-        except InvalidRequest as error:  # what was allowed when the job was made is no longer
+        except InvalidRequest as error:  # what was allowed when the job was created is no longer
             answers.append(error)
     given = tasks.submit(tx, [Submit([one]) for one in submissions], now) if submissions else ()
     found = iter(given)
@@ -344,7 +344,7 @@ def _submission(tx: Transaction, job: Job, run: RunRecord, run_at: int) -> Submi
     made = jobs.submission(definition, task_id=run.task_id, session=job.session, run_at=run_at)
     seconds = tx.policy.kinds[ACTION].deadline_sec
     if made.kind == ACTION and definition.timeout_ms is None and seconds is not None:
-        # An action runs until its deadline. One of cron has none, and must not run for ever.
+        # An action runs until its deadline. A cron action has none and must not run forever.
         definition = msgspec.structs.replace(definition, timeout_ms=seconds * 1000)
         made = jobs.submission(definition, task_id=made.id, session=job.session, run_at=run_at)
     return made
@@ -363,11 +363,11 @@ def _log(tx: Transaction, by_id: dict[str, Job], runs: Sequence[RunRecord]) -> N
         tx.note_due(job.next_run_at)
 
 
-# -------------------------------------------------------------------- what has ended
+# -------------------------------------------------------------------- ends
 
 
 def follow(tx: Transaction, now: int) -> None:
-    """Let runs end with their tasks, and begin again with them."""
+    """End runs with their tasks, and reopen them with their retries."""
     if not tx.run_changes:
         return
     changes, tx.run_changes = tx.run_changes, {}
@@ -407,7 +407,7 @@ def _end(tx: Transaction, run: RunRecord, job: Job | None, change: Change, now: 
 
 
 def _summary(result: str | None) -> str | None:
-    """What a person reads of a result, which is JSON text."""
+    """Return a readable text for a result, which is JSON text."""
     if result is None:
         return None
     try:
@@ -426,10 +426,10 @@ def _count(tx: Transaction, job: Job, run: RunRecord) -> None:
 
 
 def _is_done_with(job: Job, run: RunRecord) -> bool:
-    """A job for one moment goes when its run has succeeded; one by hand was not that run."""
+    """Return whether a one-time job is deleted: its scheduled run succeeded, not a manual one."""
     return job.definition.delete_after_run and run.status == cron.OK and run.trigger != cron.MANUAL
 
 
 def prune(tx: Transaction, now: int) -> int:
-    """Forget runs that have been kept long enough."""
+    """Forget runs beyond their retention."""
     return store.forget_old(tx, now, FORGOTTEN_MAX)

@@ -1,8 +1,8 @@
-"""Dependencies in the store: edges are made with a task and follow when a parent ends.
+"""Dependencies in the store: edges are created with a task and change when a parent ends.
 
-The end of a parent reaches its children in the transaction that ends it, as far as a bounded number
-of steps goes. What is left is kept in the store and goes on with the next transaction, so neither
-a parent of a hundred thousand nor a chain of ten thousand holds up the writer.
+The end of a parent reaches its children in the transaction that ends it, up to a bounded number of
+steps. The rest is stored and continues in the next transaction, so neither a parent of a hundred
+thousand nor a chain of ten thousand blocks the writer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Inputs = tuple[tuple[str, str, str | None], ...]
 
 
 def edges(submission: Submission, parents: Mapping[str, Task]) -> list[Edge]:
-    """The edges of a new task. A parent that nobody knows is waited for."""
+    """Return the edges of a new task. It also waits for a parent that does not exist yet."""
     found = []
     for id_ in submission.depends_on:
         parent = parents.get(id_)
@@ -40,9 +40,9 @@ def edges(submission: Submission, parents: Mapping[str, Task]) -> list[Edge]:
 
 
 def connect(tx: Transaction, task: Task, made: Sequence[Edge], parents: Mapping[str, Task]) -> Task:
-    """Keep the edges of a task that has just been admitted; the task as it is then.
+    """Store the edges of a task that was just admitted; return the task afterwards.
 
-    One that depends on a task that ended badly is cancelled at once.
+    A task that depends on one that failed or was cancelled is cancelled at once.
     """
     tx.connect(task.seq, made)
     broken = next((id_ for id_, state in made if state == BROKEN), None)
@@ -54,7 +54,7 @@ def connect(tx: Transaction, task: Task, made: Sequence[Edge], parents: Mapping[
 
 
 def refuse_cycle(tx: Transaction, submission: Submission) -> InvalidRequest | None:
-    """A task that others wait for already must not wait for one of them, however indirectly."""
+    """Raise if a task would wait, however indirectly, for a task that waits for it."""
     if not tx.is_awaited(submission.id):
         return None
     came_from: dict[str, str] = {}
@@ -79,7 +79,7 @@ def _cycle(start: str, came_from: Mapping[str, str]) -> InvalidRequest:
 
 
 def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
-    """Make a retried task wait for its parents; refused while one of them has ended badly."""
+    """Make a retried task wait for its parents; refuse if one of them failed or was cancelled."""
     if task.unmet is None:
         return None
     found = table.of_children(tx.connection, [task.seq]).get(task.seq, {})
@@ -94,13 +94,13 @@ def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
 
 
 def let_in(tx: Transaction, task: Task, now: int) -> None:
-    """Nothing is to be waited for but a moment, the session and the batch.
+    """Pass the dependency gate: only a time, the session and the batch remain.
 
-    The deadline that a task has by its kind runs from here when it had parents. `queued_at` is
-    still when it came in.
+    If the task had parents, the deadline of its kind starts here. `queued_at` stays the time of its
+    submission.
     """
     if not (task.session or task.batch or task.eligible_at or task.unmet is not None):
-        return  # nearly every task: no gate is in its way
+        return  # nearly every task: no gate holds it
     if task.unmet is not None and task.deadline_at is None:
         since = max(now, task.eligible_at or now)
         task.deadline_at = admission.deadline(tx.policy, task.kind, since)
@@ -112,20 +112,20 @@ def let_in(tx: Transaction, task: Task, now: int) -> None:
 
 
 def place_again(tx: Transaction, tasks: Iterable[Task]) -> None:
-    """Tasks that had ended may belong into other lines by now: the policy may have changed."""
+    """Assign ended tasks to their lines again: the policy may have changed."""
     placed = list(tasks)
     for task in placed:
         owner = admission.line_agent(tx.policy, task.lane, task.agent)
-        task.line = tx.counters.line_number(task.lane, owner, task.route)
+        task.line = tx.counters.line_number(task.lane, owner, task.capability)
         task.rank = admission.rank(tx.policy.lanes[task.lane], task.priority, task.created_at)
     tx.place(placed)
 
 
-# -------------------------------------------------------------------- a parent ends
+# -------------------------------------------------------------------- ends of parents
 
 
 def settle(tx: Transaction, now: int) -> None:
-    """Let the children of what has ended follow, level by level."""
+    """Update the children of ended tasks, level by level."""
     if tx.unsettled:
         _load(tx)
     budget = EDGES_MAX
@@ -139,11 +139,11 @@ def settle(tx: Transaction, now: int) -> None:
 
 
 def _load(tx: Transaction) -> None:
-    """What was left over goes first, so that newer ends cannot hold it up for ever."""
+    """Load stored rests first, so that newer ends cannot delay them forever."""
     newer, tx.settling = tx.settling, {}
     for parent, goes, state in table.take_unsettled(tx.connection):
         left = BROKEN if goes == OPEN else OPEN
-        # What a retried parent has not mended yet must be, before that it is done can count.
+        # Restore what a retried parent has not restored yet before its new end can count.
         if parent not in newer or (goes == OPEN and newer[parent].becomes == MET):
             tx.settling[parent] = EdgeChange(left, goes, state)
     for parent, work in newer.items():
@@ -160,11 +160,11 @@ def _keep(tx: Transaction) -> None:
 
 
 def _level(tx: Transaction, budget: int, now: int) -> int:
-    """One step down from some of the parents; how many edges that took."""
+    """Go one step down from some of the parents; return how many edges that took."""
     parents = dict(list(tx.settling.items())[:_PARENTS_MAX])
     wanted = [(parent, leaves) for parent, (leaves, _, _) in parents.items()]
     found = table.children(tx.connection, wanted, budget)
-    if len(found) < budget:  # all of their edges are at hand
+    if len(found) < budget:  # all of their edges are loaded
         for parent in parents:
             del tx.settling[parent]
         _catch_up(tx, [parent for parent, (_, goes, _) in parents.items() if goes == OPEN])
@@ -176,13 +176,13 @@ def _level(tx: Transaction, budget: int, now: int) -> int:
     children = tx.tasks_by_seq(child for child, _, _ in moved)
     tx.counters.prepare(children[child] for child, _, _ in moved)
     _follow(tx, moved, {parent: state for parent, (_, _, state) in parents.items()}, now)
-    # Last: whoever is mended counts all of its edges as they are now.
+    # Last: a restored child counts all of its edges as they are now.
     _mend_all(tx, [child for child, _, goes in moved if goes == OPEN], now)
     return len(found)
 
 
 def _catch_up(tx: Transaction, mended: Sequence[str]) -> None:
-    """A retried parent may have ended again before all of its children were mended."""
+    """Restore remaining children of a retried parent that has ended again."""
     for parent, task in tx.tasks_by_id(mended).items() if mended else ():
         if task.terminal:
             goes = dependencies.EDGE_AFTER[task.state]
@@ -192,7 +192,7 @@ def _catch_up(tx: Transaction, mended: Sequence[str]) -> None:
 def _follow(
     tx: Transaction, moved: Iterable[tuple[int, str, int]], states: Mapping[str, str], now: int
 ) -> None:
-    """The waiting children of parents that ended in these states."""
+    """Update the waiting children of parents that ended in these states."""
     for seq, parent, goes in moved:
         child = tx.task(seq)
         if child.state == lifecycle.WAITING and goes == MET:
@@ -213,7 +213,7 @@ def _meet(tx: Transaction, child: Task, now: int) -> None:
 
 
 def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
-    """Parents were retried: so are the children that had been cancelled because of them."""
+    """Requeue the children that were cancelled because of parents that are now retried."""
     orphans = [child for child in dict.fromkeys(children) if _orphaned(tx.task(child))]
     if not orphans:
         return
@@ -236,13 +236,13 @@ def _orphaned(task: Task) -> bool:
     return task.unmet == ORPHANED and task.state == lifecycle.CANCELLED
 
 
-# -------------------------------------------------------------------- what parents leave behind
+# -------------------------------------------------------------------- results of parents
 
 
 def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
-    """Ids, states and results of the parents of each task. Of what is too much, the results go.
+    """Return ids, states and results of the parents of each task, without results beyond the limit.
 
-    Sizes are looked at first, so that no result is read that would only be dropped.
+    Sizes are read first, so that no result is read only to be dropped.
     """
     children = [task.seq for task in tasks if task.unmet is not None]
     parents = table.parents_of(tx.connection, children) if children else []

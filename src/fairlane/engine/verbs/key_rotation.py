@@ -1,7 +1,7 @@
-"""A change of the key that seals secrets: what stays in the store is sealed with the new one.
+"""Key rotation: seal the secrets that stay in the store with the new key.
 
-Asked for at each start with more than one key. Tasks are left as they are: they go by their
-retention, and until then the old key opens them. What no key opens stays as it is.
+Runs at each start with more than one key. Tasks stay as they are: they disappear by their
+retention, and until then the old key opens them. Secrets that no key opens stay as they are.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Leasing: give ready tasks to the workers that ask, as far as the ceilings allow.
+"""Leasing: grant ready tasks to waiting workers, as far as the ceilings allow.
 
-Costs as much as there is to give: it looks at the agents that come first and at the heads of
-their lines, never at the backlog. Workers that ask for the same are served together.
+The cost depends on what is granted: it reads the first agents and the heads of their lines, never
+the backlog. Workers with equal requests are served together.
 
-There are two ways to the same answer. A lane without a backlog is served from what came in with
-this transaction (`_from_new`), so that such a task is written once, as leased; any other lane
-is served from the database (`_agents`, `_heads`). Both order by the same `fairness.pick`.
+There are two paths to the same answer. A lane without a backlog is served from what arrived in this
+transaction (`_from_new`), so that such a task is written once, as leased; any other lane is served
+from the database (`_agents`, `_heads`). Both order by the same `fairness.pick`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fairlane.store.transaction import Transaction
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What workers can run: the routes that are named, and with `any_handler` all handlers besides.
+    """What workers can run: the named capabilities, and with `any_handler` all open handlers.
 
-    With `agent` only that agent's tasks. With `passing` each task ends before the next begins, so
+    With `agent`, only that agent's tasks. With `passing`, each task ends before the next starts, so
     that one free slot serves them all.
     """
 
@@ -40,27 +40,27 @@ class Wanted(msgspec.Struct, frozen=True):
     agent: str | None = None
     passing: bool = False
 
-    def __contains__(self, route: object) -> bool:
-        return route in self.named or (self.any_handler and is_open(str(route)))
+    def __contains__(self, capability: object) -> bool:
+        return capability in self.named or (self.any_handler and is_open(str(capability)))
 
     def fits(self, task: Task) -> bool:
-        return task.route in self and self.agent in (None, task.agent)
+        return task.capability in self and self.agent in (None, task.agent)
 
 
-Group = tuple[tuple[str, ...] | None, Wanted]  # lanes and what can be run
+Group = tuple[tuple[str, ...] | None, Wanted]  # lanes and capabilities
 
 
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
-    """What each request gets, possibly nothing."""
+    """Yield the grants of each request, possibly none."""
     answers: list[list[Grant]] = [[] for _ in requests]
     groups: dict[Group, list[int]] = {}
     for number, request in enumerate(requests):
-        routes = Wanted(request.routes, request.any_handler, request.agent)
-        groups.setdefault((request.lanes, routes), []).append(number)
-    for (lanes, routes), numbers in _critical_first(tx, groups).items():
+        capabilities = Wanted(request.capabilities, request.any_handler, request.agent)
+        groups.setdefault((request.lanes, capabilities), []).append(number)
+    for (lanes, capabilities), numbers in _critical_first(tx, groups).items():
         wanted = sum(requests[number].limit for number in numbers)
         hands = deque(numbers)
-        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), routes, wanted):
+        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), capabilities, wanted):
             if _is_overdue(tx, task, now):
                 continue
             number = hands[0]
@@ -68,26 +68,26 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
             if len(answers[number]) == requests[number].limit:
                 hands.popleft()
         if hands:
-            _make_room(tx, lanes or tuple(tx.policy.lanes), routes)
+            _make_room(tx, lanes or tuple(tx.policy.lanes), capabilities)
     return [_with_inputs(tx, grants) for grants in answers]
 
 
 def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
     """Lease one task after the other. The caller ends each before it asks for the next."""
-    routes = Wanted(request.routes, request.any_handler, request.agent, passing=True)
+    capabilities = Wanted(request.capabilities, request.any_handler, request.agent, passing=True)
     lanes = request.lanes or tuple(tx.policy.lanes)
     given = 0
-    for task, body in _take(tx, lanes, routes, request.limit):
+    for task, body in _take(tx, lanes, capabilities, request.limit):
         if _is_overdue(tx, task, now):
             continue
         given += 1
         yield from _with_inputs(tx, [_grant(tx, request, task, body, now)])
     if given < request.limit:
-        _make_room(tx, lanes, routes)
+        _make_room(tx, lanes, capabilities)
 
 
 def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
-    """Return whether it is too late to begin a task: then the next tick ends it, at once."""
+    """Return whether it is too late to start a task; the next tick then ends it."""
     late = task.deadline_at is not None and task.deadline_at <= now
     if late:
         tx.note_due(now)
@@ -95,43 +95,45 @@ def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
 
 
 def _critical_first(tx: Transaction, groups: dict[Group, list[int]]) -> dict[Group, list[int]]:
-    """Whoever can run critical work is served first: others would take the slots freed for it."""
+    """Put requests that can run critical tasks first, before others take the freed slots."""
     if len(groups) < 2 or not any(tally.urgent for tally in tx.counters.lanes().values()):
         return groups
 
     def comes_later(group: Group) -> bool:
-        lanes, routes = group
+        lanes, capabilities = group
         open_lanes = _open_lanes(tx, lanes or tuple(tx.policy.lanes))
         return not any(
-            tx.counters.lane(lane).urgent and _urgent(tx, lane, routes) for lane in open_lanes
+            tx.counters.lane(lane).urgent and _urgent(tx, lane, capabilities) for lane in open_lanes
         )
 
     return {group: groups[group] for group in sorted(groups, key=comes_later)}
 
 
 def could_start(tx: Transaction, lane: str) -> bool:
-    """Whether there is ready work in the lane and a slot for it."""
+    """Return whether the lane has a ready task and a slot for it."""
     if not _open_lanes(tx, [lane]):
         return False
     kept = 0 if tx.counters.lane(lane).urgent else tx.policy.lanes[lane].reserved.critical
     return free_slots(tx, lane) > kept
 
 
-def _take(tx: Transaction, lanes: Sequence[str], routes: Wanted, wanted: int) -> Iterator[Ready]:
-    """Up to `wanted` tasks: first a part from each lane, then the rest from any.
+def _take(
+    tx: Transaction, lanes: Sequence[str], capabilities: Wanted, wanted: int
+) -> Iterator[Ready]:
+    """Yield up to `wanted` tasks: first a part from each lane, then the rest from any.
 
-    Whoever iterates leases each task before asking for the next, so that the counts move along.
+    The caller leases each task before it asks for the next, so that the counts are current.
     """
     for parts in (max(1, len(_open_lanes(tx, lanes))), 1):
         for lane in _open_lanes(tx, lanes):
             reserved = tx.policy.lanes[lane].reserved.critical
             for critical in (False, True) if reserved else (False,):
                 free = free_slots(tx, lane) - (0 if critical else reserved)
-                if routes.passing and free > 0:
+                if capabilities.passing and free > 0:
                     free = wanted
                 limit = min(-(-wanted // parts), free, _waiting(tx, lane, critical=critical))
                 if limit > 0:
-                    for ready in _from_lane(tx, lane, routes, limit, critical=critical):
+                    for ready in _from_lane(tx, lane, capabilities, limit, critical=critical):
                         wanted -= 1
                         yield ready
 
@@ -139,10 +141,10 @@ def _take(tx: Transaction, lanes: Sequence[str], routes: Wanted, wanted: int) ->
 def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> Grant:
     change = leases.grant(
         task,
-        token=tx.next_token(),
+        fencing_token=tx.next_fencing_token(),
         worker=request.worker,
         ttl_ms=request.ttl_ms or tx.policy.lease_ttl_ms(task.lane),
-        started=request.start or task.route in request.started,
+        started=request.start or task.capability in request.started,
         now=now,
     )
     tx.apply(change)
@@ -150,7 +152,7 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
 
 
 def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
-    """What the parents of the granted tasks have left, for those that have parents."""
+    """Add the results of their parents to the granted tasks."""
     if all(grant.task.unmet is None for grant in grants):
         return grants
     found = dependencies.inputs(tx, [grant.task for grant in grants])
@@ -158,7 +160,7 @@ def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
 
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:
-    """Lanes with ready work: those with critical work first, then the emptiest."""
+    """Return lanes with ready tasks: those with critical tasks first, then the emptiest."""
     tallies, settings = tx.counters.lanes(), tx.policy.lanes
     found = [
         name
@@ -188,96 +190,114 @@ def _waiting(tx: Transaction, lane: str, *, critical: bool) -> int:
 
 
 def _from_lane(
-    tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool
+    tx: Transaction, lane: str, capabilities: Wanted, limit: int, *, critical: bool
 ) -> list[Ready]:
-    """The next tasks of a lane; `critical` leaves out all others."""
+    """Return the next tasks of a lane; with `critical`, only critical ones."""
     new = tx.unwritten_ready(lane)
     if new is not None:
-        runnable = [ready for ready in new if routes.fits(ready[0])]
-        return _from_new(tx, lane, routes, runnable, limit, critical=critical)
+        runnable = [ready for ready in new if capabilities.fits(ready[0])]
+        return _from_new(tx, lane, capabilities, runnable, limit, critical=critical)
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         tx.counters.load_lines([(lane, "")])
-        lines = [line.id for route, line in tx.counters.lines(lane, "").items() if route in routes]
-        if routes.agent is not None:
-            return _of_agent(tx, lane, routes, lines, limit, critical=critical)
+        lines = [
+            line.id
+            for capability, line in tx.counters.lines(lane, "").items()
+            if capability in capabilities
+        ]
+        if capabilities.agent is not None:
+            return _of_agent(tx, lane, capabilities, lines, limit, critical=critical)
         return _first(tx.lookup.next_tasks(lines, limit), limit, critical=critical)
-    order = _agents(tx, lane, routes, limit, critical=critical)
-    return _heads(tx, lane, routes, order)
+    order = _agents(tx, lane, capabilities, limit, critical=critical)
+    return _heads(tx, lane, capabilities, order)
 
 
 def _of_agent(
-    tx: Transaction, lane: str, routes: Wanted, lines: Sequence[int], limit: int, *, critical: bool
+    tx: Transaction,
+    lane: str,
+    capabilities: Wanted,
+    lines: Sequence[int],
+    limit: int,
+    *,
+    critical: bool,
 ) -> list[Ready]:
-    """One agent's tasks where all stand in one line: looked for only when there are some."""
-    assert routes.agent is not None
-    tx.counters.load_lines([(lane, routes.agent)])
-    one = _contender(tx, lane, routes, routes.agent, critical=critical)
-    found = tx.lookup.next_tasks_of(lines, routes.agent, min(limit, one.ready)) if one.ready else []
+    """Return one agent's tasks in a lane with a common line; no lookup if it has none ready."""
+    assert capabilities.agent is not None
+    tx.counters.load_lines([(lane, capabilities.agent)])
+    one = _contender(tx, lane, capabilities, capabilities.agent, critical=critical)
+    found = (
+        tx.lookup.next_tasks_of(lines, capabilities.agent, min(limit, one.ready))
+        if one.ready
+        else []
+    )
     return _first(found, limit, critical=critical)
 
 
 def _from_new(
     tx: Transaction,
     lane: str,
-    routes: Wanted,
+    capabilities: Wanted,
     ready: list[Ready],
     limit: int,
     *,
     critical: bool,
 ) -> list[Ready]:
-    """From a lane without a backlog: what is ready is at hand, and is written once, as leased."""
+    """Return new tasks of a lane without a backlog; each is written once, as leased."""
     if tx.policy.lanes[lane].strategy == BY_PRIORITY:
         return _first(ready, limit, critical=critical)
     found: dict[str, list[Ready]] = {}
     for pair in ready:
         found.setdefault(pair[0].agent, []).append(pair)
     tx.counters.load_lines((lane, agent) for agent in found)
-    contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in found]
-    return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_token))
+    contenders = [_contender(tx, lane, capabilities, agent, critical=critical) for agent in found]
+    return _in_turn(found, fairness.pick(contenders, limit, served=tx.last_fencing_token))
 
 
-def _agents(tx: Transaction, lane: str, routes: Wanted, limit: int, *, critical: bool) -> list[str]:
-    """The agents to serve, in order. Looks further only past agents that are at their limit."""
-    if routes.agent is not None:
-        tx.counters.load_lines([(lane, routes.agent)])
-        one = _contender(tx, lane, routes, routes.agent, critical=critical)
-        return fairness.pick([one], limit, served=tx.last_token)
-    rows = _named(tx, lane, routes)
+def _agents(
+    tx: Transaction, lane: str, capabilities: Wanted, limit: int, *, critical: bool
+) -> list[str]:
+    """Return the agents to serve, in order. Read further only past agents at their limit."""
+    if capabilities.agent is not None:
+        tx.counters.load_lines([(lane, capabilities.agent)])
+        one = _contender(tx, lane, capabilities, capabilities.agent, critical=critical)
+        return fairness.pick([one], limit, served=tx.last_fencing_token)
+    rows = _named(tx, lane, capabilities)
     look = limit + 8
     while True:
         views = [] if critical else [_first_agents(tx, BY_SHARE, rows, look)]
         if tx.counters.lane(lane).urgent:
             views.append(_first_agents(tx, URGENT, rows, look))
         agents = dict.fromkeys(agent for view in views for found in view for agent in found)
-        contenders = [_contender(tx, lane, routes, agent, critical=critical) for agent in agents]
+        contenders = [
+            _contender(tx, lane, capabilities, agent, critical=critical) for agent in agents
+        ]
         able = {one.agent for one in contenders if one.eligible}
-        # Whoever is out of view comes after `limit` others that can be served, in each view.
+        # An agent that was not read comes after `limit` others that can be served, in each view.
         each = [found for view in views for found in view]
         if all(len(found) < look or len(able.intersection(found)) >= limit for found in each):
-            return fairness.pick(contenders, limit, served=tx.last_token)
+            return fairness.pick(contenders, limit, served=tx.last_fencing_token)
         look *= 4
 
 
-def _named(tx: Transaction, lane: str, routes: Wanted) -> list[tuple[str, str]]:
-    """The lane with each route by its name: of any handler, those that have something ready."""
-    names = {*routes.named}
-    if routes.any_handler:
+def _named(tx: Transaction, lane: str, capabilities: Wanted) -> list[tuple[str, str]]:
+    """Return the lane with each capability; for any handler, those with ready tasks."""
+    names = {*capabilities.named}
+    if capabilities.any_handler:
         names.update(filter(is_open, tx.lookup.ready_capabilities(lane)))
-    return [(lane, route) for route in sorted(names)]
+    return [(lane, capability) for capability in sorted(names)]
 
 
 def _first_agents(
     tx: Transaction, order: Order, rows: Sequence[tuple[str, str]], look: int
 ) -> list[list[str]]:
-    """Return the first `look` agents of each route.
+    """Return the first `look` agents of each capability.
 
-    All lines of the agents are loaded that come first for any route, so for one route others may be
-    among them, but those that come first are.
+    All lines of agents that come first for any capability are loaded, so for one capability others
+    may be among them, but its first agents are.
     """
     lines = tx.lookup.first_lines(order, rows, look)
     views = []
-    for _, route in rows:
-        mine = [line for line in lines if line.route == route and line.ready]
+    for _, capability in rows:
+        mine = [line for line in lines if line.capability == capability and line.ready]
         if len(mine) > look:
             mine = sorted(mine, key=_place)[:look]
         views.append([line.agent for line in mine])
@@ -289,17 +309,17 @@ def _place(line: Line) -> tuple[float, int, str]:
 
 
 def _contender(
-    tx: Transaction, lane: str, routes: Wanted, agent: str, *, critical: bool = False
+    tx: Transaction, lane: str, capabilities: Wanted, agent: str, *, critical: bool = False
 ) -> Contender:
-    """How an agent stands; with `critical`, as if it had no other work."""
+    """Return an agent's standing; with `critical`, as if it had no other work."""
     lines = tx.counters.lines(lane, agent)
     weight, ceiling = tx.policy.weight(agent), tx.policy.agent_ceiling(lane, agent)
-    if len(lines) == 1 and not routes.passing:
-        ((route, one),) = lines.items()
-        if route in routes:
+    if len(lines) == 1 and not capabilities.passing:
+        ((capability, one),) = lines.items()
+        if capability in capabilities:
             ready = one.urgent if critical else one.ready
             return Contender(agent, ready, one.urgent, one.slots, one.served, weight, ceiling)
-    runnable = [line for route, line in lines.items() if route in routes]
+    runnable = [line for capability, line in lines.items() if capability in capabilities]
     found = Contender(
         agent=agent,
         ready=sum(line.urgent if critical else line.ready for line in runnable),
@@ -309,20 +329,20 @@ def _contender(
         weight=weight,
         ceiling=ceiling,
     )
-    if routes.passing and found.eligible:
+    if capabilities.passing and found.eligible:
         found.ceiling = None
     return found
 
 
-def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> list[Ready]:
-    """The tasks that the agents' turns in `order` stand for."""
+def _heads(tx: Transaction, lane: str, capabilities: Wanted, order: Sequence[str]) -> list[Ready]:
+    """Return the tasks for the agents' turns in `order`."""
     turns = Counter(order)
     by_depth: dict[int, list[int]] = {}
     for agent, count in turns.items():
         depth = 1 << (count - 1).bit_length()  # few different limits, few statements
         numbers = by_depth.setdefault(depth, [])
-        for route, line in tx.counters.lines(lane, agent).items():
-            if line.ready and route in routes:
+        for capability, line in tx.counters.lines(lane, agent).items():
+            if line.ready and capability in capabilities:
                 numbers.append(line.id)
     found: dict[str, list[Ready]] = {}
     for depth, numbers in by_depth.items():
@@ -332,7 +352,7 @@ def _heads(tx: Transaction, lane: str, routes: Wanted, order: Sequence[str]) -> 
 
 
 def _in_turn(found: dict[str, list[Ready]], order: Sequence[str]) -> list[Ready]:
-    """Takes from what each agent has, the first last in its list, as often as it comes up."""
+    """Take from each agent's list, from its end, as often as the agent comes up."""
     for ready in found.values():
         if len(ready) > 1:
             ready.sort(key=_rank, reverse=True)
@@ -353,30 +373,30 @@ def _first(ready: Iterable[Ready], limit: int, *, critical: bool = False) -> lis
 # -------------------------------------------------------------------- making room
 
 
-def _make_room(tx: Transaction, lanes: Sequence[str], routes: Wanted) -> None:
+def _make_room(tx: Transaction, lanes: Sequence[str], capabilities: Wanted) -> None:
     """Pre-empt preemptible runs for critical tasks that find their lane full.
 
-    Only for tasks that a waiting worker can run and that nothing else holds up: a pre-emption that
-    helps nobody would be repeated for ever.
+    Do so only for tasks that a waiting worker can run and that nothing else holds: a useless
+    pre-emption would be repeated forever.
     """
     for lane in _open_lanes(tx, lanes):
         if tx.counters.lane(lane).urgent and free_slots(tx, lane) <= 0:
-            _preempt_for_critical(tx, lane, _urgent(tx, lane, routes))
+            _preempt_for_critical(tx, lane, _urgent(tx, lane, capabilities))
 
 
-def _urgent(tx: Transaction, lane: str, routes: Wanted) -> int:
+def _urgent(tx: Transaction, lane: str, capabilities: Wanted) -> int:
     by_priority = tx.policy.lanes[lane].strategy == BY_PRIORITY
-    if routes.agent is None:
-        rows = _named(tx, lane, routes)
+    if capabilities.agent is None:
+        rows = _named(tx, lane, capabilities)
         lines = tx.lookup.first_lines(URGENT, rows, tx.policy.lanes[lane].max_inflight)
         agents = dict.fromkeys(line.agent for line in lines)
     else:
-        agents = {routes.agent: None}
-        tx.counters.load_lines([(lane, routes.agent)])
-    contenders = [_contender(tx, lane, routes, agent) for agent in agents]
+        agents = {capabilities.agent: None}
+        tx.counters.load_lines([(lane, capabilities.agent)])
+    contenders = [_contender(tx, lane, capabilities, agent) for agent in agents]
     if by_priority:
         return sum(one.urgent for one in contenders)
-    # Of each agent no more than its own ceiling lets it run.
+    # Count no more tasks of an agent than its own ceiling lets it run.
     return sum(min(one.urgent, one.most) for one in contenders if one.eligible)
 
 

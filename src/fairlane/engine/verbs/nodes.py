@@ -1,6 +1,6 @@
-"""Nodes say now and then that they are there, by a write that is as durable as any other.
+"""Heartbeats of nodes, written as durably as anything else.
 
-So it also tells whether the store can be written at all, which is what readiness means.
+So a heartbeat also shows whether the store can be written, which is what readiness means.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from fairlane.store.tables import nodes as table
 from fairlane.store.transaction import Transaction
 
 FORGET_MS: Final = 86_400_000
-# A node renews its leases and says that it is there once per HEARD_SECONDS. When it has not been
-# heard of for LEASE_MS its leases are over and it counts as silent.
+# A node renews its leases and beats once per HEARD_SECONDS. After LEASE_MS without either, its
+# leases are over and it counts as silent.
 HEARD_SECONDS: Final = 4.0
 LEASE_MS: Final = 12_000
 
 
 def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:
-    """The newest of each counts. A node that leaves is forgotten at once, one that died in a day.
+    """Record the newest heartbeat of each node. A node that leaves is removed at once, a dead one
+    after a day.
 
-    From a private store only one process serves: whatever else is written there is gone.
+    Only one process serves from a private store: any other node recorded there is gone.
     """
     for request in {request.name: request for request in requests}.values():
         if request.leaves:

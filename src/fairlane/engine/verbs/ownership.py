@@ -1,7 +1,7 @@
-"""What a caller with a token may hand in, checked in the transaction that would keep it.
+"""What a caller with a token may submit, checked in the submitting transaction.
 
-Whose a session is and how many tasks are open can only be known here, where nobody else writes. A
-refusal has changed nothing, so a flood of them costs no storage.
+The owner of a session and the number of open tasks are only certain here, under the write lock. A
+refusal changes nothing, so a flood of refusals costs no storage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def refusal(
     tx: Transaction, caller: Caller, new: Sequence[Submission], known: Mapping[str, Task]
 ) -> FairlaneError | None:
-    """Why a caller may not submit these; None when nothing is wrong. Sessions are loaded."""
+    """Return why a caller may not submit these, or None. Load their sessions."""
     if caller.agent is not None:
         for one in new:
             assert one.agent == caller.agent, "a token hands in for its own agent only"
@@ -35,7 +35,7 @@ def refusal(
 
 
 def quota(tx: Transaction, caller: Caller, count: int) -> QuotaExceeded | None:
-    """Whether so many more would be more open tasks than the token may have."""
+    """Return the error if `count` more tasks would exceed the token's open tasks."""
     if caller.max_open is None:
         return None
     found = _open(tx, caller.agent)
@@ -50,7 +50,7 @@ def quota(tx: Transaction, caller: Caller, count: int) -> QuotaExceeded | None:
 
 
 def _open(tx: Transaction, agent: str | None) -> int:
-    """From the counters: what is queued, runs or is parked, of the agent or of all."""
+    """Return how many tasks are queued, running or parked, of the agent or of all."""
     lanes = tx.counters.lanes()
     if agent is None:
         return sum(tally.queued + tally.inflight + tally.parked for tally in lanes.values())
@@ -60,13 +60,13 @@ def _open(tx: Transaction, agent: str | None) -> int:
 
 
 def is_mine(tx: Transaction, key: str, agent: str | None) -> bool:
-    """Return whether a session is the agent's, or nobody's and could become it. It is loaded."""
+    """Return whether a session belongs to the agent or to none. Load it."""
     owner = tx.counters.session(key).agent
     return agent is None or owner == agent or (owner is None and _may_name(key, agent))
 
 
 def not_mine(key: str) -> NotFound:
-    """The same for a session of another agent as for one that nobody has."""
+    """Return the same error for another agent's session as for one that does not exist."""
     return NotFound(f'session "{key}" has no tasks, settings or usage')
 
 
@@ -78,7 +78,7 @@ def _foreign_session(tx: Transaction, agent: str, new: Iterable[Submission]) -> 
 
 
 def _may_name(key: str, agent: str) -> bool:
-    """The sessions of tabs and of cron jobs have names that nobody else may take in advance."""
+    """Return whether a session name is free to choose: names of tabs and cron jobs are reserved."""
     if key.startswith(sessions.OF_CRON):
         return False
     if not key.startswith(sessions.TAB_PREFIX):
@@ -90,7 +90,7 @@ def _may_name(key: str, agent: str) -> bool:
 def _foreign_parent(
     tx: Transaction, agent: str, new: Sequence[Submission], known: Mapping[str, Task]
 ) -> InvalidRequest | None:
-    """A task gets what its parents have left, so these have to be the same agent's."""
+    """Return a parent of another agent: a task receives its parents' results."""
     here = {one.id for one in new}
     named = dict.fromkeys(id_ for one in new for id_ in one.depends_on if id_ not in here)
     later = tx.tasks_by_id(id_ for id_ in named if id_ not in known)

@@ -1,7 +1,7 @@
-"""The verb of the policy: a document becomes the next version, and what follows from it follows.
+"""The policy's verb: a document becomes the next version, with all consequences.
 
-A document is taken whole or not at all. Versions are never rewritten; going back is a new version.
-The trap: a lane with tasks in it cannot go, whatever a document says.
+A document is applied as a whole or not at all. Versions are never rewritten; a rollback is a new
+version. The trap: a lane that holds tasks cannot be removed, whatever a document says.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _changed(tx: Transaction, request: SetPolicy, now: int) -> PolicyChange:
 
 
 def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
-    """Neither tasks, nor what a newer node has written and this one cannot read."""
+    """Raise if tasks would be lost, or keys of a newer node that this one cannot read."""
     problems = []
     for lane in sorted(before.lanes.keys() - after.lanes.keys()):
         tally = tx.counters.lane(lane)
@@ -104,7 +104,7 @@ def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
 
 
 def _reline(tx: Transaction, lane: str) -> None:
-    """Put all tasks of a lane into the lines, and at the places, that its policy wants now."""
+    """Move all tasks of a lane to the lines and ranks that its policy wants now."""
     settings = tx.policy.lanes[lane]
     by_agent = settings.strategy == FAIR
     if not by_agent:

@@ -1,9 +1,9 @@
-"""The queue's verbs: entries come in, one or a whole file of them, and are handed over for good.
+"""The queue's verbs: enqueue entries, singly or as a file, and drain them.
 
-A file is checked against the store before anything is applied, because a transaction is shared
-with other requests and is never undone for the sake of one. What an entry has behind it elsewhere
-it goes through here once more: a drained one is leased and completed, so that counters, events and
-states agree as for any other task.
+A file is checked against the store before anything is applied, because a transaction is shared with
+other requests and is never rolled back for one of them. An imported entry repeats its history here:
+a drained one is leased and completed, so that counters, events and states agree as for any other
+task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from fairlane.store.transaction import Transaction
 IMPORTER: Final = "import"
 DRAINER: Final = "drain"
 SHOWN_MAX: Final = 20
-ROUNDS_MAX: Final = 50  # how often one drain looks again for what its own ends have made ready
+# How often one drain looks again for tasks that its own completions made ready.
+ROUNDS_MAX: Final = 50
 WAS_DRAINING: Final = "it was draining when it was imported; reset it if it is to run"
 NONE_LEFT: Final = "no attempts were left when it was imported"
 NO_REASON: Final = "it was parked when it was imported"
@@ -73,7 +74,7 @@ def _problem(tx: Transaction, new: Sequence[QueueEntry], taken: set[str]) -> Fai
 
 
 def _refusal(tx: Transaction, new: Sequence[QueueEntry]) -> QueueFull | None:
-    """Whether the last of them would still find room. All entries of a file have one agent."""
+    """Return the error if the last of them would not fit. All entries of a file have one agent."""
     waiting = [e.submission for e in new if e.status in (entries.PENDING, entries.READY)]
     if not waiting:
         return None
@@ -97,7 +98,7 @@ def _let_in(tx: Transaction, entry: QueueEntry, now: int) -> Task:
         made,
         LANE,
         policy,
-        line=tx.counters.line_number(LANE, owner, made.route),
+        line=tx.counters.line_number(LANE, owner, made.capability),
         seq=tx.next_seq(),
         position=tx.counters.lane(LANE).queued + 1,
         now=now if entry.enqueued_at is None else min(now, entry.enqueued_at),
@@ -105,14 +106,14 @@ def _let_in(tx: Transaction, entry: QueueEntry, now: int) -> Task:
     task = change.after
     task.attempts = entry.attempts
     tries = entry.attempts + (entry.status in (entries.LEASED, entries.DRAINED))
-    task.max_attempts = max(task.max_attempts, tries)  # the budget it had elsewhere was larger
+    task.max_attempts = max(task.max_attempts, tries)  # its limit elsewhere was higher
     dependencies.let_in(tx, task, now)
     tx.apply(change, body=made.body)
     return _as_it_was(tx, entry, task, now)
 
 
 def _spent(tx: Transaction, entry: QueueEntry) -> QueueEntry:
-    """One that waits although it has no attempts left is parked, as it would be after one more."""
+    """Return whether a waiting entry has no attempts left: it is parked, as after one more."""
     waits = entry.status in (entries.PENDING, entries.READY)
     if not waits or entry.attempts < tx.policy.max_attempts(HANDLER, LANE):
         return entry
@@ -121,7 +122,7 @@ def _spent(tx: Transaction, entry: QueueEntry) -> QueueEntry:
 
 
 def _as_it_was(tx: Transaction, entry: QueueEntry, task: Task, now: int) -> Task:
-    """Bring a new task to where its entry had come elsewhere."""
+    """Bring a new task to the status of its imported entry."""
     status = entry.status
     if status in (entries.PENDING, entries.READY):
         return task
@@ -133,13 +134,13 @@ def _as_it_was(tx: Transaction, entry: QueueEntry, task: Task, now: int) -> Task
     if status == entries.DRAINED:
         at = min(now, entry.ended_at or now)
         task = _granted(tx, task, at)
-        return _applied(tx, leases.complete(task, task.token, None, at))
+        return _applied(tx, leases.complete(task, task.fencing_token, None, at))
     reason = WAS_DRAINING if status == entries.DRAINING else entry.reason or NO_REASON
     return _parked(tx, task, reason, now)
 
 
 def _parked(tx: Transaction, task: Task, reason: str, now: int) -> Task:
-    """Only what is leased can be parked; the lease is none of its attempts."""
+    """Park a task. Only a leased task can be parked; the lease is not one of its attempts."""
     task.attempts = max(0, task.attempts - 1)
     change = leases.park(_granted(tx, task, now), reason, now)
     tx.apply(change)
@@ -147,8 +148,10 @@ def _parked(tx: Transaction, task: Task, reason: str, now: int) -> Task:
 
 
 def _granted(tx: Transaction, task: Task, now: int, ttl_ms: int = 0) -> Task:
-    token = tx.next_token()
-    change = leases.grant(task, token=token, worker=IMPORTER, ttl_ms=ttl_ms, started=True, now=now)
+    fencing_token = tx.next_fencing_token()
+    change = leases.grant(
+        task, fencing_token=fencing_token, worker=IMPORTER, ttl_ms=ttl_ms, started=True, now=now
+    )
     tx.apply(change)
     return change.after
 
@@ -159,11 +162,11 @@ def _applied(tx: Transaction, decision: leases.LeaseDecision) -> Task:
     return decision.change.after
 
 
-# -------------------------------------------------------------------- hand over, reclaim
+# -------------------------------------------------------------------- drain
 
 
 def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[object]:
-    """Lease what is ready, under every rule that leases have, and complete it at once."""
+    """Lease what is ready, under every rule of leases, and complete it at once."""
     ticks.tick(tx, now)
     for request in requests:
         found: list[Grant] = []
@@ -176,14 +179,14 @@ def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[obje
 
 
 def _handed_over(tx: Transaction, limit: int, agent: str | None, now: int) -> list[Grant]:
-    """Lease and complete what is ready. Each end may have made others ready since."""
+    """Lease and complete what is ready. Each completion may make others ready."""
     ticks.settle(tx, now)
     asked = Lease(
         DRAINER, (LANE,), frozenset(), limit, None, any_handler=True, start=True, agent=agent
     )
     found: list[Grant] = []
     for grant in leasing.hand_over(tx, asked, now):
-        ended = _applied(tx, leases.complete(grant.task, grant.task.token, None, now))
+        ended = _applied(tx, leases.complete(grant.task, grant.task.fencing_token, None, now))
         found.append(Grant(ended, grant.body, grant.inputs, grant.at))
     return found
 

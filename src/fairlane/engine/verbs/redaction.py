@@ -1,7 +1,7 @@
-"""What external workers report about instructions, without the secrets that they were told.
+"""Redaction: remove secrets from what external workers report about instructions.
 
-Our own executors see to that themselves, before anything is cut into pieces. Others are asked to
-keep a secret and may repeat it, so it is taken out where the report is kept.
+Fairlane's own executors redact before anything is cut into pieces. External workers may repeat a
+secret that they received, so it is removed where the report is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 def reports(
     tx: Transaction, tasks: Mapping[int, Task], requests: Sequence[R], field: str
 ) -> Sequence[R]:
-    """The same requests; `field` is the text, or JSON text, that a worker may have written."""
+    """Return the requests redacted; `field` is text, or JSON text, of a worker."""
     told = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
     if not told:
         return requests  # nearly always
@@ -45,7 +45,7 @@ def _knows_secrets(task: Task | None) -> bool:
 
 
 def _redactor(body: str) -> Redactor:
-    """Return what hides the secrets of a request; a damaged one has told nobody any."""
+    """Return the redactor of a request's secrets; a damaged request has none."""
     try:
         config = msgspec.json.decode(body, type=JsonObject).get("llmConfig")
     except msgspec.DecodeError:

@@ -1,8 +1,8 @@
-"""Sessions in the store: messages that come in, and the verbs that stop, reset and tune.
+"""Sessions in the store: incoming messages, and the verbs that stop, reset and tune.
 
 A message is a task with a text. In the session's window it may still grow: later messages of the
-same sender are joined to it. When too many wait, one has to go; which one, the session says.
-Whatever is dropped, drained or stopped ends as a cancelled task whose error says why.
+same sender are joined to it. When too many wait, one is dropped; the session's settings say which.
+A message that is dropped, drained or stopped ends as a cancelled task whose error says why.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fairlane.store.tables import sessions as table
 from fairlane.store.transaction import Transaction
 
 TEXT_CHARACTERS_MAX: Final = 100_000
-MERGED_CHARACTERS_MAX: Final = 1_048_576  # as one request may have
+MERGED_CHARACTERS_MAX: Final = 1_048_576  # as many as one request may have
 MERGED_KEYS_MAX: Final = 1000
 REQUESTS_AT_A_TIME: Final = 8
 TOKENS_MAX: Final = 2**53
 
 
 class Admit(Protocol):
-    """Let a task in, unless its lane is full.
+    """Admit a task unless its lane is full.
 
-    `leaving` are queued tasks that go when it comes in, and `enter` sends them away: it is called
-    once it is certain that the task is let in, so that one that is refused has changed nothing.
+    `leaving` are queued tasks that `enter` removes. `enter` is called once the task is certain to
+    be admitted, so that a refused one changes nothing.
     """
 
     def __call__(
@@ -49,13 +49,13 @@ class Admit(Protocol):
     ) -> Task | FairlaneError: ...
 
 
-# -------------------------------------------------------------------- a message comes in
+# -------------------------------------------------------------------- incoming messages
 
 
 def admit(
     tx: Transaction, submission: Submission, now: int, admit_task: Admit
 ) -> Task | FairlaneError:
-    """A new task, the task that the message has been joined to, or why it is refused."""
+    """Return a new task, the task that the message was joined to, or the error."""
     message, key = submission.message, submission.session
     assert message is not None
     assert key is not None
@@ -92,7 +92,7 @@ def admit(
 
 
 def _is_stale(message: Message, session: Session) -> bool:
-    """Whether the message was sent before the session was last stopped, if it ever was."""
+    """Return whether the message was sent before the session was last stopped."""
     if message.sent_at is None or session.cutoff_at is None:
         return False
     return message.sent_at < session.cutoff_at
@@ -108,7 +108,7 @@ def _full(session: Session, cap: int) -> SessionQueueFull:
 
 
 def _interrupt(tx: Transaction, session: Session, now: int) -> None:
-    """Who has the turn after this was stopped and has not ended: nobody starts beside them."""
+    """Stop the holders of the turn; no other task starts until they have ended."""
     _drain(tx, session.key, sessions.INTERRUPTED, now)
     if session.holders:
         session.interrupted = 1
@@ -116,7 +116,7 @@ def _interrupt(tx: Transaction, session: Session, now: int) -> None:
 
 
 def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
-    """Until when a new message may grow; None when it may not."""
+    """Return until when a new message may grow; None if it may not."""
     message, key = submission.message, submission.session
     if message is None or key is None or message.no_merge:
         return None
@@ -127,7 +127,7 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
 
 
 def _told(policy: SessionPolicy, session: Session, message: Message) -> Session:
-    """The session as it will be with what the message says about it for good."""
+    """Return the session with the settings and the usage that the message brings."""
     max_concurrent = message.settings.max_concurrent
     if max_concurrent is None and message.tokens is None:
         return session
@@ -148,7 +148,7 @@ def _take_over(tx: Transaction, session: Session, told: Session) -> None:
 
 
 class _Body(msgspec.Struct, rename="camel"):
-    """The parts of a message's request that tell who sent it and what it says."""
+    """The parts of a message's request that name its sender and its text."""
 
     instruction: str | None = None
     params: JsonObject | None = None
@@ -160,23 +160,23 @@ class _Body(msgspec.Struct, rename="camel"):
 def _that_may_grow(
     tx: Transaction, submission: Submission, message: Message, settings: SessionPolicy
 ) -> tuple[Task, str] | None:
-    """The waiting message that this one belongs to, with its request.
+    """Return the waiting message that this one is joined to, with its request.
 
-    In its window it belongs to the sender; where messages are collected, to whatever waits.
-    Only the newest may grow: what was said after it must not run before it.
+    In the window it has to be of the same sender; in the mode `collect`, of any. Only the newest
+    may grow: later text must not run before earlier text.
     """
     assert submission.session is not None
     collects = settings.mode == sessions.COLLECT
     read = table.waiting_tasks if collects else table.debouncing_tasks
     lane = tx.policy.lane_name(submission.lane, submission.kind)
-    kind = (lane, submission.agent, submission.route, submission.callback_url)
+    kind = (lane, submission.agent, submission.capability, submission.callback_url)
     waiting = tx.lookup.tasks(read, session=submission.session)
     newest_first = [task for task in waiting if task.priority == submission.priority][::-1]
     for task, raw in _with_requests(tx, newest_first):
         body = _decoded(raw)
         if body.sender == message.sender or (collects and body.sender is not None):
             size = len(_text(body)) + 1 + len(message.text)
-            alike = (task.lane, task.agent, task.route, task.callback_url) == kind
+            alike = (task.lane, task.agent, task.capability, task.callback_url) == kind
             fits = alike and not body.no_merge and size <= TEXT_CHARACTERS_MAX
             fits = fits and not _moves_secret(body, submission) and _stays_small(raw, submission)
             return (task, raw) if fits else None
@@ -184,7 +184,7 @@ def _that_may_grow(
 
 
 def _with_requests(tx: Transaction, tasks: Sequence[Task]) -> Iterator[tuple[Task, str]]:
-    """Yield tasks with their requests, which are read a few at a time: mostly the first counts."""
+    """Yield tasks with their requests, read a few at a time: mostly only the first is needed."""
     for start in range(0, len(tasks), REQUESTS_AT_A_TIME):
         part = tasks[start : start + REQUESTS_AT_A_TIME]
         bodies = tx.lookup.requests(task.seq for task in part)
@@ -192,7 +192,7 @@ def _with_requests(tx: Transaction, tasks: Sequence[Task]) -> Iterator[tuple[Tas
 
 
 def _stays_small(body: str, later: Submission) -> bool:
-    """Whether the merged request is still within the limits of a single one."""
+    """Return whether the merged request is within the limits of a single one."""
     if len(body) + len(later.body) > MERGED_CHARACTERS_MAX:
         return False
     merged: JsonObject = msgspec.json.decode(joined(body, later))
@@ -204,7 +204,7 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def _decoded(body: str) -> _Body:
-    """Return who sent a request and what it says; a damaged one is nobody's."""
+    """Return the sender and the text of a request; a damaged one has none."""
     try:
         return _body.decode(body)
     except msgspec.DecodeError:
@@ -212,7 +212,7 @@ def _decoded(body: str) -> _Body:
 
 
 def _moves_secret(first: _Body, later: Submission) -> bool:
-    """Whether the later one says where a secret of the first is sent. Then they stay apart."""
+    """Return whether the later message says where a secret of the first is sent: do not join."""
     if first.llm_config is None or '"llmConfig"' not in later.body:
         return False
     new = _body.decode(later.body).llm_config or {}
@@ -226,7 +226,7 @@ def _text(body: _Body) -> str:
 def _grow(
     tx: Transaction, task: Task, body: str, submission: Submission, window_ends_at: int
 ) -> Task:
-    """Join the text. A window that is still open ends later than it would have."""
+    """Join the text. An open window is extended."""
     tx.rewrite_request(task.seq, joined(body, submission))
     if task.gate != DEBOUNCE_GATE:
         return task
@@ -237,7 +237,9 @@ def _grow(
 
 
 def joined(body: str, later: Submission) -> str:
-    """The request with the later text on a new line; of other things the later one counts."""
+    """Return the request with the later text on a new line; other later values replace earlier
+    ones.
+    """
     assert later.message is not None
     text = later.message.text
     request: JsonObject = msgspec.json.decode(body)
@@ -262,9 +264,9 @@ def _lines(first: str, second: str) -> str:
 
 
 def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: int) -> None:
-    """What the sender said before, or anybody, goes first: its window ends now.
+    """Close the window of earlier messages of the sender, or of all, so that they go first.
 
-    Unless it ranks lower, and would come after the new one anyway.
+    Skip messages that rank lower and would run after the new one anyway.
     """
     growing = tx.lookup.tasks(table.debouncing_tasks, session=submission.session)
     tasks = [task for task in growing if task.priority <= submission.priority]
@@ -284,7 +286,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 
 
 def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[object]:
-    """Stop sessions, also those that nobody has: messages to them may be on their way."""
+    """Stop sessions, including unknown ones: messages to them may be on their way."""
     for request in requests:
         tx.counters.load_sessions([request.key])
         session = tx.counters.session(request.key)
@@ -306,7 +308,7 @@ def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator
 
 
 def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int) -> StoppedRuns:
-    """The run that began first; when none runs, who has the turn and would run next."""
+    """Stop the run that began first; if none runs, the task that would run next."""
     running = _of(agent, _running(tx, session.key))
     if running:
         return StoppedRuns(_cancel(tx, running[:1], sessions.STOPPED, now), [], session.generation)
@@ -317,9 +319,9 @@ def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int)
 def _drain(
     tx: Transaction, key: str, error: str, now: int, agent: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Cancel what runs, and what waits for the turn, a slot or its retry; the ids of both.
+    """Cancel running tasks, and those that wait for the turn, a slot or a retry; return both ids.
 
-    What was submitted for a later moment has not come yet, and stays.
+    Tasks submitted for a later time stay.
     """
     running, queued = _of(agent, _running(tx, key)), _of(agent, _queued(tx, key))
     return _cancel(tx, running, error, now), _cancel(tx, queued, error, now)
@@ -335,9 +337,11 @@ def _queued(tx: Transaction, key: str) -> list[Task]:
 
 
 def _running(tx: Transaction, key: str) -> list[Task]:
-    """In the order in which they began."""
+    """Return running tasks in the order in which they began."""
     leased = tx.lookup.tasks(table.leased_tasks, session=key)
-    return sorted((task for task in leased if not task.terminal), key=lambda task: task.token)
+    return sorted(
+        (task for task in leased if not task.terminal), key=lambda task: task.fencing_token
+    )
 
 
 def _cancel(tx: Transaction, tasks: Iterable[Task], error: str, now: int) -> list[str]:
@@ -380,7 +384,7 @@ def set_usage(tx: Transaction, requests: Sequence[SetUsage], _: int) -> Iterator
 
 
 def usage_of(result: str | None) -> tuple[int, int] | None:
-    """What a result tells about how full its conversation is: `usage` with both numbers."""
+    """Return the usage that a result reports: `usage` with both numbers."""
     if result is None or '"usage"' not in result:
         return None
     try:
@@ -407,7 +411,7 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def report(tx: Transaction, task: Task, result: str | None) -> None:
-    """Take over the usage that a run has reported with its result, if it was still wanted."""
+    """Store the usage that a run reported with its result, if the run was still wanted."""
     usage = usage_of(result) if task.state == lifecycle.DONE else None
     if usage is not None and task.session:
         session = tx.counters.session(task.session)

@@ -1,8 +1,8 @@
 """The verbs, one batch function each, in the order of a task's life (leasing: `leasing.py`).
 
-All have one shape: load what the requests name, let the core decide, apply what changed. Each
-takes any number of requests and sends a handful of statements. Requests about the same task in one
-batch are decided one after another, on what the one before has left.
+All have one shape: load what the requests name, let the core decide, apply what changed. Each takes
+any number of requests and sends a handful of statements. Requests about the same task in one batch
+are decided one after another, each on the result of the one before.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from fairlane.store.tables.idempotency import KeyRow
 from fairlane.store.tables.outputs import Piece
 from fairlane.store.transaction import Transaction
 
-# So many refused submissions are kept for their callers to look at; of a flood, the rest is only
-# counted.
+# This many refused submissions are stored for their callers to look up; of a flood, the rest is
+# only counted.
 REJECTED_KEPT_MAX: Final = 1000
 
 # -------------------------------------------------------------------- submit
@@ -89,7 +89,7 @@ class _Refusal(msgspec.Struct):
 
 
 class _Memory(msgspec.Struct):
-    """What became of each submission: the id of its task, or why there is none."""
+    """The result of each submission: the id of its task, or the error."""
 
     digest: str
     outcomes: list[str | _Refusal]
@@ -105,7 +105,8 @@ def _submit_one(
     try:
         ordered = _parents_first(request.submissions)
     except InvalidRequest as error:
-        return error  # an answer to this request: others of the transaction are not to blame
+        # The answer to this request only: other requests of the transaction are not affected.
+        return error
     key = request.idempotency
     if key is None:
         return _not_allowed(tx, request, known) or _admit_all(tx, request, ordered, known, now)
@@ -116,7 +117,7 @@ def _submit_one(
     if problem is not None:
         return problem
     answers = _admit_all(tx, request, ordered, known, now)
-    # A refused submission is to be tried again with the same key, so it is not remembered.
+    # A refused submission may be repeated with the same key, so it is not remembered.
     seqs = [answer.seq for answer in answers if isinstance(answer, Task)]
     if seqs:
         memory = _Memory(key.digest, [_outcome(answer) for answer in answers])
@@ -135,7 +136,7 @@ def _not_allowed(
 
 
 def _parents_first(submissions: Sequence[Submission]) -> Sequence[Submission]:
-    """Raises `InvalidRequest` when some of them wait for each other."""
+    """Order parents before children. Raise `InvalidRequest` for a cycle."""
     if len(submissions) == 1 and not submissions[0].depends_on:
         return submissions
     by_id = {submission.id: submission for submission in submissions}
@@ -149,7 +150,7 @@ def _admit_all(
     known: dict[str, Task],
     now: int,
 ) -> list[Task | FairlaneError]:
-    """All of one request, parents before their children; the answers in the order of asking."""
+    """Admit all of one request, parents before children; answer in the order of the request."""
     if len(ordered) == 1 and request.batch is None:
         (only,) = ordered
         if not only.depends_on and only.message is None:
@@ -187,7 +188,7 @@ def _admit_child(
     cycle = dependencies.refuse_cycle(tx, submission)
     if cycle is not None:
         return cycle
-    # What came with another request of this transaction may have been rejected in the meantime.
+    # A task of another request in this transaction may have been rejected meanwhile.
     others = [id_ for id_ in submission.depends_on if id_ not in known and id_ not in answers]
     if others:
         known.update(tx.tasks_by_id(others))
@@ -209,7 +210,7 @@ def _admit(
     leaving: Sequence[Task] = (),
     enter: Callable[[], None] | None = None,
 ) -> Task | FairlaneError:
-    """`leaving` and `enter`: see `sessions.Admit`."""
+    """Admit one task. For `leaving` and `enter` see `sessions.Admit`."""
     problem = admission.problem(submission, now) or tx.vault.problem(submission.body)
     if problem:
         return problem
@@ -227,7 +228,7 @@ def _admit(
         submission,
         lane,
         policy,
-        line=tx.counters.line_number(lane, owner, submission.route),
+        line=tx.counters.line_number(lane, owner, submission.capability),
         seq=tx.next_seq(),
         position=tx.counters.lane(lane).queued + 1,
         now=now,
@@ -297,17 +298,20 @@ def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | 
 
 
 def _without_params(body: str) -> str:
-    """A refused flood must not fill the store: its records keep everything but the parameters."""
+    """Return the record of a refused submission without parameters: a flood must not fill the
+    store.
+    """
     request = msgspec.json.decode(body)
     request.pop("params", None)
     return msgspec.json.encode(request).decode()
 
 
 def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
-    """A task that waits for its session's turn may take it from a ready one that ranks lower.
+    """Let a task that waits for its session's turn take it from a ready one that ranks lower.
 
-    Not from one that was leased before: it keeps its turn through retries. That is asked when one
-    comes in that ranks higher; then the first of all that wait goes, whatever it waited for before.
+    A task that was leased before keeps its turn through retries. The check runs when a
+    higher-ranking task arrives; then the first of all waiting tasks goes, whatever it waited for
+    before.
     """
     best: dict[str, int] = {}
     for answer in answers:
@@ -320,9 +324,9 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int)
         tx.lookup.tasks(session_table.ready_tasks, keys=best),
         key=lambda task: (task.priority, task.seq),
     )
-    for holder in reversed(ready):  # whoever would have gone last
+    for holder in reversed(ready):  # the one that would have run last
         assert holder.session is not None
-        if holder.token or best[holder.session] >= holder.priority:
+        if holder.fencing_token or best[holder.session] >= holder.priority:
             continue
         for first in tx.lookup.next_in_sessions([holder.session], 1):
             if first.priority < holder.priority:
@@ -353,7 +357,7 @@ def _decided(tx: Transaction, decision: leases.LeaseDecision) -> Task | Fairlane
 def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     for request in requests:
-        yield _decided(tx, leases.start(tasks.get(request.seq), request.token, now))
+        yield _decided(tx, leases.start(tasks.get(request.seq), request.fencing_token, now))
 
 
 def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[object]:
@@ -369,7 +373,7 @@ def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[obje
 
 def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.LeaseDecision:
     usual_ms = tx.policy.lease_ttl_ms(task.lane) if task else 0
-    return leases.renew(task, request.token, request.ttl_ms or usual_ms, now)
+    return leases.renew(task, request.fencing_token, request.ttl_ms or usual_ms, now)
 
 
 def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[object]:
@@ -377,16 +381,16 @@ def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterato
     for request in redaction.reports(tx, tasks, requests, "result"):
         _begin_late(tx, tasks.get(request.seq), request, now)
         task = tasks.get(request.seq)
-        kept = tx.result(request.seq) if leases.is_repeated(task, request.token) else None
-        decision = leases.complete(task, request.token, request.result, now, kept=kept)
+        kept = tx.result(request.seq) if leases.is_repeated(task, request.fencing_token) else None
+        decision = leases.complete(task, request.fencing_token, request.result, now, kept=kept)
         yield _decided(tx, decision)
         if decision.change is not None and decision.change.after.session:
             sessions.report(tx, decision.change.after, request.result)
 
 
 def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, now: int) -> None:
-    """Whoever reports the end of its work has begun it: the log is to tell when, and who."""
-    change = leases.begin_late(task, request.token, now) if request.begun else None
+    """Record the start of a run whose worker reports only its end."""
+    change = leases.begin_late(task, request.fencing_token, now) if request.begun else None
     if change is not None:
         tx.apply(change)
 
@@ -398,7 +402,7 @@ def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[object
         _begin_late(tx, tasks.get(request.seq), request, now)
         decision = leases.fail(
             tasks.get(request.seq),
-            request.token,
+            request.fencing_token,
             request.error,
             retryable=request.retryable,
             retry_after_ms=request.retry_after_ms,
@@ -417,7 +421,7 @@ _retrying = msgspec.json.Decoder(_Retrying)
 
 
 def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None]:
-    """What the tasks that may be tried again say themselves about their retries."""
+    """Return the retry settings of tasks that may be retried."""
     seqs = [task.seq for task in tasks if leases.may_retry(task)]
     if not seqs:
         return {}
@@ -425,7 +429,7 @@ def backoffs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Backoff | None
 
 
 def _retry_policy(body: str) -> Backoff | None:
-    """Return what a request says of its retries; a damaged one says nothing."""
+    """Return the retry settings of a request; a damaged one has none."""
     try:
         return _retrying.decode(body).retry_policy
     except msgspec.DecodeError:
@@ -433,15 +437,17 @@ def _retry_policy(body: str) -> Backoff | None:
 
 
 def output(tx: Transaction, requests: Sequence[AppendOutput], _: int) -> Iterator[object]:
-    """What comes from a run that is over, or was never ours, is dropped, and outside told so."""
+    """Store output. Drop that of a run that is over; tell external workers so."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
     requests = redaction.reports(tx, tasks, requests, "text")
-    answers = [None if r.trusted else leases.lost(tasks.get(r.seq), r.token) for r in requests]
+    answers = [
+        None if r.trusted else leases.lost(tasks.get(r.seq), r.fencing_token) for r in requests
+    ]
     kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
     pieces = [
-        (request.seq, Piece(request.token, part, task.attempts, text))
+        (request.seq, Piece(request.fencing_token, part, task.attempts, text))
         for request, part, text in _within_limits(tx, kept)
-        if (task := tasks.get(request.seq)) and task.token == request.token > 0
+        if (task := tasks.get(request.seq)) and task.fencing_token == request.fencing_token > 0
     ]
     outputs.insert(tx.connection, pieces)
     tx.wrote_output = tx.wrote_output or bool(pieces)
@@ -451,17 +457,17 @@ def output(tx: Transaction, requests: Sequence[AppendOutput], _: int) -> Iterato
 def _within_limits(
     tx: Transaction, requests: Sequence[AppendOutput]
 ) -> Iterator[tuple[AppendOutput, int, str]]:
-    """Yield each with the number of its part and its text, which from outside ends at the limit."""
-    leased = [(r.seq, r.token) for r in requests if r.part is None or not r.trusted]
+    """Yield each piece with its part number and text, cut at the limit for external workers."""
+    leased = [(r.seq, r.fencing_token) for r in requests if r.part is None or not r.trusted]
     sizes = outputs.sizes(tx.connection, leased)
     for request in requests:
         if request.part is not None and request.trusted:
             yield request, request.part, request.text
             continue
-        parts, size = sizes.get((request.seq, request.token), (0, 0))
+        parts, size = sizes.get((request.seq, request.fencing_token), (0, 0))
         text = request.text[: max(0, OUTPUT_CHARACTERS_MAX - size)]
         part = parts if request.part is None else request.part
-        sizes[request.seq, request.token] = (max(parts, part + 1), size + len(text))
+        sizes[request.seq, request.fencing_token] = (max(parts, part + 1), size + len(text))
         if text:
             yield request, part, text
 
@@ -471,11 +477,15 @@ def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[
     last = _given_back_too_often(tx, tasks.values())
     for request in requests:
         task = tasks.get(request.seq)
-        yield _decided(tx, leases.release(task, request.token, now, last=request.seq in last))
+        yield _decided(
+            tx, leases.release(task, request.fencing_token, now, last=request.seq in last)
+        )
 
 
 def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
-    """Our own nodes give back only what they could not begin, so theirs does not count."""
+    """Return tasks that external workers released too often. Nodes release only what they could not
+    start, so theirs do not count.
+    """
     theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
     if not theirs:
         return set()
@@ -535,7 +545,7 @@ def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[obje
 def _ended(
     tx: Transaction, requests: Sequence[Retry | Reset]
 ) -> Iterator[tuple[Task | None, str, int | None]]:
-    """The task of each request as it is then, its id, and when it began again the last time."""
+    """Return the task of each request as it is now, its id, and when it was last requeued."""
     found = tx.tasks_by_id(request.id for request in requests)
     tx.counters.prepare(found.values())
     since = tx.began_again(task.seq for task in found.values() if task.deadline_at is not None)
@@ -548,7 +558,7 @@ def _ended(
 
 
 def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> Task | FairlaneError:
-    """Queue a task that had left the queue, as if it came in now."""
+    """Queue a task that had left the queue, as if it arrived now."""
     change = decision.change
     if change is None:
         return decision.answer
@@ -567,7 +577,7 @@ def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> T
 
 
 def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[object]:
-    """Take back what dead workers hold, at once instead of when their leases run out."""
+    """Reclaim the leases of dead workers at once instead of when they expire."""
     for request in requests:
         leased = tx.lookup.tasks(task_table.leased)
         tasks = [task for task in leased if (task.worker or "").startswith(request.prefix)]

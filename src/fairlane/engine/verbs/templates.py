@@ -1,8 +1,8 @@
 """The verbs of templates: create, update, use, delete.
 
-Templates are few and change by hand, so each request is carried out on its own, on what the one
-before has left. Only uses may come in numbers: a use and the task it makes are one transaction, and
-it counts when the task is accepted and new.
+Templates are few and change by hand, so requests run one after another, each on the result of the
+one before. Only uses may be many: a use and its task are one transaction, and it counts if the task
+is accepted and new.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def damaged() -> Conflict:
 
 
 def _is_new(submit: Submit, answer: object) -> bool:
-    """Whether a task has come of it: not of a refusal, nor of an idempotency key used again."""
+    """Return whether a task was created: not by a refusal, nor by a repeated idempotency key."""
     ids = {submission.id for submission in submit.submissions}
     tasks = answer if isinstance(answer, list) else []
     return any(isinstance(task, Task) and task.id in ids for task in tasks)
@@ -114,7 +114,9 @@ def _refused(tx: Transaction, template: Template) -> InvalidRequest | Conflict |
 
 
 def _conflict(tx: Transaction, template: Template) -> Conflict | None:
-    """There is one writer at a time, so what is free now stays free until it is taken."""
+    """Return the error for a taken name. There is one writer, so a free name stays free until
+    taken.
+    """
     name = template.definition.name
     taken = table.id_by_name(tx.connection, name)
     if taken in (None, template.id):

@@ -1,7 +1,7 @@
-"""What time does: deadlines pass, leases run out, waits end, old records go.
+"""The tick: deadlines pass, leases expire, waits end, old records go.
 
-Each tick does a bounded amount and says when it has to be called again, so that neither a million
-expired tasks nor a month of history holds up the writer.
+Each tick does a bounded amount and reports when the next one is due, so that neither a million
+expired tasks nor a month of history blocks the writer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 
 STEP = 500
-_WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to ask about its last commit
+_WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to look up its last commit
 _REJECTED_KEPT_MS = 3_600_000
 
 
 def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
-    """Do what is due at `now`; `tx.due_at` tells when the next is.
+    """Do what is due at `now`; `tx.due_at` is when the next tick is.
 
-    Leases that have run out are left alone for `grace_ms`.
+    Leases that expired less than `grace_ms` ago are left alone.
     """
     more = [
         _expire(tx, now),
@@ -47,7 +47,7 @@ def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
 
 
 def settle(tx: Transaction, now: int) -> None:
-    """Let everything follow from what has happened: children, sessions, batches."""
+    """Apply the consequences of all changes: children, sessions, batches."""
     if tx.settling or tx.unsettled:
         dependencies.settle(tx, now)
     _take_turns_back(tx)
@@ -58,12 +58,14 @@ def settle(tx: Transaction, now: int) -> None:
 
 
 def _take_turns_back(tx: Transaction) -> None:
-    """Where fewer may run than before, those that have not begun yet wait again, the last first."""
+    """Where fewer may run than before, return tasks that have not started to waiting, the last
+    first.
+    """
     for key in sorted(tx.counters.tight_sessions):
         held = [
             task
             for task in tx.lookup.tasks(session_table.turn_tasks, session=key)
-            if not task.token
+            if not task.fencing_token
         ]
         held.sort(key=lambda task: (task.priority, task.seq), reverse=True)
         over = max(0, tx.counters.session(key).holders - tx.counters.session(key).limit)
@@ -74,7 +76,7 @@ def _take_turns_back(tx: Transaction) -> None:
 
 
 def _settle_sessions(tx: Transaction, now: int) -> None:
-    """Hand the turn on in sessions where a run has ended."""
+    """Pass the turn on in sessions where a run has ended."""
     while tx.counters.open_sessions:
         free: dict[int, list[str]] = {}
         for key in sorted(tx.counters.open_sessions):
@@ -90,7 +92,7 @@ def _settle_sessions(tx: Transaction, now: int) -> None:
 
 
 def _settle_batches(tx: Transaction, now: int) -> None:
-    """Fill the places of batches where one has become free."""
+    """Fill the free places of batches."""
     free: dict[int, list[str]] = {}
     for id_ in sorted(tx.counters.open_batches):
         batch = tx.counters.batch(id_)
@@ -105,7 +107,7 @@ def _settle_batches(tx: Transaction, now: int) -> None:
 
 
 def prune(tx: Transaction, now: int) -> int:
-    """Forget terminal tasks that are older than the retention; how many went."""
+    """Forget terminal tasks beyond their retention; return how many."""
     tx.unwritten.write()
     before = now - tx.policy.retention.ttl_ms
     old = task_table.old(tx.connection, before, STEP)
@@ -117,7 +119,7 @@ def prune(tx: Transaction, now: int) -> int:
     task_table.delete(tx.connection, seqs)
     batches = dict.fromkeys(task.batch for task in old if task.batch)
     batch_table.forget_with_events(tx.connection, batches)
-    # An agent that nothing is known of any more needs no line; the lane's totals stay.
+    # An agent without tasks needs no line; the lane's totals stay.
     tx.counters.forget_lines((task.lane, task.agent) for task in old)
     scheduler.forget_writers(tx.connection, now - _WRITER_KEPT_MS)
     idle = session_table.idle(tx.connection, before, STEP)
@@ -128,7 +130,7 @@ def prune(tx: Transaction, now: int) -> int:
 
 
 def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[int]:
-    """One step, however many ask; or only the number of those that could go."""
+    """Prune one step, however many requests; or return the number of tasks that could go."""
     before = now - tx.policy.retention.ttl_ms
     tx.unwritten.write()
     for request in requests:
@@ -147,9 +149,9 @@ def _expire(tx: Transaction, now: int) -> bool:
 
 
 def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
-    """Take back leases that have run out, a bounded number of them; whose they were.
+    """Reclaim expired leases, a bounded number of them; return their tasks.
 
-    Some lanes leave that to whoever has `asked` for it.
+    In some lanes this happens only when it was `asked` for.
     """
     lanes = None if asked else by_hand(tx)
     tasks = tx.lookup.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)
@@ -162,7 +164,7 @@ def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
 
 
 def by_hand(tx: Transaction) -> list[str] | None:
-    """Return the lanes in which expired leases are left alone; None when there are none."""
+    """Return the lanes in which expired leases are left alone; None if there are none."""
     return tx.policy.reclaimed_by_hand() or None
 
 

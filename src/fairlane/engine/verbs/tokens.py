@@ -1,10 +1,10 @@
-"""Tokens: the verbs that make and revoke them, and what a node knows of them.
+"""Access tokens: the verbs that create and revoke them, and a node's cache of them.
 
-Every request asks here, so what it costs is a look at a dictionary: all tokens are in memory, with
-those that were presented and proved. They are read again when they have changed: at once after this
-node's own change, and when another one rings; whether another process has changed them is asked
-again and again, on SQLite every millisecond in which there are requests, which is cheap there, on a
-shared store every `LOOK_SECONDS`.
+Every request checks its token here, so that costs a dictionary lookup: all tokens are in memory,
+and so are the presented ones that were proved. They are read again when they have changed: at once
+after a change by this node or a notification of another one. Changes by other processes are polled:
+on SQLite in every millisecond with requests, which is cheap there, on a shared store every
+`LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.tables import tokens as table
 from fairlane.store.transaction import Transaction
 
-if TYPE_CHECKING:  # the engine knows these verbs, and both of these know the engine
+if TYPE_CHECKING:  # the engine imports these verbs, and both of these import the engine
     from fairlane.engine.reads.views import Views
     from fairlane.engine.writer import Writer
 
 LOOK_SECONDS: Final = 0.25
 _GLANCE_SECONDS: Final = 0.001
 USED_EVERY_MS: Final = 60_000
-LOGINS_MAX: Final = 100  # of one token; the oldest make room
+LOGINS_MAX: Final = 100  # per token; the oldest make room
 LOGIN_MS: Final = 12 * 3_600_000
 
-# -------------------------------------------------------------------- making
+# -------------------------------------------------------------------- creation
 
 
 def new_token(seed: Token) -> tuple[Token, str]:
-    """What is kept of a token like `seed`, and the token itself."""
+    """Return the row of a token like `seed`, and the token itself."""
     token_id = access.spelled(secrets.token_bytes(16), access.ID_CHARACTERS)
     text = access.written(token_id, secrets.token_bytes(access.SECRET_BYTES))
     found = access.presented(text.encode())
@@ -101,7 +101,7 @@ def _changed(tx: Transaction) -> None:
 
 
 def _forget_logins(tx: Transaction, kept: Any, parent: str, now: int) -> None:
-    """Logins that are over, and the oldest of a token that has too many."""
+    """Delete expired logins, and the oldest of a token that has too many."""
     logins = [token for token in kept if token.parent is not None]
     open_ = [token for token in logins if token.valid(now) and token.parent == parent]
     gone = [token for token in logins if not token.valid(now)]
@@ -110,7 +110,7 @@ def _forget_logins(tx: Transaction, kept: Any, parent: str, now: int) -> None:
         table.forget(tx.connection, [token.id for token in gone])
 
 
-# -------------------------------------------------------------------- knowing
+# -------------------------------------------------------------------- cache
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """What one node knows. It belongs to one event loop; only `changed` comes from elsewhere."""
+    """A node's cache of tokens. It belongs to one event loop; only `changed` is thread-safe."""
 
     def __init__(self, store: Store, views: Views, writer: Writer, clock: Clock) -> None:
         self._store = store
@@ -139,33 +139,33 @@ class Tokens:
         self._version: int | None = None
         self._good_until = 0.0
         self._stale = True
-        self.exposed = False  # others than this machine can reach the server
+        self.exposed = False  # other machines can reach the server
         self._watch: Connection | None = None
         self._reading: asyncio.Future[None] | None = None
 
     @property
     def any(self) -> bool:
-        """Whether a token was ever made."""
+        """Return whether a token was ever created."""
         return bool(self._tokens)
 
     @property
     def required(self) -> bool:
-        """Whether every caller needs a token."""
+        """Return whether every caller needs a token."""
         return self.exposed or self.any
 
     def changed(self) -> None:
-        """Somebody says that tokens have come or gone. From any thread."""
+        """Mark the cache as stale: tokens have changed. Thread-safe."""
         self._stale = True
 
     @property
     def fresh(self) -> bool:
-        """Whether there is no need to ask the store, as nearly always."""
+        """Return whether the store need not be read, as nearly always."""
         return not self._stale and self._clock.monotonic() < self._good_until
 
     async def refresh(self, late_seconds: float = 0.0) -> None:
-        """Before anything is judged: know what the store knows. Raises when it does not answer.
+        """Bring the cache up to date. Raise if the store does not answer.
 
-        What another process has changed may be noticed `late_seconds` later than at once.
+        A change by another process may be noticed up to `late_seconds` late.
         """
         if not self._stale and self._clock.monotonic() < self._good_until + late_seconds:
             return
@@ -178,7 +178,7 @@ class Tokens:
         self._good_until = until
 
     def find(self, presented: bytes, *, login: bool = False) -> Caller | None:
-        """Who presents this; None when it is not, or no longer, a token."""
+        """Return the caller with this token; None if it is not, or no longer, valid."""
         now = self._clock.now()
         known = self._proved.get(presented) or self._prove(presented)
         if known is None or not known.valid(now) or (known.parent is not None) is not login:
@@ -187,13 +187,13 @@ class Tokens:
         return known.caller
 
     def holds(self, caller: Caller) -> bool:
-        """Whether the caller's token is still valid, and so is the login, if it is one."""
+        """Return whether the caller's token, and its login if it has one, is still valid."""
         now = self._clock.now()
         found = [self._tokens.get(one) for one in (caller.token, caller.login) if one]
         return all(token is not None and token.valid(now) for token in found) and bool(found)
 
     async def require(self, caller: Caller) -> None:
-        """For who has waited: raises `Unauthenticated` when the token has gone meanwhile."""
+        """Raise `Unauthenticated` if the token of a caller was revoked while it waited."""
         if caller.token is None:
             return
         await self.refresh()
@@ -201,13 +201,13 @@ class Tokens:
             raise Unauthenticated(access.NOT_LET_IN)
 
     def login(self, presented: bytes) -> str | None:
-        """The id of a login that was presented and holds."""
+        """Return the id of a valid login."""
         if self.find(presented, login=True) is None:
             return None
         return self._proved[presented].token.id
 
     def spend(self, caller: Caller) -> None:
-        """Count a request against the token's rate. Raises `RateLimited` when that is spent."""
+        """Count a request against the token's rate. Raise `RateLimited` beyond it."""
         bucket = self._bucket(caller)
         wait_ms = bucket.take(self._clock.monotonic()) if bucket else None
         if wait_ms is not None:
@@ -219,7 +219,7 @@ class Tokens:
             )
 
     def owe(self, caller: Caller, cost: int) -> None:
-        """Count what a request is worth besides."""
+        """Charge what a request costs beyond the first."""
         bucket = self._bucket(caller) if cost else None
         if bucket is not None:
             bucket.owe(cost)
@@ -255,7 +255,7 @@ class Tokens:
         return known
 
     def _note_use(self, token_id: str, now: int) -> None:
-        """Seldom enough to cost nothing, and nobody waits for it."""
+        """Record the use without waiting for it, rarely enough to cost nothing."""
         if now - self._used.get(token_id, 0) >= USED_EVERY_MS:
             self._used[token_id] = now
             self._writer.tell(UseTokens({token_id: now}))
@@ -273,7 +273,7 @@ class Tokens:
         return self._watch
 
     def _read_here(self) -> None:
-        """In the event loop: on a private store it is a page or two, and they are in memory."""
+        """Read in the event loop: on a private store it is a page or two, cached in memory."""
         self._stale = False
         try:
             connection = self._watching()
@@ -285,7 +285,7 @@ class Tokens:
             raise store_unavailable("try again") from error
 
     async def _read_elsewhere(self) -> None:
-        """Once, however many wait for it."""
+        """Read once in a thread, however many callers wait."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_again())
             self._reading.add_done_callback(self._read_over)
@@ -294,7 +294,7 @@ class Tokens:
     def _read_over(self, reading: asyncio.Future[None]) -> None:
         self._reading = None
         if not reading.cancelled():
-            reading.exception()  # told to those who wait, if anybody still does
+            reading.exception()  # the waiting callers receive it, if there are any
 
     async def _read_again(self) -> None:
         self._stale = False
@@ -316,7 +316,7 @@ class Tokens:
 
 
 def _read(connection: Connection, known: int | None) -> tuple[int, list[Token] | None]:
-    """The version, and all tokens when it is another than the one that is known."""
+    """Return the version, and all tokens if it differs from the known one."""
     version = table.version(connection)
     if version == known:
         return version, None  # nearly always

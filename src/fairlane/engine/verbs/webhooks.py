@@ -1,7 +1,7 @@
-"""The verbs of webhooks: what is owed is claimed, settled and sent again; endpoints and secrets.
+"""The verbs of webhooks: claim, settle and repeat deliveries; endpoints and secrets.
 
-A try ends in the same transaction in which its endpoint is disabled, if that is what it answered.
-Endpoints are few and change by hand, so each request about them is carried out on its own.
+If a response disables its endpoint, that happens in the transaction that settles the attempt.
+Endpoints are few and change by hand, so requests about them run one after another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairlane.store.tables.endpoints import SealedEndpoint
 from fairlane.store.transaction import Transaction
 
 LOOK_MAX: Final = 256
-DEFER_MS: Final = 1000  # how long those make room whose host has enough to do
+DEFER_MS: Final = 1000  # how long deliveries to a busy host make room for others
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix that marks a secret, not a secret
 
 
@@ -43,7 +43,7 @@ def new_secret() -> str:
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode("ascii")
 
 
-# -------------------------------------------------------------------- webhooks owed
+# -------------------------------------------------------------------- deliveries
 
 
 def claim_deliveries(
@@ -59,7 +59,7 @@ def claim_deliveries(
             endpoint = _endpoint_for(endpoints, one.agent, one.url)
             try:
                 secret = _secrets(tx, endpoint, now)
-            except StoreMismatch:  # of this one only: the others must not wait for it
+            except StoreMismatch:  # for this one only: the others must not wait for it
                 refused.append((one, webhooks.SECRET_LOST))
                 continue
             if _is_off(endpoint):
@@ -77,10 +77,10 @@ def claim_deliveries(
 
 
 def _due(tx: Transaction, request: ClaimDeliveries, now: int) -> list[DueDelivery]:
-    """What is to be sent now, not too much of it to one host or from one agent.
+    """Return the deliveries to send now, limited per host and per agent.
 
-    When such a host or agent has all the places that are looked at, its deliveries make room for a
-    moment: behind them there may be others.
+    If the deliveries of a busy host or agent fill all the rows that are read, they are postponed
+    for a moment: others may be behind them.
     """
     if request.room is None:
         return delivery_table.due(tx.connection, now, request.limit)
@@ -131,7 +131,7 @@ def _settlement(request: SettleDelivery, now: int) -> Settlement:
 
 
 def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
-    """The endpoints of these deliveries want no more."""
+    """Disable the endpoints of these deliveries: the receiver asked for it."""
     if not ids:
         return
     gone = _deliveries(tx, ids)
@@ -141,7 +141,9 @@ def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
 
 
 def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Iterator[object]:
-    """Under the same id, from the beginning of the schedule; one that is being sent goes on."""
+    """Send again under the same id, from the start of the schedule; one that is being sent
+    continues.
+    """
     for request in requests:
         found = next(iter(_deliveries(tx, [request.id])), None)
         if found is None or request.agent not in (None, found.agent):
@@ -230,7 +232,7 @@ Endpoints = Mapping[tuple[str, str], SealedEndpoint]
 
 
 def _endpoints_of(tx: Transaction, targets: Iterable[tuple[str, str]]) -> Endpoints:
-    """By agent and URL; those for everybody among them."""
+    """Return endpoints by agent and URL, including those for all agents."""
     wanted = {
         (whose, webhooks.endpoint_url(url))
         for agent, url in targets
@@ -256,6 +258,6 @@ def _secrets(tx: Transaction, found: SealedEndpoint | None, now: int) -> str | N
         return None
     signing: list[str] = [tx.vault.open(found.secret)]
     if found.previous is not None and now < (found.endpoint.previous_until or 0):
-        with contextlib.suppress(StoreMismatch):  # it was rotated because it was lost
+        with contextlib.suppress(StoreMismatch):  # it may be rotated because it cannot be opened
             signing.append(tx.vault.open(found.previous))
     return " ".join(signing)

@@ -1,4 +1,4 @@
-"""The audit log. Entries are only ever added; the oldest go."""
+"""The audit log. Entries are only added; the oldest are deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def count(connection: Connection) -> int:
 
 
 def most(connection: Connection) -> tuple[str, int]:
-    """Return who has written most ('' for callers that were denied or blocked), and how much."""
+    """Return the author with the most entries ('' for outside callers), and the number."""
     whose, number = connection.run("audit_most")[0]
     return whose, number
 

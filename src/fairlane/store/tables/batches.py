@@ -39,7 +39,7 @@ def forget_with_events(connection: Connection, ids: Iterable[str]) -> None:
 
 
 def view(connection: Connection, batch_id: str) -> tuple[Batch, dict[str, int]] | None:
-    """Return a batch, and how many of its tasks are in which state. Call it in a snapshot."""
+    """Return a batch, and the number of its tasks by state. Call it in a snapshot."""
     rows = connection.run("batch_view", id=batch_id)
     if not rows:
         return None

@@ -1,6 +1,6 @@
 """Cron jobs and the log of their runs.
 
-They are written at once, not with the tasks of a transaction, so that every look-up finds them.
+They are written at once, not with the tasks of a transaction, so that every lookup finds them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlane.store.transaction import Transaction
 
 _definition = msgspec.json.Decoder(CronDefinition)
-# What every reader of jobs can show; its agent is nobody.
+# A definition that every reader can show, without an agent.
 _STAND_IN = CronDefinition(
     name="(damaged)",
     schedule=Schedule(kind=AT, at=0),
@@ -33,7 +33,7 @@ _RUN_WIDTH = len(RunRecord.__struct_fields__)
 
 
 def job_from_row(row: Row, vault: Vault) -> Job:
-    """Return the job of a row; one whose definition cannot be read is `damaged`."""
+    """Return the job of a row; it is `damaged` if its definition cannot be read."""
     seq, id_, text, slot_at, *rest = row
     try:
         definition, damaged = _definition.decode(vault.open_body(text)), False
@@ -45,7 +45,7 @@ def job_from_row(row: Row, vault: Vault) -> Job:
 
 
 def run_from_row(row: Row) -> RunRecord:
-    """Return the run of a row; one that is open has the state of its task."""
+    """Return the run of a row; an open run has the state of its task."""
     run = RunRecord(*row[:_RUN_WIDTH])
     if run.open:
         run.started_at, attempts = row[_RUN_WIDTH:]
@@ -64,7 +64,7 @@ def jobs_by_name(tx: Transaction, names: Iterable[tuple[str, str]]) -> dict[tupl
     """Return jobs by agent and name."""
     wanted = list(dict.fromkeys(names))
     jobs = _jobs(tx.connection.run_rows("job_by_name", wanted), tx.vault)
-    if any(job.damaged for job in jobs):  # which do not say their names
+    if any(job.damaged for job in jobs):  # damaged ones, whose names are not known
         return {name: job for name in wanted for job in _by_name(tx, name)}
     return {(job.definition.agent_id, job.definition.name): job for job in jobs}
 
@@ -82,7 +82,7 @@ def _jobs(rows: Iterable[Row], vault: Vault) -> list[Job]:
 
 
 def next_due_at(tx: Transaction) -> int | None:
-    """Return when the next job fires; None when none will."""
+    """Return when the next job fires; None if none will."""
     due_at: int | None = tx.connection.run("job_next")[0][0]
     return due_at
 
@@ -111,12 +111,12 @@ def job_page(
 
 
 def jobs_without_next_run(connection: Connection) -> list[str]:
-    """Return the ids of jobs that are enabled and that nothing will wake."""
+    """Return the ids of enabled jobs that nothing will wake."""
     return [row[0] for row in connection.run("job_asleep")]
 
 
 def save_jobs(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Save jobs. A damaged one keeps what it has, so that a person can repair it."""
+    """Save jobs. A damaged job keeps its definition, so that it can be repaired."""
     rows = [_job_row(job, tx.vault) for job in jobs if not job.damaged]
     if rows:
         tx.connection.run_rows("job_save", rows)
@@ -163,7 +163,7 @@ def _job_row(job: Job, vault: Vault) -> Row:
 
 
 def active_runs(tx: Transaction, job_ids: Iterable[str]) -> dict[str, int]:
-    """Count the open runs of each job; jobs without one are left out."""
+    """Count the open runs of each job; jobs without one are omitted."""
     rows = [(id_,) for id_ in job_ids]
     found = tx.connection.run_rows("run_active", rows) if rows else ()
     return {row[0]: row[1] for row in found}
@@ -175,7 +175,7 @@ def open_tasks(tx: Transaction, job_id: str) -> list[str]:
 
 
 def taken_slots(tx: Transaction, slots: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return those of the slots of jobs that are in the log already."""
+    """Return the slots of jobs that are already in the log."""
     found = tx.connection.run_rows("run_by_slot", slots) if slots else ()
     return {(row[0], row[1]) for row in found}
 
@@ -243,7 +243,7 @@ def end_runs(tx: Transaction, runs: Iterable[RunRecord]) -> None:
 
 
 def forget_excess(tx: Transaction, jobs: Iterable[Job], limit: int) -> None:
-    """Delete what is more than a job's log keeps, at most `limit` runs at once."""
+    """Delete runs beyond the size of a job's log, at most `limit` at once."""
     rows = [(job.id, job.logged - job.definition.keep_runs) for job in jobs]
     rows = [row for row in rows if row[1] > 0]
     if rows:

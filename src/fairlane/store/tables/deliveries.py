@@ -1,4 +1,4 @@
-"""Webhooks that are or were owed, with the log of each."""
+"""Webhook deliveries, with the log of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlane.store.pages import Page, read_page
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
-    """Which webhooks to list; `before` and `before_id` continue below one of them."""
+    """Which deliveries to list; `before` and `before_id` continue below one of them."""
 
     agent: str | None = None
     state: str | None = None
@@ -23,7 +23,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
 
 
 class DueDelivery(NamedTuple):
-    """A webhook to send; `seq` is that of its task, batch or run, `attempts` how often it was."""
+    """A delivery to send; `seq` is its task's, batch's or run's, `attempts` counts earlier ones."""
 
     id: str
     seq: int
@@ -34,7 +34,7 @@ class DueDelivery(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What became of one attempt; `line` is added to the log."""
+    """The outcome of one attempt; `line` is appended to the log."""
 
     id: str
     state: str
@@ -46,7 +46,7 @@ class Settlement(NamedTuple):
 
 
 def insert(connection: Connection, owed: Iterable[DueDelivery], now: int) -> None:
-    """Insert webhooks that are due at once."""
+    """Insert deliveries that are due at once."""
     rows = [
         (one.id, one.seq, one.url, one.event, DUE, now, one.attempts, now, one.agent)
         for one in owed
@@ -59,7 +59,7 @@ def due(connection: Connection, now: int, limit: int) -> list[DueDelivery]:
 
 
 def claim(connection: Connection, claims: Iterable[tuple[str, int]]) -> None:
-    """Count an attempt; the delivery is due again at the given moment unless it is settled."""
+    """Count an attempt; the delivery is due again at the given time unless it is settled."""
     connection.change_rows("delivery_claim", list(claims))
 
 
@@ -69,17 +69,17 @@ def defer(connection: Connection, later: Iterable[tuple[str, int]]) -> None:
 
 
 def reclaim(connection: Connection, now: int) -> None:
-    """Make due at once what was claimed and not settled."""
+    """Make claimed deliveries due at once."""
     connection.run("delivery_reclaim", now=now)
 
 
 def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
-    """Save what became of attempts; one that was settled meanwhile stays as it is."""
+    """Save the outcomes of attempts; a delivery that was settled meanwhile stays as it is."""
     connection.run_rows("delivery_settle", list(settlements))
 
 
 def give_up(connection: Connection, settlements: Iterable[Settlement]) -> None:
-    """Settle deliveries that are due, each of which must be there."""
+    """Settle due deliveries, each of which must exist."""
     connection.change_rows("delivery_settle", list(settlements))
 
 
@@ -101,7 +101,7 @@ def view(connection: Connection, delivery_id: str) -> Delivery | None:
 
 
 def page(connection: Connection, wanted: DeliveryFilter, limit: int) -> Page[Delivery]:
-    """Return webhooks, newest first."""
+    """Return deliveries, newest first."""
     name = "delivery_list" if wanted.about is None else "delivery_list_of"
     return read_page(connection, _delivery, name, limit, **msgspec.structs.asdict(wanted))
 
@@ -111,12 +111,12 @@ def _delivery(row: Row) -> Delivery:
 
 
 def next_ms(connection: Connection, now: int) -> int | None:
-    """Return how long until a webhook is due, by the clock that judges; None when none is owed."""
+    """Return how long until a delivery is due, by the clock that judges; None if none is."""
     left: int | None = connection.run("delivery_next", now=now)[0][0]
     return left
 
 
 def count_owed(connection: Connection, limit: int) -> int:
-    """Count the webhooks that wait to be sent, up to `limit`."""
+    """Count the deliveries that wait to be sent, up to `limit`."""
     count: int = connection.run("delivery_owed", limit=limit)[0][0]
     return count

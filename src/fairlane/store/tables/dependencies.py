@@ -27,7 +27,7 @@ class Unsettled(NamedTuple):
 
 
 class EdgeRecount(NamedTuple):
-    """Counters of the scheduler, each followed by what a recount says."""
+    """Counters of the scheduler, each followed by its recount."""
 
     open_edges: int
     open_edges_recount: int
@@ -46,7 +46,7 @@ def change(connection: Connection, edges: Iterable[tuple[int, str, int]]) -> Non
 
 
 def awaited(connection: Connection, parents: Iterable[str], state: int) -> list[str]:
-    """Return those of the parents that have an edge in this state."""
+    """Return the parents that have an edge in this state."""
     rows = [(parent, state) for parent in parents]
     return [row[0] for row in connection.run_rows("dependency_awaited", rows)]
 
@@ -75,7 +75,7 @@ def parents_of(connection: Connection, seqs: Iterable[int]) -> list[Parent]:
 def open_parents(
     connection: Connection, seq: int, limit: int
 ) -> list[tuple[str, str | None, str | None]]:
-    """Return the parents that a task waits for: id, state and agent, None where it is unknown."""
+    """Return the parents that a task waits for: id, state and agent, None if unknown."""
     rows = connection.run("why_parents", seq=seq, limit=limit)
     return [(row[0], row[1], row[2]) for row in rows]
 
@@ -102,5 +102,5 @@ def recount(connection: Connection) -> EdgeRecount:
 
 
 def recount_unmet(connection: Connection) -> list[tuple[str, int | None, int]]:
-    """Return each waiting task with its count of open parents and what its edges say."""
+    """Return each waiting task with its count of open parents and the recount."""
     return [(row[0], row[1], row[2]) for row in connection.run("unmet_recount")]

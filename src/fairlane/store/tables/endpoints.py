@@ -1,4 +1,4 @@
-"""Endpoints: callback URLs that have their own secret, which is sealed here."""
+"""Endpoints: callback URLs with their own secret, which is sealed here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDPOINT_WIDTH: Final = len(Endpoint.__struct_fields__)
 
 
 class SealedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint with its secrets, sealed as they are in the store."""
+    """An endpoint with its secrets as sealed in the store."""
 
     endpoint: Endpoint
     secret: str
@@ -49,7 +49,7 @@ def insert(connection: Connection, endpoint: Endpoint, secret: str) -> None:
 
 
 def rotate(connection: Connection, rotated: SealedEndpoint) -> None:
-    """Save the secrets of an endpoint, and since and until when they count."""
+    """Save the secrets of an endpoint, and their times of validity."""
     one = rotated.endpoint
     row = (one.id, one.rotated_at, one.previous_until, rotated.secret, rotated.previous)
     connection.change_rows("endpoint_rotate", [row])

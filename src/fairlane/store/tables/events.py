@@ -1,4 +1,4 @@
-"""Events: one row for each fact, in the order of the commits."""
+"""Events: one row for each fact, in commit order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVENT_WIDTH: Final = len(Event.__struct_fields__)
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events to read; all conditions must hold. `owner` is the agent who may see them."""
+    """Which events to read; all conditions must hold. `owner` is the agent that may see them."""
 
     task: str | None = None
     batch: str | None = None
@@ -26,7 +26,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 class EventView(msgspec.Struct, frozen=True):
-    """An event with what its task says about it; the task may be forgotten already."""
+    """An event with fields of its task, which may be forgotten already."""
 
     event: Event
     task_id: str | None

@@ -1,4 +1,4 @@
-"""Idempotency keys, and what was answered to the requests that used them."""
+"""Idempotency keys, and the answers to the requests that used them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlane.store.base import Connection
 
 
 class KeyRow(NamedTuple):
-    """`outcomes` is JSON text; the row goes with the task `seq`."""
+    """`outcomes` is JSON text; the row is deleted with the task `seq`."""
 
     agent: str
     key: str
@@ -27,7 +27,7 @@ class UsedKey(NamedTuple):
 
 
 def find(connection: Connection, keys: Iterable[tuple[str, str]]) -> list[UsedKey]:
-    """Return those of the keys, by agent and key, that were used."""
+    """Return the used keys among these, by agent and key."""
     rows = connection.run_rows("idempotency_find", list(dict.fromkeys(keys)))
     return [UsedKey(*row) for row in rows]
 

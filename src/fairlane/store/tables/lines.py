@@ -14,7 +14,7 @@ Pair = tuple[str, str]  # a lane and an agent
 
 
 class Order(NamedTuple):
-    """Which agents come first in a lane: the statement for lines, and the one for agents only."""
+    """The order of agents in a lane: the statement for lines, and the one for agents only."""
 
     lines: str
     agents: str
@@ -31,7 +31,7 @@ def lanes(connection: Connection) -> dict[str, Tally]:
 
 
 def lanes_by_name(connection: Connection) -> dict[str, Tally]:
-    """Return the lanes in the order of their names."""
+    """Return the lanes, ordered by name."""
     return {row[0]: Tally(*row[1:]) for row in connection.run("lane_view")}
 
 
@@ -41,7 +41,7 @@ def save_lanes(connection: Connection, tallies: Mapping[str, Tally]) -> None:
 
 
 def oldest_wait(connection: Connection, lane: str) -> int | None:
-    """Return since when the task waits that has waited longest for a slot."""
+    """Return since when the longest waiting ready task waits."""
     since: int | None = connection.run("lane_oldest", lane=lane)[0][0]
     return since
 
@@ -55,20 +55,20 @@ def of_agents(connection: Connection, pairs: Iterable[Pair]) -> list[Line]:
 
 
 def first(connection: Connection, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
-    """Return all lines of the `limit` agents that come first, for each lane and capability."""
+    """Return all lines of the `limit` first agents of each lane and capability."""
     return [Line(*row) for row in connection.run_rows(order.lines, wanted, limit=limit)]
 
 
 def first_agents(
     connection: Connection, order: Order, lane: str, capability: str, limit: int
 ) -> list[Pair]:
-    """Return the lane with each of the `limit` agents that come first there."""
+    """Return the lane with each of its `limit` first agents."""
     rows = connection.run(order.agents, lane=lane, route=capability, limit=limit)
     return [(row[0], row[1]) for row in rows]
 
 
 def ready_capabilities(connection: Connection, lane: str) -> list[str]:
-    """Return what a worker must be able to run to take the ready tasks of a lane, each once."""
+    """Return the capabilities of the ready tasks of a lane, each once."""
     return [row[0] for row in connection.run("line_ready_routes", lane=lane)]
 
 
@@ -115,7 +115,7 @@ def by_agent(connection: Connection, agent: str | None, limit: int) -> list[Agen
 
 
 class Waiting(NamedTuple):
-    """A line that has work ready, and how many of its tasks were ever leased."""
+    """A line with ready tasks, and how many of its tasks were ever leased."""
 
     line: int
     lane: str
@@ -133,5 +133,5 @@ def all_lines(connection: Connection) -> list[Line]:
 
 
 def recount(connection: Connection) -> dict[tuple[str, str, str], tuple[int, ...]]:
-    """Count the tasks of each line anew: queued, ready, urgent, in flight, slots, parked."""
+    """Recount the tasks of each line: queued, ready, urgent, in flight, slots, parked."""
     return {(row[0], row[1], row[2]): tuple(row[3:]) for row in connection.run("recount")}

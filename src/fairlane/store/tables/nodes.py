@@ -1,4 +1,4 @@
-"""Nodes: the processes that serve, as each has reported itself."""
+"""Nodes: the serving processes, as each has reported itself."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def delete(connection: Connection, name: str) -> None:
 
 
 def forget_others(connection: Connection, name: str, before: int) -> None:
-    """Delete all nodes but one that were last seen before a moment."""
+    """Delete all other nodes that were last seen before a time."""
     connection.run("node_forget", name=name, before=before)

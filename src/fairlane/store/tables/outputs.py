@@ -9,11 +9,13 @@ import msgspec
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import PAGE_BYTES_MAX, Page, read_page
 
-LeaseKey = tuple[int, int]  # a task's sequence number and its lease token
+LeaseKey = tuple[int, int]  # a task's sequence number and its fencing token
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of what a run has produced; `token` and `part` tell where to go on."""
+    """A part of a run's output; `token` (the lease's fencing token) and `part` say where to
+    continue.
+    """
 
     token: int
     part: int
@@ -22,7 +24,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def insert(connection: Connection, pieces: Iterable[tuple[int, Piece]]) -> None:
-    """Insert pieces by the sequence numbers of their tasks; a part that is there already stays."""
+    """Insert pieces by the sequence numbers of their tasks; an existing part stays."""
     rows = [(seq, p.token, p.part, p.attempt, p.text) for seq, p in pieces]
     connection.run_rows("output_insert", rows)
 
@@ -35,7 +37,7 @@ def sizes(connection: Connection, leases: Iterable[LeaseKey]) -> dict[LeaseKey, 
 
 
 def newest_token(connection: Connection, seq: int) -> int:
-    """Return the lease token of the newest attempt with output; 0 when there is none."""
+    """Return the fencing token of the newest attempt with output; 0 if there is none."""
     token: int | None = connection.run("output_newest", seq=seq)[0][0]
     return token or 0
 
@@ -49,7 +51,7 @@ def page(
     limit: int,
     bytes_max: int = PAGE_BYTES_MAX,
 ) -> Page[Piece]:
-    """Return the pieces behind `part` of `token`, in order."""
+    """Return the pieces after `part` of the lease with this fencing token, in order."""
     place = {"seq": seq, "token": token, "part": part}
     return read_page(connection, _piece, "output_view", limit, bytes_max, **place)
 

@@ -1,4 +1,4 @@
-"""Versions of the policy. They are only ever added."""
+"""Versions of the policy. They are only added."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def adopt(connection: Connection, new: PolicyView) -> None:
 
 
 def view(connection: Connection, version: int | None) -> PolicyView | None:
-    """Return that version, or the newest one."""
+    """Return a version, or the newest one."""
     rows = connection.run("policy_list", version=version, before=None, limit=1)
     return PolicyView(*rows[0]) if rows else None
 

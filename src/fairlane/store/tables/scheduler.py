@@ -14,7 +14,7 @@ def save(connection: Connection, row: SchedulerRow) -> None:
     connection.run(
         "scheduler_save",
         last_seq=row.last_seq,
-        last_token=row.last_token,
+        last_token=row.last_fencing_token,
         last_line=row.last_line,
         last_event=row.last_event,
         open_edges=row.open_edges,
@@ -29,7 +29,7 @@ def moment(connection: Connection) -> int:
 
 
 def schema_number(connection: Connection) -> int:
-    """Return the number of the newest migration that has run; 0 when none has."""
+    """Return the number of the newest applied migration; 0 if there is none."""
     number: int | None = connection.run("schema_number")[0][0]
     return number or 0
 
@@ -42,7 +42,7 @@ def save_commit(connection: Connection, writer: str, commit_id: int, now: int) -
 
 
 def last_commit(connection: Connection, writer: str) -> int | None:
-    """Return the number of a writer's last commit; None when it has none."""
+    """Return the number of a writer's last commit; None if it has none."""
     rows = connection.run("writer_commit", name=writer)
     return rows[0][0] if rows else None
 
@@ -55,7 +55,7 @@ def forget_writers(connection: Connection, before: int) -> None:
 
 
 def clock(connection: Connection) -> tuple[str | None, int | None]:
-    """Return the boot in which the wall clock was compared last, and how far it was ahead of the
+    """Return the boot in which the wall clock was last compared, and how far it was ahead of the
     monotonic clock.
     """
     boot, ahead = connection.run("clock_get")[0]
@@ -68,17 +68,17 @@ def save_clock(connection: Connection, boot: str | None, ahead: int) -> None:
 
 def move_spans(connection: Connection, by: int, now: int) -> None:
     """Move the ends of all spans in progress by `by` milliseconds: leases, delays, windows and
-    deadlines of tasks, and what belongs to deliveries, endpoints, nodes and sessions.
+    deadlines of tasks, and those of deliveries, endpoints, nodes and sessions.
     """
     connection.run("step_leases", by=by)
     connection.run("step_tasks", by=by)
     connection.run("step_deliveries", by=by)
     connection.run("step_endpoints", by=by, before=now - by)
     connection.run("step_nodes", by=by)
-    if by < 0:  # a stop must not refuse what is said after it
+    if by < 0:  # a stop must not refuse messages that are sent after it
         connection.run("step_sessions", by=by, now=now)
 
 
 def move_ranks(connection: Connection, lane: str, by: int, critical: int) -> None:
-    """Move the ranks of a lane whose tasks age; critical tasks do not."""
+    """Move the ranks of a lane whose tasks age, except those of critical tasks."""
     connection.run("step_ranks", by=by, lane=lane, critical=critical)

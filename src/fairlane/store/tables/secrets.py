@@ -1,4 +1,4 @@
-"""The secret that signs webhooks, and everything in the store that a key seals."""
+"""The secret that signs webhooks, and all sealed values in the store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def save_webhook_secret(connection: Connection, sealed: str) -> None:
 
 
 def sealed(connection: Connection) -> Sealed:
-    """Return what is sealed and stays. Tasks are not among it: they go by their retention."""
+    """Return the sealed values that stay: not those of tasks, which expire."""
     found = Sealed([], [], [])
     for what, id_, first, second in connection.run("sealed_all", text=SEALED_LIKE):
         if what == "endpoint":
@@ -53,7 +53,7 @@ def sealed(connection: Connection) -> Sealed:
 
 
 def reseal(connection: Connection, again: Sealed) -> int:
-    """Save what was sealed again; return how many rows that were."""
+    """Save values that were sealed again; return the number of rows."""
     _change(connection, "template_reseal", again.templates)
     _change(connection, "job_reseal", again.jobs)
     _change(connection, "endpoint_reseal", again.endpoints)

@@ -27,7 +27,7 @@ def forget(connection: Connection, keys: Iterable[str]) -> None:
 
 
 def idle(connection: Connection, before: int, limit: int) -> list[str]:
-    """Return sessions without tasks that nothing has touched since a moment."""
+    """Return sessions without tasks that have not been touched since a time."""
     return [row[0] for row in connection.run("session_old", before=before, limit=limit)]
 
 
@@ -42,7 +42,7 @@ def view(connection: Connection, key: str) -> Session | None:
 
 
 def page(connection: Connection, after: str, agent: str | None, limit: int) -> Page[Session]:
-    """Return sessions by key, behind `after`; of one agent or of all."""
+    """Return sessions by key, after `after`; of one agent or of all."""
     return read_page(connection, _session, "session_list", limit, after=after, agent=agent)
 
 
@@ -54,7 +54,7 @@ def _session(row: Row) -> Session:
 
 
 def waiting_tasks(connection: Connection, *, session: str) -> list[Task]:
-    """Return the tasks that wait for the turn, those in their debounce window included."""
+    """Return the tasks that wait for the turn, including those in their debounce window."""
     return [Task(*row) for row in connection.run("session_open", session=session)]
 
 
@@ -98,7 +98,7 @@ def count_ahead(connection: Connection, task: Task, limit: int) -> int:
 
 
 class SessionCounts(NamedTuple):
-    """`interrupted` is the mark of the session, or in a recount how many of its runs stop."""
+    """`interrupted` is the session's mark, or in a recount the number of its runs that stop."""
 
     holders: int = 0
     waiting: int = 0

@@ -24,7 +24,7 @@ _RANK_MIN: Final = -(2**62)
 
 
 class TaskView(msgspec.Struct, frozen=True):
-    """A task with its request (`body`, JSON text) and how it ended."""
+    """A task with its request (`body`, JSON text), result and error."""
 
     task: Task
     body: str
@@ -36,8 +36,8 @@ class TaskView(msgspec.Struct, frozen=True):
 class Filter(msgspec.Struct, frozen=True):
     """Which tasks to list; `before` continues below a sequence number, `floor` ends above one.
 
-    `parent` is a task that they depend on, `text` a pattern of LIKE with `!` before what is meant
-    as it stands. Both are for lists only.
+    `parent` is a task that they depend on, `text` a LIKE pattern with the escape character `!`.
+    Both are for lists only.
     """
 
     agent: str | None = None
@@ -67,7 +67,7 @@ def by_seq(connection: Connection, seqs: Iterable[int]) -> list[TaskView]:
 def page(
     connection: Connection, wanted: Filter, limit: int, *, brief: bool = False
 ) -> Page[TaskView]:
-    """Return tasks, newest first; `brief` leaves out their results. Call it in a snapshot."""
+    """Return tasks, newest first; `brief` omits their results. Call it in a snapshot."""
     given = msgspec.structs.asdict(wanted)
     given["brief"] = 1 if brief else None
     rows, more = connection.run_page("task_list", limit, PAGE_BYTES_MAX, **given)
@@ -81,13 +81,13 @@ def ids(connection: Connection, wanted: Filter, limit: int) -> list[tuple[int, s
 
 
 def state(connection: Connection, seq: int) -> str | None:
-    """Return the state of a task; None when there is no such task."""
+    """Return the state of a task; None if there is no such task."""
     rows = connection.run("task_state", seq=seq)
     return rows[0][0] if rows else None
 
 
 def agent(connection: Connection, seq: int) -> str | None:
-    """Return the agent of a task; None when there is no such task."""
+    """Return the agent of a task; None if there is no such task."""
     rows = connection.run("task_agent", seq=seq)
     return rows[0][0] if rows else None
 
@@ -102,7 +102,7 @@ def entries(
     after: tuple[int, int] | None,
     limit: int,
 ) -> Page[TaskView]:
-    """Return tasks of the lane `queue` by rank and submission, behind a place there; of all agents
+    """Return tasks of the lane `queue` by rank and submission, after a place there; of all agents
     or of one.
     """
     rank, seq = after or (_RANK_MIN, 0)
@@ -149,7 +149,7 @@ def holders(
     workers: list[str] | None,
     limit: int,
 ) -> list[str]:
-    """Return the ids of tasks with an open lease; None leaves out a condition."""
+    """Return the ids of tasks with an open lease; None omits a condition."""
     rows = connection.run("why_holders", lane=lane, agent=agent, workers=workers, limit=limit)
     return [row[0] for row in rows]
 

@@ -14,7 +14,7 @@ from fairlane.store.vault import Vault
 Ready = tuple[Task, str]  # a ready task and its request
 
 TASK_WIDTH: Final = len(Task.__struct_fields__)
-# What goes with a task when it is forgotten.
+# Rows that are deleted with a task.
 DELETED_WITH_TASK: Final = (
     "task",
     "request",
@@ -58,7 +58,7 @@ def insert_requests(connection: Connection, vault: Vault, bodies: Mapping[int, s
 def update(
     connection: Connection, tasks: Mapping[int, Task], guards: Mapping[int, tuple[str, int]]
 ) -> None:
-    """Save the columns that move. `guards` are the state and lease token that each task had."""
+    """Save the columns that change. `guards` are the state and fencing token that each task had."""
     rows = [(seq, *guards[seq], *_moving(task)) for seq, task in tasks.items()]
     connection.change_rows("task_update", rows)
 
@@ -74,7 +74,7 @@ def _moving(task: Task) -> Row:
         task.queued_at,
         task.started_at,
         task.completed_at,
-        task.token,
+        task.fencing_token,
         task.worker,
         task.lease_expires_at,
         task.unmet,
@@ -84,7 +84,7 @@ def _moving(task: Task) -> Row:
 
 
 def renew(connection: Connection, tasks: Iterable[Task]) -> None:
-    rows = [(task.seq, task.token, task.lease_expires_at) for task in tasks]
+    rows = [(task.seq, task.fencing_token, task.lease_expires_at) for task in tasks]
     connection.change_rows("task_renew", rows)
 
 
@@ -94,7 +94,7 @@ def place(connection: Connection, tasks: Iterable[Task]) -> None:
 
 
 def reline(connection: Connection, lane: str, *, by_agent: bool, aging_ms: int) -> None:
-    """Move all tasks of a lane into the lines of their agents, or into one line for all."""
+    """Move all tasks of a lane into the lines of their agents, or into one common line."""
     connection.run("task_reline", lane=lane, by_agent=int(by_agent), aging_ms=aging_ms)
 
 
@@ -102,7 +102,7 @@ def reline(connection: Connection, lane: str, *, by_agent: bool, aging_ms: int) 
 
 
 def requests(connection: Connection, vault: Vault, seqs: Iterable[int]) -> dict[int, str]:
-    """Return the requests, as JSON text, that the tasks were made from."""
+    """Return the requests of tasks as JSON text."""
     rows = connection.run_rows("request_find", [(seq,) for seq in seqs])
     return {row[0]: vault.open_body(row[1]) for row in rows}
 
@@ -112,7 +112,7 @@ def rewrite_request(connection: Connection, vault: Vault, seq: int, body: str) -
 
 
 def results(connection: Connection, seqs: Iterable[int]) -> dict[int, str | None]:
-    """Return the results, as JSON text, of those of the tasks that have ended."""
+    """Return the results of ended tasks as JSON text."""
     rows = connection.run_rows("results_find", [(seq,) for seq in seqs])
     return {row[0]: row[1] for row in rows}
 
@@ -124,7 +124,7 @@ def save_results(
     connection.run_rows("result_save", list(ends))
 
 
-# -------------------------------------------------------------------- what time does
+# -------------------------------------------------------------------- ticks
 
 
 def overdue(connection: Connection, *, now: int, limit: int) -> list[Task]:
@@ -160,7 +160,7 @@ def leased(connection: Connection) -> list[Task]:
 
 
 def leases_to_stop(connection: Connection, worker: str) -> list[tuple[int, int]]:
-    """Return the leases, as sequence number and lease token, of runs that `worker` has to stop."""
+    """Return the leases (sequence number, fencing token) of runs that `worker` has to stop."""
     return [(row[0], row[1]) for row in connection.run("task_stopped", worker=worker)]
 
 
@@ -178,7 +178,7 @@ def heads(connection: Connection, vault: Vault, lines: Sequence[int], limit: int
 def heads_of_agent(
     connection: Connection, vault: Vault, lines: Sequence[int], agent: str, limit: int
 ) -> list[Ready]:
-    """Return the same of one agent only, where the lines are for all agents."""
+    """Return the same for one agent only, where lines are common to all agents."""
     wanted = [(line,) for line in lines]
     return _ready(connection.run_rows("task_next_of", wanted, agent=agent, limit=limit), vault)
 
@@ -201,7 +201,7 @@ def held(connection: Connection, *, lane: str, gate: str, limit: int) -> list[Ta
 
 
 def count_held(connection: Connection, lane: str, gate: str, limit: int) -> list[tuple[bool, int]]:
-    """Count up to `limit` tasks behind a gate: whether they were tried before, and how many."""
+    """Count up to `limit` tasks behind a gate, by whether they have had an attempt."""
     rows = connection.run("task_held_count", lane=lane, gate=gate, limit=limit)
     return [(bool(row[0]), row[1]) for row in rows]
 
@@ -215,7 +215,7 @@ def ended_last(connection: Connection, *, lane: str, look: int, limit: int) -> l
     return _tasks(connection.run("task_ended_last", lane=lane, look=look, limit=limit))
 
 
-# -------------------------------------------------------------------- old tasks go
+# -------------------------------------------------------------------- retention
 
 
 class OldTask(NamedTuple):
@@ -226,7 +226,7 @@ class OldTask(NamedTuple):
 
 
 def old(connection: Connection, before: int, limit: int) -> list[OldTask]:
-    """Return tasks that ended before a moment and that nothing needs any more."""
+    """Return tasks that ended before a time and that nothing refers to."""
     return [OldTask(*row) for row in connection.run("task_old", before=before, limit=limit)]
 
 
@@ -245,7 +245,7 @@ def count_rejected(connection: Connection, limit: int) -> int:
 
 
 def delete(connection: Connection, seqs: Iterable[int]) -> None:
-    """Delete tasks with everything that belongs to them."""
+    """Delete tasks with all rows that belong to them."""
     rows = [(seq,) for seq in seqs]
     for table in DELETED_WITH_TASK:
         connection.run_rows(f"{table}_delete", rows)

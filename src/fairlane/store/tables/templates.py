@@ -18,7 +18,7 @@ _STAND_IN = TemplateDefinition(
 
 
 def template_from_row(row: Row, vault: Vault) -> Template:
-    """Return the template of a row; one whose definition cannot be read is `damaged`."""
+    """Return the template of a row; it is `damaged` if its definition cannot be read."""
     seq, template_id, text, usage_count, created_at, updated_at = row
     try:
         definition, damaged = _definition.decode(vault.open_body(text)), False
@@ -33,7 +33,7 @@ def by_id(connection: Connection, vault: Vault, ids: Iterable[str]) -> dict[str,
 
 
 def id_by_name(connection: Connection, name: str) -> str | None:
-    """Return the id of the template with a name; None when there is none."""
+    """Return the id of the template with a name; None if there is none."""
     rows = connection.run("template_list", name=name, before=None, limit=1)
     return rows[0][1] if rows else None
 
@@ -72,7 +72,7 @@ def update(connection: Connection, vault: Vault, template: Template) -> None:
 
 
 def count_uses(connection: Connection, uses: Mapping[str, int]) -> None:
-    """Add to the number of times that templates were used, by id."""
+    """Add to the use counts of templates, by id."""
     connection.change_rows("template_use", list(uses.items()))
 
 

@@ -24,7 +24,7 @@ def revoke(connection: Connection, token_id: str, now: int) -> None:
 
 
 def save_uses(connection: Connection, used_at: Mapping[str, int]) -> None:
-    """Save when tokens were last used, unless the store has a later moment."""
+    """Save when tokens were last used, unless the store has a later time."""
     connection.run_rows("token_use", list(used_at.items()))
 
 
@@ -33,7 +33,7 @@ def forget(connection: Connection, ids: Iterable[str]) -> None:
 
 
 def version(connection: Connection) -> int:
-    """Return the number that changes whenever tokens come or go."""
+    """Return the number that changes whenever tokens are created or revoked."""
     number: int = connection.run("access_version")[0][0]
     return number
 

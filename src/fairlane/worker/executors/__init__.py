@@ -1,1 +1,1 @@
-"""What a task does when it runs, one file per kind; the contract they share is in `base`."""
+"""The executors, one file per kind of task; their contract is in `base`."""

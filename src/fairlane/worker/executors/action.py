@@ -1,10 +1,10 @@
 """A browser action: `POST {instance}/tabs/{tabId}/action` on the instance that owns the tab.
 
-The rule: the task is marked running immediately before the request leaves, so one that never
-started can be queued again, and one that did never runs twice.
-The trap: a 404 may mean the tab, which has moved, or the ref, which nobody else has either. Nothing
-was carried out in either case, so another instance gets the action when it lists the tab; when none
-does, a 404 that does not name the tab is the answer.
+The rule: the task is marked running immediately before the request is sent, so one that never
+started can be queued again, and one that did never runs twice. The trap: a 404 may mean the tab,
+which has moved, or the ref, which no other instance has either. Nothing was carried out in either
+case, so another instance gets the action if it lists the tab; if none does, a 404 that does not
+name the tab is the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 NOT_FOUND: Final = 404
 RESERVED: Final = frozenset({"kind", "ref", "tabId"})
 
-# The tab is busy with somebody else: 4xx by status, but only a matter of time.
+# Another client uses the tab: a 4xx status, but a later retry may succeed.
 _WAIT_CODES: Final = frozenset({"tab_locked", "tab_paused_handoff"})
 
 
@@ -39,7 +39,7 @@ class ActionExecutor:
     def __init__(self, instances: Sequence[Instance], sender: HttpSender) -> None:
         self._sender = sender
         self._tabs = TabResolver(instances, sender)
-        # An instance may repeat the token that it was sent.
+        # An instance may echo the token that it was sent.
         self._redactor = Redactor(one.token or "" for one in instances)
 
     async def execute(self, run: Run) -> Any:
@@ -58,9 +58,9 @@ class ActionExecutor:
     async def _new_owner(
         self, tab_id: str, owner: Instance, answer: exchange.ExecutorResponse
     ) -> Instance | None:
-        """Return where the tab is now, if the answer may mean that `owner` has it no longer.
+        """Return the tab's new instance if the response may mean that `owner` no longer has it.
 
-        Raises `ExecutionFailed` when the owner says so and no other instance has it.
+        Raise `ExecutionFailed` if the owner says so and no other instance has it.
         """
         if answer.status != NOT_FOUND:
             return None
@@ -89,7 +89,7 @@ class ActionExecutor:
 
 
 def tab_of(work: Work) -> str:
-    """The task's tab. It becomes part of a path, so nothing but an identifier passes."""
+    """Return the task's tab. It becomes part of a path, so only an identifier is accepted."""
     tab_id = work.request.get("tabId")
     if not tab_id:
         raise ExecutionFailed("tabId is required for task execution", retryable=False)
@@ -101,9 +101,9 @@ def tab_of(work: Work) -> str:
 
 
 def body_of(work: Work) -> bytes:
-    """Params at the top level, below the envelope: a param never overrides what the task has.
+    """Return the params at the top level, overridden by the task's own fields.
 
-    `inputs` is what its parents have left; a task without any may have a param of that name.
+    `inputs` are the results of its parents; a task without any may have a param of that name.
     """
     params = work.request.get("params") or {}
     if not isinstance(params, dict):
@@ -129,7 +129,7 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
 
 
 def result_of(answer: exchange.ExecutorResponse, redactor: Redactor) -> Any:
-    """The result an answer carries, or the failure it is."""
+    """Return the result of a response, or raise its failure."""
     if not 200 <= answer.status < 300:
         wait = _fields(answer.body).get("code") in _WAIT_CODES
         text = redactor.hide(answer.body.decode("utf-8", "replace"))
@@ -141,7 +141,7 @@ def result_of(answer: exchange.ExecutorResponse, redactor: Redactor) -> Any:
 
 
 def says_tab_is_gone(answer: exchange.ExecutorResponse) -> bool:
-    """Whether this instance does not have the tab, as against not having what the action names."""
+    """Return whether this instance does not have the tab, rather than the action's ref."""
     if answer.status != NOT_FOUND:
         return False
     fields = _fields(answer.body)
@@ -152,7 +152,7 @@ def says_tab_is_gone(answer: exchange.ExecutorResponse) -> bool:
 
 
 def _unsuccessful(result: JsonObject) -> ExecutionFailed:
-    """An answer of 2xx that says itself that it failed; it may say that a retry is no use."""
+    """Return the failure that a 2xx response reports in its body; it may forbid a retry."""
     text = exchange.said(result.get("error") or "no reason was given")
     return ExecutionFailed(
         f"executor reported failure: {failures.one_line(text)}",
@@ -166,7 +166,7 @@ def _fields(body: bytes) -> JsonObject:
 
 
 def _decoded(body: bytes) -> Any:
-    """JSON when it is JSON that everybody can read, else the text; None when there is none."""
+    """Return JSON that every caller can parse, otherwise the text; None without a body."""
     if not body.strip():
         return None
     try:

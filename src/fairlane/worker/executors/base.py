@@ -1,8 +1,8 @@
-"""The contract between the worker's loop, the executors and the HTTP they speak.
+"""The contract between the worker's loop, the executors and their HTTP.
 
-An executor is given a `Run`, does the work and returns its result, or raises `ExecutionFailed`.
-The trap: an executor sets no deadline of its own. Deadline, timeout and cancel all arrive as
-asyncio cancellation of `execute`, and must be let through.
+An executor receives a `Run`, does the work and returns its result, or raises `ExecutionFailed`. The
+trap: an executor sets no deadline of its own. Deadline, timeout and cancel all arrive as asyncio
+cancellation of `execute`, which must not be swallowed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Work(msgspec.Struct, frozen=True):
     request: JsonObject
     max_attempts: int = 1
     timeout_ms: int | None = None
-    inputs: list[JsonObject] = []  # what the tasks that it depended on have left
-    traceparent: str | None = None  # of this attempt, where traces are kept
+    inputs: list[JsonObject] = []  # results of the tasks that it depended on
+    traceparent: str | None = None  # of this attempt, if traces are recorded
 
 
 class Run(Protocol):
@@ -57,28 +57,28 @@ class Run(Protocol):
     def work(self) -> Work: ...
 
     async def start(self) -> None:
-        """Assigned to running; returns when that is durable, raises LeaseLost when not ours."""
+        """Mark the task running, durably. Raise LeaseLost if the lease is lost."""
 
     def output(self, text: str) -> None:
-        """Keep text that the work has produced so far. Returns at once."""
+        """Store text that the work has produced so far. Return at once."""
 
     def progress(self, progress: object) -> None:
-        """Tell how far the work is. Returns at once."""
+        """Report the progress of the work. Return at once."""
 
 
 class Executor(Protocol):
     @property
     def starts_itself(self) -> bool:
-        """False: the engine marks the task running in the transaction that leases it."""
+        """Return False if the engine marks the task running when it leases it."""
 
     async def execute(self, run: Run) -> Any:
-        """The result, as JSON can carry it. Raises ExecutionFailed."""
+        """Return the result, a JSON value. Raise ExecutionFailed."""
 
     async def close(self) -> None: ...
 
 
 class ResponseStream(Protocol):
-    """An answer whose body comes piece by piece; PayloadTooLarge where it gets too long."""
+    """A response whose body arrives in pieces; PayloadTooLarge if it gets too long."""
 
     @property
     def status(self) -> int: ...
@@ -89,12 +89,12 @@ class ResponseStream(Protocol):
 
 
 class HttpSender(Protocol):
-    """HTTP exchanges that never follow a redirect. Leaving the context of one hangs up.
+    """HTTP exchanges that never follow a redirect. Leaving the context closes the connection.
 
-    Raises OSError (a TimeoutError included) when the exchange breaks, TargetRefused or
-    InvalidRequest when the target may not be asked, PayloadTooLarge beyond `max_bytes`. Opening
-    the connection has a bound of its own; `timeout_seconds` bounds the whole exchange, and None
-    leaves the rest to cancellation.
+    Raise OSError (including TimeoutError) if the exchange breaks, TargetRefused or InvalidRequest
+    if the target is not allowed, PayloadTooLarge beyond `max_bytes`. Opening the connection has its
+    own limit; `timeout_seconds` limits the whole exchange, and None leaves the rest to
+    cancellation.
     """
 
     def stream(

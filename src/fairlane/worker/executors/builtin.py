@@ -1,8 +1,8 @@
-"""Handlers: Python functions by name, and the two that are always there.
+"""Handlers: Python functions by name, and the two built-in ones.
 
-Async functions run on the worker's loop, plain ones in threads of their own.
-The trap: nothing can stop a thread. A plain function that is cancelled goes on until it returns,
-and keeps its slot until then; what it returns is thrown away.
+Async functions run on the worker's loop, plain ones in threads of their own. The trap: nothing can
+stop a thread. A plain function that is cancelled continues until it returns, and keeps its slot
+until then; its result is discarded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ H = TypeVar("H", bound=Handler)
 
 
 async def echo(work: Work) -> Any:
-    """Its params, as they came."""
+    """Return its params unchanged."""
     return work.request.get("params")
 
 
 async def sleep(work: Work) -> Any:
-    """Nothing, for `params.ms` milliseconds."""
+    """Do nothing for `params.ms` milliseconds."""
     params = work.request.get("params")
     ms = params.get("ms") if isinstance(params, dict) else None
     if not isinstance(ms, int) or isinstance(ms, bool) or not 0 <= ms <= SLEEP_MS_MAX:
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder()
 
 
 class HandlerExecutor:
-    """Runs handlers. The mapping is read at each run, so one registered later is found too."""
+    """Runs handlers. The mapping is read at each run, so later registrations are found too."""
 
     starts_itself = False
 
@@ -66,7 +66,7 @@ class HandlerExecutor:
         return self.run(self._handler(run.work), run.work)
 
     async def run(self, handler: Handler, work: Work) -> Any:
-        """Call it, and word what it raises."""
+        """Call the function, and turn what it raises into a failure."""
         try:
             result = await (handler(work) if is_async(handler) else self._in_thread(handler, work))
         except ExecutionFailed:
@@ -80,13 +80,13 @@ class HandlerExecutor:
         return _json_able(result)
 
     async def close(self) -> None:
-        """Returns at once: functions still running in threads do not hold up the process."""
+        """Return at once: functions still running in threads do not hold up the process."""
         self._threads.shutdown()
 
     def _handler(self, work: Work) -> Handler:
         name = work.request.get("handler")
         if not isinstance(name, str) or name not in self._handlers:
-            # Retryable, because another worker may well have it.
+            # Retryable, because another worker may have it.
             raise ExecutionFailed(failures.one_line(f'no handler "{name}" in this worker'))
         return self._handlers[name]
 
@@ -94,13 +94,13 @@ class HandlerExecutor:
         context = contextvars.copy_context()
         thread = self._threads.submit(context.run, _call_plain, handler, work)
         result = await _ended(thread)
-        # A plain wrapper around an async function hands out its coroutine.
+        # A plain wrapper around an async function returns its coroutine.
         return await result if inspect.isawaitable(result) else result
 
 
 async def _ended(thread: concurrent.futures.Future[Any]) -> Any:
-    """The function's result. A cancelled one that has begun is waited for: it cannot be stopped,
-    and as long as it runs its slot is taken.
+    """Return the function's result. Wait for a cancelled one that has begun: it cannot be stopped,
+    and occupies its slot while it runs.
     """
     future = asyncio.wrap_future(thread)
     try:
@@ -112,7 +112,9 @@ async def _ended(thread: concurrent.futures.Future[Any]) -> Any:
 
 
 def _call_plain(handler: Handler, work: Work) -> Any:
-    """Worded here, in the thread: a future carries neither a StopIteration nor a sys.exit()."""
+    """Call the function and word its error in the thread: a future cannot carry StopIteration or
+    sys.exit().
+    """
     try:
         return handler(work)
     except ExecutionFailed:
@@ -132,7 +134,7 @@ def is_async(handler: Handler) -> bool:
 
 
 def _cancelled_from_outside() -> bool:
-    """False when a handler only let through the cancellation of something of its own."""
+    """Return False if a handler only let a cancellation of its own through."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

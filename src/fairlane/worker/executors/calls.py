@@ -1,7 +1,7 @@
-"""Functions of this process that run once, for somebody in this process who waits.
+"""Functions of this process that run once, for a caller in this process that waits.
 
-What is kept of such a task in the store is everything but the function. The trap: when the process
-is gone, nobody can run it any more. Whoever leases it then ends it with an error that says so.
+The store keeps everything about such a task except the function. The trap: once the process is
+gone, no worker can run it. A worker that leases it then fails it with an error that says so.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ BEGUN: Final = "the function was begun once and is not begun again"
 
 
 class Call(msgspec.Struct):
-    """A task that somebody here waits for; of a function, when it has one.
+    """A task that a caller in this process waits for, with its function if it has one.
 
-    `error` is what the function has raised; `given_up` says that it will not run any more.
+    `error` is what the function raised; `given_up` says that it will not run any more.
     """
 
     function: Handler | None = None
@@ -56,7 +56,7 @@ class CallExecutor(HandlerExecutor):
 
 
 def _remembering(call: Call, function: Handler) -> Handler:
-    """The same function, which leaves behind what it raises: whoever waits is to get that."""
+    """Return the function wrapped so that its exception is kept for the waiting caller."""
     if is_async(function):
 
         async def run_async(work: Work) -> Any:

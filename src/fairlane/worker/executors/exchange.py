@@ -1,7 +1,7 @@
-"""What executors that speak HTTP have in common: what they send, and how an exchange fails.
+"""Shared parts of executors that use HTTP: what they send, and how an exchange fails.
 
-The rule: a log line about a broken exchange names what happened in our own words, because the text
-of an error of the network may name hosts and ports.
+The rule: a log line about a broken exchange uses our own words, because the text of a network error
+may name hosts and ports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ExecutorResponse(msgspec.Struct, frozen=True):
 
 
 async def whole(exchange: AbstractAsyncContextManager[ResponseStream]) -> ExecutorResponse:
-    """What a sender streams, when all of it has come."""
+    """Return the complete response of a stream."""
     async with exchange as answer:
         body = b"".join([piece async for piece in answer])
     return ExecutorResponse(answer.status, answer.headers, body)
@@ -50,14 +50,14 @@ def trace_header(work: Work) -> dict[str, str]:
 
 @contextlib.contextmanager
 def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iterator[None]:
-    """What breaks the exchange inside fails the task, in words of ours: `who` did not answer.
+    """Turn an exception of the exchange inside into a failure in our own words, about `who`.
 
-    `server` is what an operator calls it (instance, agent); `url` goes to the log only.
+    `server` is the operator's word for it (instance, agent); `url` goes to the log only.
     """
     try:
         yield
     except PayloadTooLarge as error:
-        # The work has been carried out; doing it again would only give the same answer.
+        # The work has been carried out; repeating it would only give the same response.
         raise ExecutionFailed(
             f"{who} answered more than {max_bytes} bytes", retryable=False
         ) from error
@@ -74,7 +74,7 @@ def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iter
 def refused(
     who: str, status: int, headers: Mapping[str, str], body: str | bytes, *, wait: bool = False
 ) -> ExecutionFailed:
-    """The failure that an answer without success is; `wait` says that it is a matter of time."""
+    """Return the failure of an unsuccessful response; with `wait`, a retry may succeed."""
     if status < 400:
         text = f"{who} returned {status}: redirects are not followed"
         return ExecutionFailed(text, retryable=False)
@@ -87,7 +87,7 @@ def refused(
 
 
 def parsed(text: str | bytes) -> Any:
-    """The JSON document. Raises ValueError when it is none that everybody can read."""
+    """Return the JSON document. Raise ValueError unless every caller can parse it."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -98,5 +98,5 @@ def parsed(text: str | bytes) -> Any:
 
 
 def said(error: object) -> str:
-    """What stands under the key `error`, as text."""
+    """Return the value of the key `error`, as text."""
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()

@@ -1,7 +1,7 @@
-"""How a failed run is worded and whether another attempt could go better.
+"""The wording of a failed run, and whether another attempt could succeed.
 
-The rule: a task's error is read by agents and people, so it is one line of at most 2 KiB without
-control characters, and says nothing about our network (no ports, no addresses).
+The rule: agents and people read a task's error, so it is one line of at most 2 KiB without control
+characters, and reveals nothing about our network (no ports, no addresses).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 TEXT_BYTES_MAX: Final = 2048
 RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
 
-# Control characters, line separators and what turns the direction of text around.
+# Control characters, line separators and characters that change the text direction.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _TRANSIENT: Final = frozenset({408, 425, 429})
 
 
 def one_line(text: str | bytes) -> str:
-    """`text` on one line, cut at 2 KiB on a character boundary."""
+    """Return `text` on one line, cut at 2 KiB on a character boundary."""
     if isinstance(text, bytes):
         # A character is four bytes at most, so one cut in half here lies beyond the final cut.
         text = text[: TEXT_BYTES_MAX + 4].decode("utf-8", "replace")
@@ -37,13 +37,13 @@ def one_line(text: str | bytes) -> str:
 
 
 def from_exception(error: BaseException) -> ExecutionFailed:
-    """What a handler raised, as the failure of its task."""
+    """Return a handler's exception as the failure of its task."""
     name, text = type(error).__name__, str(error)
     return ExecutionFailed(one_line(f"{name}: {text}" if text else name))
 
 
 def transport_cause(error: BaseException, server: str = "instance") -> str:
-    """Why an exchange broke, in words of ours: those of a library may name hosts and ports."""
+    """Return why an exchange broke, in our own words: those of a library may name hosts."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, NameNotFound):
@@ -60,12 +60,12 @@ def transport_cause(error: BaseException, server: str = "instance") -> str:
 
 
 def is_transient(status: int) -> bool:
-    """Whether the same request may get a better answer later."""
+    """Return whether the same request may succeed later."""
     return status >= 500 or status in _TRANSIENT
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """The wait an answer asks for, at most a day; None when it names none we understand."""
+    """Return the wait that a response asks for, at most a day; None if it names none."""
     value = header(headers, "Retry-After")
     if value is None:
         return None
@@ -74,7 +74,7 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def _until(value: str, headers: Mapping[str, str]) -> float | None:
-    """Seconds to a date, by the clock of the one who wrote it: its own Date header."""
+    """Return the seconds until a date, by the clock of its author: the Date header."""
     then, now = _date(value), _date(header(headers, "Date"))
     return None if then is None or now is None else (then - now).total_seconds()
 
@@ -82,13 +82,13 @@ def _until(value: str, headers: Mapping[str, str]) -> float | None:
 def _date(value: str | None) -> datetime | None:
     try:
         moment = parsedate_to_datetime(value or "")
-    except (ValueError, OverflowError):  # the second for a year of very many digits
+    except (ValueError, OverflowError):  # the second one is for a year with very many digits
         return None
-    # "-0000" gives a moment without a zone, which cannot be compared with one that has it.
+    # "-0000" gives a time without a zone, which cannot be compared with one that has it.
     return moment if moment.tzinfo else None
 
 
 def header(headers: Mapping[str, str], name: str) -> str | None:
-    """A header by any spelling; a Sender may hand back a plain dict."""
+    """Return a header, ignoring case; a sender may return a plain dict."""
     wanted = name.lower()
     return next((value.strip() for key, value in headers.items() if key.lower() == wanted), None)

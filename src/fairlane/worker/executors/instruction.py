@@ -1,9 +1,9 @@
-"""An instruction in plain words: `POST {agent}/chat`, whose answer streams while the agent works.
+"""An instruction in plain words: `POST {agent}/chat`, streamed while the agent works.
 
-The task is marked running immediately before the request leaves; leaving, by a time-out or a
-cancel, hangs up, and so stops the agent. What the events mean is in `transcript`.
-The trap: llmConfig carries keys, and agents repeat what they were sent. Whatever comes from an
-agent, errors, text and results, goes through a `Redactor` before it is kept or cut.
+The task is marked running immediately before the request is sent; a timeout or a cancel closes the
+connection, which stops the agent. `transcript` interprets the events. The trap: llmConfig carries
+keys, and agents repeat what they were sent. All errors, text and results of an agent pass through a
+`Redactor` before they are stored or cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlane.worker.executors.tabs import Instance
 
 WHO: Final = "Chat API"
-# Only one event is kept at a time, so a stream may be longer than anything that is stored.
+# Only one event is in memory at a time, so a stream may be longer than anything that is stored.
 STREAM_BYTES_MAX: Final = 64 * 1024 * 1024
 EVENT_CHARACTERS_MAX: Final = RESPONSE_BYTES_MAX
 RAW_CHARACTERS_MAX: Final = 1000
@@ -55,7 +55,7 @@ class InstructionExecutor:
         *,
         refusal_seconds: float = REFUSAL_SECONDS,
     ) -> None:
-        """`resolve` puts the secrets into a configuration that only refers to them."""
+        """`resolve` replaces references in a configuration with their secrets."""
         self._agent = agent
         self._sender = sender
         self._resolve = resolve
@@ -95,20 +95,20 @@ class InstructionExecutor:
         except InvalidRequest as error:
             raise ExecutionFailed(error.message, retryable=False) from None
         except ValueError as error:
-            # Where the server keeps its secrets is for the operator's eyes.
+            # Only the operator may see where the server keeps its secrets.
             _log.error("a secret of task %s cannot be had: %s", work.task_id, error)
             text = "a secret that llmConfig refers to cannot be had; the server's log says why"
             raise ExecutionFailed(text) from None
 
     async def close(self) -> None:
-        """Nothing to close: the sender is somebody else's."""
+        """Do nothing: the sender belongs to the caller."""
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- the request ----------------------------------------------------------------------------------
 
 
 def body_of(work: Work, config: JsonMapping) -> bytes:
-    """The defaults, llmConfig over them, and over both what llmConfig may not change."""
+    """Return the defaults, overridden by llmConfig, overridden by what llmConfig may not change."""
     instruction = work.request.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
         raise ExecutionFailed("instruction is required for task execution", retryable=False)
@@ -134,7 +134,7 @@ def headers_of(work: Work) -> dict[str, str]:
     }
 
 
-# --- what comes back ------------------------------------------------------------------------------
+# --- the response ---------------------------------------------------------------------------------
 
 
 async def _redacted_result(
@@ -158,7 +158,7 @@ async def _result(answer: ResponseStream, transcript: Transcript) -> Any:
 
 
 async def _follow(answer: ResponseStream, transcript: Transcript) -> bytes:
-    """Read events up to the end mark or the end; returns how the body begins."""
+    """Read events up to the end mark or the end; return the beginning of the body."""
     parser, head = Parser(EVENT_CHARACTERS_MAX), b""
     try:
         async for chunk in answer:
@@ -174,7 +174,7 @@ async def _follow(answer: ResponseStream, transcript: Transcript) -> bytes:
         text = f"{WHO} sent an event of more than {EVENT_CHARACTERS_MAX} characters"
         raise ExecutionFailed(text, retryable=False) from error
     except OSError as error:
-        # An agent that has finished has done its work, however it hangs up.
+        # An agent that has finished has done its work, however the connection ends.
         if not transcript.finished:
             raise ExecutionFailed(UNFINISHED) from error
     return head
@@ -194,7 +194,7 @@ async def _document(answer: ResponseStream) -> Any:
 
 
 async def _refusal(answer: ResponseStream, seconds: float) -> str:
-    """How the body of a refusal begins, or as much of it as comes in time."""
+    """Return the beginning of an error response's body, as much of it as arrives in time."""
     body = bytearray()
     with contextlib.suppress(OSError):
         async with asyncio.timeout(seconds):

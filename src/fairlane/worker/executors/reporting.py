@@ -1,7 +1,7 @@
 """Functions that a running handler may call: `report_output` and `report_progress`.
 
-They find the run they belong to, in async handlers and in the threads of plain ones. The trap:
-threads that a handler starts itself do not know the run unless they get its context.
+They find their run, in async handlers and in the threads of plain ones. The trap: threads that a
+handler starts itself do not know the run unless they get its context.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _current: ContextVar[tuple[Run, asyncio.AbstractEventLoop]] = ContextVar("fairla
 
 
 def begin(run: Run) -> None:
-    """Make `run` the current run, in this task and what it calls."""
+    """Make `run` the current run, in this task and its calls."""
     _current.set((run, asyncio.get_running_loop()))
 
 
@@ -47,7 +47,7 @@ def _tell(say: Callable[[Run], None]) -> None:
     if found is None:
         raise RuntimeError("only a handler that is running can report")
     run, loop = found
-    if _is_running(loop):  # at once: its end may be the very next thing
+    if _is_running(loop):  # now: its end may follow at once
         say(run)
     else:
         loop.call_soon_threadsafe(say, run)

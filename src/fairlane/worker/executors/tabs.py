@@ -1,9 +1,9 @@
-"""Which instance owns a tab: ask them all what they hold, remember the answers.
+"""Which instance owns a tab: ask all of them and remember the answers.
 
-The rule: one instance that hangs or errs never spoils the others. A caller leaves as soon as its
-tab turns up, and at most one question per instance is on its way, however many tasks wait.
-The trap: a listing that was on its way before a caller came proves nothing about a tab opened
-since, so "not found" is only ever concluded from a listing that began after the caller asked.
+The rule: one instance that hangs or fails never affects the others. A caller continues as soon as
+its tab is found, and at most one request per instance is in progress, however many tasks wait. The
+trap: a listing that was requested before a caller came proves nothing about a tab opened since, so
+"not found" is only concluded from a listing that began after the caller asked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tabs = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A server that holds tabs. The token never shows up in a repr, and so in no log."""
+    """A server that holds tabs. The token never appears in a repr, and so in no log."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class TabResolver:
         self._cache_tabs_max = cache_tabs_max
 
     async def resolve(self, tab_id: str) -> Instance:
-        """The owner of the tab; a single instance owns them all and is never asked."""
+        """Return the owner of the tab; a single instance owns them all and is never asked."""
         if not self.instances:
             raise ExecutionFailed(
                 "no tab instance is configured: start Fairlane with --instance URL",
@@ -72,19 +72,19 @@ class TabResolver:
         return self._cached(tab_id) or await self._search(tab_id, self._listings)
 
     async def resolve_again(self, tab_id: str, *, not_on: Instance) -> Instance | None:
-        """The owner after `not_on` denied the tab; None when there is nobody else to ask."""
+        """Return the owner after `not_on` denied the tab; None if there is no other instance."""
         self.forget(tab_id, not_on)
         others = [listing for listing in self._listings if listing.instance != not_on]
         return (self._cached(tab_id) or await self._search(tab_id, others)) if others else None
 
     async def find_elsewhere(self, tab_id: str, *, not_on: Instance) -> Instance | None:
-        """Return another instance that has the tab; None when none lists it.
+        """Return another instance that has the tab; None if none lists it.
 
-        The owner that is known stays so until another one turns up.
+        The known owner stays until another one is found.
         """
         known = self._owners.get(tab_id)
         if known not in (None, not_on):
-            return known  # another task has learned it meanwhile
+            return known  # another task has found it meanwhile
         others = [listing for listing in self._listings if listing.instance != not_on]
         try:
             return await self._search(tab_id, others)
@@ -92,7 +92,7 @@ class TabResolver:
             return None
 
     def forget(self, tab_id: str, instance: Instance) -> None:
-        # Another task may have learned the new owner meanwhile; that stays.
+        # Another task may have found the new owner meanwhile; that stays.
         if self._owners.get(tab_id) == instance:
             del self._owners[tab_id]
 
@@ -128,7 +128,8 @@ class TabResolver:
         return owner
 
     def _seen(self, instance: Instance, tabs: Iterable[str]) -> None:
-        # A listing fills gaps only: what is known was right when last used, or a 404 will say so.
+        # A listing fills gaps only: a known owner was right when last used, or a 404 will correct
+        # it.
         for tab_id in tabs:
             if tab_id not in self._owners:
                 self._remember(tab_id, instance)
@@ -144,7 +145,7 @@ Round = asyncio.Task[Tabs | None]
 
 
 class _Listing:
-    """The tabs of one instance, asked in rounds: one on its way, one that waits behind it."""
+    """The tabs of one instance, requested in rounds: one in progress, one waiting behind it."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class _Listing:
         self._next: Round | None = None
 
     def ask(self) -> Round:
-        """A round that has not begun yet; all who ask before it begins share it."""
+        """Return a round that has not begun yet; all callers until it begins share it."""
         if self._next is None:
             self._next = asyncio.create_task(self._round(self._current))
         return self._next
@@ -174,7 +175,7 @@ class _Listing:
     async def _round(self, before: Round | None) -> Tabs | None:
         if before is not None and not before.done():
             await asyncio.wait([before])
-            # Its silence answers those who came meanwhile too: nobody waits for two timeouts.
+            # Its silence counts for later callers too: no caller waits for two timeouts.
             if _answer(before) is None:
                 self._next = None
                 return None
@@ -207,12 +208,12 @@ class _Listing:
 
 
 def _answer(one: Round) -> Tabs | None:
-    """What a finished round found out; None when the instance gave no usable answer."""
+    """Return the result of a finished round; None if the instance gave no usable response."""
     return None if one.cancelled() else one.result()
 
 
 def listed_tabs(status: int, body: bytes) -> Tabs:
-    """The tab ids in a listing: a list or `{"tabs": [...]}` of ids or of objects with one."""
+    """Return the tab ids of a listing: a list or `{"tabs": [...]}` of ids or of objects."""
     if status != 200:
         raise ValueError(f"status {status}")
     document = msgspec.json.decode(body)

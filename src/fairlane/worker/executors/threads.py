@@ -1,8 +1,8 @@
 """Threads for plain functions, which may block as long as they like.
 
-The rule: a thread that never comes back must not keep the process from ending. The threads of
-concurrent.futures.ThreadPoolExecutor are joined when the interpreter exits, so one stuck function
-would turn a drain into a hang; these are daemons.
+The rule: a thread that never returns must not keep the process from ending. The interpreter joins
+the threads of concurrent.futures.ThreadPoolExecutor at exit, so one stuck function would turn a
+drain into a hang; these threads are daemons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """Threads made when all are busy, up to `threads_max`, and used again when idle."""
+    """Threads that are created when all are busy, up to `threads_max`, and reused when idle."""
 
     def __init__(self, threads_max: int, *, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -41,7 +41,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - the signature of Executor
-        """Let idle threads go. What runs goes on; waiting for it is what this class is against."""
+        """Let idle threads end. Running functions continue and are not waited for."""
         with self._lock:
             self._closed = True
             for _ in range(self._threads):
@@ -57,7 +57,7 @@ class DaemonThreads(Executor):
     def _serve(self) -> None:
         while (job := self._take()) is not None:
             job()
-            del job  # an idle thread keeps nobody's arguments alive
+            del job  # an idle thread keeps no arguments alive
 
     def _take(self) -> Callable[[], None] | None:
         try:
@@ -72,7 +72,7 @@ def _do(future: Future[T], call: Callable[[], T]) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+    except BaseException as error:  # noqa: BLE001 - the caller that waits for the future gets it
         future.set_exception(error)
     else:
         future.set_result(result)

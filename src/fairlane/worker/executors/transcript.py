@@ -1,9 +1,10 @@
-"""What an agent's stream of events comes to: its text on the way, and a result or a failure.
+"""Interpret an agent's event stream: its text so far, and a result or a failure.
 
-The last event is the result, `[DONE]` is only an end mark. An event is of the kind that its `type`
-says, or else the name of the server-sent event. Text is in `text-delta` (`delta`, `textDelta` or
-`text`), `text` and `message` (`text` or `content`). After an event that only begins or carries on,
-an end without a finishing one is a break-off; events of no kind or of an unknown one may be last.
+The last event is the result, `[DONE]` is only an end mark. The kind of an event is its `type`, or
+otherwise the name of the server-sent event. Text is in `text-delta` (`delta`, `textDelta` or
+`text`), `text` and `message` (`text` or `content`). After an event that only begins or continues,
+an end without a finishing one is an interruption; events of no kind or of an unknown one may be
+last.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ON_THE_WAY: Final = frozenset(
 )
 _ON_THE_WAY_ENDINGS: Final = ("-delta", "-start", "-input-available")
 _FAILING: Final = frozenset({"error", "abort"})
-# Beside these an `error` is all that an event without a type has to say.
+# Beside these keys, an `error` is all that an event without a type has to say.
 _ABOUT_AN_ERROR: Final = frozenset(
     {"error", "message", "code", "status", "statusCode", "details", "retryable", "success"}
 )
@@ -50,7 +51,7 @@ class Transcript:
         self.ended = False  # the end mark has been seen
         self.finished = False  # the end mark, or an event that finishes
         self._last: Any = None
-        self._unfinished = False  # what came last was cut short or only carries on
+        self._unfinished = False  # the last event was cut short or only continues
         self._output = output
         self._hide = hide
 
@@ -68,7 +69,7 @@ class Transcript:
                 self._take(document, _kind(document, event.name))
 
     def result(self) -> Any:
-        """The last event. Raises ExecutionFailed unless it can be the last."""
+        """Return the last event. Raise ExecutionFailed unless it can be the last."""
         if self._unfinished and not self.finished:
             raise ExecutionFailed(UNFINISHED)
         if not self.any:
@@ -78,7 +79,7 @@ class Transcript:
         return self._last
 
     def result_of(self, document: object) -> Any:
-        """A document that came instead of a stream, unless it says itself that it failed."""
+        """Return a document that came instead of a stream. Raise if it reports a failure."""
         if isinstance(document, dict) and (
             document.get("error") or document.get("success") is False or _kind(document) in _FAILING
         ):
@@ -109,9 +110,9 @@ _CUT: Final = object()
 
 
 def _documents(event: Event) -> Iterator[Any]:
-    """What the event carries: a document, or one per line, as some agents leave out blank lines.
+    """Return the documents of an event: one, or one per line, as some agents omit blank lines.
 
-    What cannot be read is skipped, unless the end of the stream may have cut it.
+    Unreadable ones are skipped, unless the end of the stream may have cut them.
     """
     try:
         yield _read(event.data)
@@ -155,7 +156,7 @@ def _is_error(document: object) -> bool:
 
 
 def _reason(document: object) -> tuple[str, bool]:
-    """The text of an error, however it is wrapped, and whether another attempt is of use."""
+    """Return the text of an error, however it is wrapped, and whether another attempt may help."""
     retryable = True
     while isinstance(document, dict):
         retryable = retryable and document.get("retryable") is not False
