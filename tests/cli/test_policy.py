@@ -214,8 +214,7 @@ def test_a_change_may_expect_a_version(run: Run, side: list[str]) -> None:
     ran = run("policy", "set", "maxInflight=8", "--expect", str(version - 1), *side)
     assert ran.code == 4
     assert (
-        ran.err
-        == f"error: the policy is at version {version}, not {version - 1}; look at it again\n"
+        ran.err == f"error: the policy is at version {version}, not {version - 1}; read it again\n"
     )
     assert _set(run, side, "maxInflight=8", "--expect", str(version)) == version + 1
 

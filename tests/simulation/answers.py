@@ -88,9 +88,9 @@ class Answers:
         valid = (
             row is not None
             and row.lease_expires_at is not None
-            and row.fencing_token == request.token
+            and row.fencing_token == request.fencing_token
         )
-        name = f"{type(request).__name__} of task {request.seq} with token {request.token}"
+        name = f"{type(request).__name__} of task {request.seq} with token {request.fencing_token}"
         if isinstance(answer, Task):
             repeated = isinstance(request, Complete) and self._is_done(request, row)
             demand("fencing", valid or repeated, f"{name} was accepted")

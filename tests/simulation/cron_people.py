@@ -60,7 +60,7 @@ class Held(msgspec.Struct):
     """A lease as its worker knows it, and when it will be reported on; None is never."""
 
     seq: int
-    token: int
+    fencing_token: int
     id: str
     report_at: int | None
 
@@ -198,5 +198,5 @@ class Runner:
     def _report(self, held: Held) -> Complete | Fail | Start:
         chance = self._rng.random()
         if chance < 0.8:
-            return Complete(held.seq, held.token, '"done"')
-        return Fail(held.seq, held.token, "broken", retryable=chance < 0.92)
+            return Complete(held.seq, held.fencing_token, '"done"')
+        return Fail(held.seq, held.fencing_token, "broken", retryable=chance < 0.92)

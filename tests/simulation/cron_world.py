@@ -133,7 +133,7 @@ class CronWorld:
                 break
             self.clock.advance(HOUR)
             self.store.prepare([])
-            batch = [Complete(held.seq, held.token) for held in self.runner.held]
+            batch = [Complete(held.seq, held.fencing_token) for held in self.runner.held]
             self.runner.held.clear()
             self._apply(0, batch)
         demand("runs", not self._tasks, f"never ended: {sorted(self._tasks)}")

@@ -67,7 +67,7 @@ class Held(msgspec.Struct, frozen=True):
     """A lease as its worker knows it."""
 
     seq: int
-    token: int
+    fencing_token: int
     id: str
 
 
@@ -340,7 +340,7 @@ class Reporters:
 
     def report(self, held: Held) -> list[Any]:
         rng, chance = self._rng, self._rng.random()
-        seq, token = held.seq, held.token
+        seq, token = held.seq, held.fencing_token
         if (seq, token) in self.stopped and chance < 0.7:
             return [Release(seq, token)]
         if chance < 0.50:
@@ -369,7 +369,7 @@ class Reporters:
             return []
         held = rng.choice(self.past)
         if rng.random() < 0.2:
-            token = held.token + rng.choice((-1, 1, -held.token, 1000))
+            token = held.fencing_token + rng.choice((-1, 1, -held.fencing_token, 1000))
             held = Held(held.seq + rng.choice((0, 0, -1, 1)), token, held.id)
         return self.report(held)
 

@@ -39,7 +39,7 @@ def any_token_is_accepted(patch: pytest.MonkeyPatch) -> None:
 
 @plant("fencing", "error")
 def a_closed_lease_is_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases, "_stale", lambda task, token: task.token != token)
+    patch.setattr(leases, "_stale", lambda task, token: task.fencing_token != token)
 
 
 @plant("result")

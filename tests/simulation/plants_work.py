@@ -399,7 +399,7 @@ def an_end_is_told_twice(patch: pytest.MonkeyPatch) -> None:
 def output_of_earlier_runs_is_kept(patch: pytest.MonkeyPatch) -> None:
     def output(tx: Transaction, requests: Any, _: int) -> Any:
         tasks = tx.tasks_by_seq(request.seq for request in requests)
-        rows = [(r.seq, r.token, r.part, 1, r.text) for r in requests if r.seq in tasks]
+        rows = [(r.seq, r.fencing_token, r.part, 1, r.text) for r in requests if r.seq in tasks]
         tx.connection.run_rows("output_insert", rows)
         return iter([None] * len(requests))
 

@@ -131,7 +131,7 @@ class World:
         self._outside, self._inside, self._waiting = workers, [], []
         for _ in range(DRAIN_BATCHES):
             self.clock.advance(500)
-            batch: list[Any] = [Complete(h.seq, h.token) for w in workers for h in w.held]
+            batch: list[Any] = [Complete(h.seq, h.fencing_token) for w in workers for h in w.held]
             batch += [SettleDelivery(id_, delivered=True) for id_ in self._reporters.claimed]
             batch.append(ClaimDeliveries(limit=20))
             self._reporters.claimed.clear()
@@ -258,7 +258,10 @@ class World:
         goes_on = isinstance(request, Start | Renew) and isinstance(answer, Task)
         for worker in self._workers():
             for held in worker.held:
-                if (held.seq, held.token) == (request.seq, request.token) and not goes_on:
+                if (held.seq, held.fencing_token) == (
+                    request.seq,
+                    request.fencing_token,
+                ) and not goes_on:
                     worker.held.remove(held)
                     self._reporters.past.append(held)
                     return
@@ -360,7 +363,7 @@ def _asked(request: Any) -> str:
         return f"{name}({request.key},{request.settings},{sorted(request.unset)})"
     if isinstance(request, StopSession | SetUsage):
         return str(request)
-    return f"{name}({request.seq},{request.token})"
+    return f"{name}({request.seq},{request.fencing_token})"
 
 
 def _named(submission: Submission) -> str:

@@ -38,5 +38,5 @@ def test_so_does_what_the_environment_tells_libpq(
 
 
 def test_an_address_that_is_none_is_said_to_be_none() -> None:
-    with pytest.raises(OperatorError, match="the store's address is not understood"):
+    with pytest.raises(OperatorError, match="the store's address is not valid"):
         PostgresStore("postgresql://localhost/fairlane?no_such_option=1")

@@ -77,7 +77,7 @@ def check(store: Store, history: list[Held], sampler: Sampler) -> None:
     assert sorted(held.task for held in history) == sorted(
         f"{agent}{n:03}" for agent in AGENTS for n in range(TASKS_EACH)
     )
-    assert len({held.token for held in history}) == len(history)
+    assert len({held.fencing_token for held in history}) == len(history)
     assert len({held.leaser for held in history}) >= len(history) / QUOTA
     assert sampler.samples
     (most,) = most_at_once(history).values()

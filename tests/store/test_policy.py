@@ -130,7 +130,7 @@ def test_another_version_than_the_expected_one_is_a_conflict(scheduler: Schedule
     assert isinstance(error, Conflict)
     assert (error.details, error.message) == (
         {"version": 1},
-        "the policy is at version 1, not 0; look at it again",
+        "the policy is at version 1, not 0; read it again",
     )
     assert contents(scheduler.store)["policy"] == before
     assert change(scheduler, {"maxInflight": 9}, expected_version=1).version == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fairlane.clock import ManualClock
@@ -12,6 +13,7 @@ from fairlane.core.sessions import Session
 from fairlane.engine.commands import ClaimDeliveries, IdempotencyKey, Reclaim, Submit, UseSecret
 from fairlane.engine.reads.recount import recount
 from fairlane.store.opening import open_store
+from fairlane.store.queries import column
 from tests.store import version_one
 from tests.store.invariants import assert_sound
 from tests.store.scheduler import Scheduler, submission
@@ -63,7 +65,8 @@ def test_every_row_is_there_as_it_was(old: Store) -> None:
     for row in version_one.rows():
         found = reader.run("task_view", id=row["id"])[0]
         task = Task(*found[: len(Task.__struct_fields__)])
-        assert {name: getattr(task, name) for name in row if name not in NEW} == {
+        stored = {column(name): value for name, value in msgspec.structs.asdict(task).items()}
+        assert {name: stored[name] for name in row if name not in NEW} == {
             name: value for name, value in row.items() if name not in NEW
         }
         assert (task.rank, task.unmet, task.preempt) == (row["priority"], None, None)

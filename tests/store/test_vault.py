@@ -191,7 +191,7 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     url = f"{SQLITE}{tmp_path / 'fairlane.db'}"
     open_store(url).vault.seal(CANARY)
     (tmp_path / "fairlane.db.key").chmod(0o640)
-    with pytest.raises(OperatorError, match="others may read it; chmod 600"):
+    with pytest.raises(OperatorError, match="other users can read it; run chmod 600"):
         open_store(url).vault.seal(CANARY)
 
 
@@ -328,7 +328,9 @@ async def test_a_node_with_another_key_does_not_start(store_url: str) -> None:
     ours, theirs = (base64.b64encode(new_key()).decode() for _ in range(2))
     async with Fairlane(store_url, secret_key=ours):
         pass
-    with pytest.raises(StoreMismatch, match="which is not here: give secret_key the one that"):
+    with pytest.raises(
+        StoreMismatch, match="which this node does not have: give secret_key the key of"
+    ):
         await Fairlane(store_url, secret_key=theirs).start()
     async with Fairlane(store_url, secret_key=f"{theirs} {ours}"):
         pass

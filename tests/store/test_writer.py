@@ -208,9 +208,9 @@ async def test_several_requests_may_be_asked_in_one_go(desk: Desk) -> None:
 async def test_an_error_is_raised_where_it_was_asked(desk: Desk) -> None:
     await desk.submit("first")
     (grant,) = await desk.writer.ask(lease_request())
-    await desk.writer.ask(Complete(grant.task.seq, grant.task.token))
+    await desk.writer.ask(Complete(grant.task.seq, grant.task.fencing_token))
     with pytest.raises(LeaseLost):
-        await desk.writer.ask(Fail(grant.task.seq, grant.task.token, "late"))
+        await desk.writer.ask(Fail(grant.task.seq, grant.task.fencing_token, "late"))
 
 
 async def test_a_bad_request_does_not_spoil_its_batch(open_desk: Callable[..., Desk]) -> None:
@@ -281,7 +281,7 @@ async def test_a_waiting_lease_gets_what_a_report_sets_free(desk: Desk) -> None:
     await desk.submit("first", "second")
     (held,) = await desk.writer.ask(lease_request())
     waiting = await desk.lease()
-    await desk.writer.ask(Complete(held.task.seq, held.task.token))
+    await desk.writer.ask(Complete(held.task.seq, held.task.fencing_token))
     assert names(await waiting) == ["second"]
 
 
@@ -298,7 +298,7 @@ async def test_a_waiting_lease_gets_what_time_makes_ready(open_desk: Callable[..
     desk = open_desk(clock=clock)
     await desk.submit("first")
     (held,) = await desk.writer.ask(lease_request())
-    await desk.writer.ask(Fail(held.task.seq, held.task.token, "no luck"))
+    await desk.writer.ask(Fail(held.task.seq, held.task.fencing_token, "no luck"))
     waiting = await desk.lease()
     clock.advance(1000)
     desk.writer.nudge()

@@ -457,7 +457,7 @@ async def test_an_answer_beyond_8_mib_is_a_failure(
 ) -> None:
     body = "x" * (RESPONSE_BYTES_MAX + 1)
     failure = await failure_with(executor, instance, status=200, body=body)
-    assert failure.message == f"executor answered more than {RESPONSE_BYTES_MAX} bytes"
+    assert failure.message == f"executor sent more than {RESPONSE_BYTES_MAX} bytes"
     assert not failure.retryable
 
 

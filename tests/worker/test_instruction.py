@@ -489,7 +489,7 @@ async def test_a_stream_without_end_is_a_failure(sender: Sender) -> None:
     async with listening(head) as endless:
         endless.then_endless = event("x" * 1_000_000)
         failure = await failure_of(InstructionExecutor(Instance(endless.url), sender), asked())
-    assert failure.message == f"Chat API answered more than {STREAM_BYTES_MAX} bytes"
+    assert failure.message == f"Chat API sent more than {STREAM_BYTES_MAX} bytes"
     assert not failure.retryable
 
 
@@ -535,7 +535,7 @@ async def test_json_that_is_none_is_a_failure(
 ) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     agent.script = Script(status=200, body=body, headers=headers)
-    assert (await failure_of(executor, asked())).message == "the agent's answer is not valid JSON"
+    assert (await failure_of(executor, asked())).message == "the agent's response is not valid JSON"
 
 
 async def test_a_json_document_beyond_8_mib_is_a_failure(
@@ -543,7 +543,7 @@ async def test_a_json_document_beyond_8_mib_is_a_failure(
 ) -> None:
     agent.script = Script(status=200, body=["x" * RESPONSE_BYTES_MAX])
     failure = await failure_of(executor, asked())
-    assert failure.message == f"Chat API answered more than {RESPONSE_BYTES_MAX} bytes"
+    assert failure.message == f"Chat API sent more than {RESPONSE_BYTES_MAX} bytes"
     assert not failure.retryable
 
 

@@ -117,9 +117,9 @@ async def test_a_second_stop_does_not_cut_off_the_report_of_the_first(scene: Sce
     await eventually(lambda: forever.begun == 1)
     task = scene.writer.ask_and_wait(Cancel("one"))
     scene.away = True
-    worker.stop_runs([(task.seq, task.token)])
+    worker.stop_runs([(task.seq, task.fencing_token)])
     await eventually(lambda: scene.tries >= 5)
-    worker.stop_runs([(task.seq, task.token)])
+    worker.stop_runs([(task.seq, task.fencing_token)])
     await asyncio.sleep(0)  # lets the second stop arrive
     scene.away = False
     await eventually(lambda: not scene.leased() and worker.active == 0)

@@ -80,7 +80,8 @@ class Caller(msgspec.Struct, frozen=True):
             return self.agent or given
         if given != self.agent:
             raise Forbidden(
-                f"field 'agentId' must be '{self.agent}' or left out: this token is that agent's",
+                f"field 'agentId' must be '{self.agent}' or absent: "
+                "the token belongs to that agent",
                 details={"agentId": self.agent},
             )
         return given

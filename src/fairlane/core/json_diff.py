@@ -108,7 +108,7 @@ def nested(assignments: Iterable[tuple[Path, Any]]) -> JsonObject:
         for part in path[:-1]:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise InvalidRequest(f"{spelled(path)} is set inside of what is set to a value")
+                raise InvalidRequest(f"{spelled(path)} is set inside a key that is set to a value")
         if path[-1] in place:
             raise InvalidRequest(f"{spelled(path)} is set twice")
         place[path[-1]] = value

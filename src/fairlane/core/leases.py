@@ -378,7 +378,7 @@ def _lost(task: Task | None) -> LeaseLost:
     if task is not None:
         details = {"taskId": task.id, "state": task.state}
     return LeaseLost(
-        "the lease is no longer yours: it ran out, was given back or the task has ended; "
+        "the lease is over: it expired, was released, or the task has ended; "
         "stop the work and lease again",
         details=details,
     )

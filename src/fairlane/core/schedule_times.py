@@ -216,7 +216,7 @@ def _check_at(schedule: Schedule, now: int) -> None:
     if schedule.at is None:
         raise InvalidRequest("missing required field 'schedule.at' (or 'schedule.atMs')")
     if schedule.at <= now:
-        raise InvalidRequest("field 'schedule.at' is in the past: give a moment that is to come")
+        raise InvalidRequest("field 'schedule.at' is in the past: give a time in the future")
 
 
 def _check_every(schedule: Schedule) -> None:
@@ -227,7 +227,7 @@ def _check_every(schedule: Schedule) -> None:
             f"field 'schedule.everyMs' must be from {EVERY_MS_MIN} to {EVERY_MS_MAX}"
         )
     if next_slot(schedule, 0) is None:
-        raise InvalidRequest("field 'schedule.anchor' is so late that nothing comes after it")
+        raise InvalidRequest("field 'schedule.anchor' is too late: no slot can follow it")
 
 
 def _check_cron(schedule: Schedule, now: int) -> None:

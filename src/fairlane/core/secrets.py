@@ -157,7 +157,7 @@ class References:
             if reference not in self:
                 raise InvalidRequest(
                     f"field '{where}' refers to '{reference[:80]}', which tasks may not: "
-                    "give the secret itself, or have the operator name it in allow_secrets"
+                    "give the secret itself, or ask the operator to list it in allow_secrets"
                 )
         if found:
             allowed = set.intersection(*(self._urls[reference] for _, reference in found))

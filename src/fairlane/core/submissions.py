@@ -211,7 +211,7 @@ def moment_of(text: str, field: str) -> int:
 def callback_of(callback_url: str | None, webhook_url: str | None) -> str | None:
     """Return the URL that either of the two names sets."""
     if callback_url and webhook_url and callback_url != webhook_url:
-        raise InvalidRequest("'webhookUrl' is another word for 'callbackUrl': give one of them")
+        raise InvalidRequest("'webhookUrl' is an alias of 'callbackUrl': give only one of them")
     return (callback_url or webhook_url or "").strip() or None
 
 
@@ -268,7 +268,7 @@ def _settle_timeout(request: TaskRequest, kind: str) -> None:
     """Leave `timeout_ms` as the only name of the timeout."""
     if request.timeout is not None:
         if request.timeout_ms not in (None, request.timeout):
-            raise InvalidRequest("'timeout' is another word for 'timeoutMs': give one of them")
+            raise InvalidRequest("'timeout' is an alias of 'timeoutMs': give only one of them")
         request.timeout_ms, request.timeout = request.timeout, None
     assert request.timeout_ms is not None
     if kind == model.INSTRUCTION and request.timeout_ms > INSTRUCTION_TIMEOUT_MS_MAX:

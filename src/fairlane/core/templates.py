@@ -203,7 +203,7 @@ def _problems(document: TemplateDocument, kept: object) -> list[Problem]:
         *_secret_problems("llmConfig", document.llm_config, kept),
     ]
     if document.timeout is not None:
-        text = "'timeout' is another word for 'timeoutMs': give one of them"
+        text = "'timeout' is an alias of 'timeoutMs': give only one of them"
         problems.append(Problem("timeout", text))
     if not problems and len(msgspec.json.encode(document)) > DEFINITION_BYTES_MAX:
         text = f"as a whole it must not be larger than {DEFINITION_BYTES_MAX} bytes"

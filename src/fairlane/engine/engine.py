@@ -419,8 +419,8 @@ def kept_policy(version: int, document: str) -> Policy:
         return read(msgspec.json.decode(document))[0]
     except (InvalidPolicy, msgspec.DecodeError) as error:
         raise StoreMismatch(
-            f"version {version} of the policy, which the store has kept, cannot be read: {error}; "
-            "nothing is done without it: use the fairlane that has written it, or a newer one"
+            f"version {version} of the policy, in the store cannot be read: {error}; "
+            "use the fairlane version that wrote it, or a newer one"
         ) from None
 
 

@@ -227,7 +227,7 @@ class Writer:
             try:
                 self._write(batch)
             except Exception:
-                log.exception("a batch went wrong; the writer goes on")
+                log.exception("a batch failed; the writer continues")
             self._answer_late_leases()
         self._ended.set()
         self.engine.close()
@@ -284,7 +284,7 @@ class Writer:
             self.nudge()  # the waiting leases still have to be served
             _answer((ticket, error) for ticket in batch)
             if isinstance(error, OperatorError):  # only an operator can fix it: retry slowly
-                log.warning("nothing can be done: %s", error.message)
+                log.warning("no batch can be written: %s", error.message)
                 self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         except Exception as error:
             self.trouble = "something went wrong there; see the log"
@@ -336,7 +336,7 @@ class Writer:
         try:
             self._on_commit(outcome)
         except Exception:
-            log.exception("what a commit has done could not be told")
+            log.exception("the listener for commits failed")
 
     def _take_out(
         self, served: list[tuple[Ticket, list[Grant]]]

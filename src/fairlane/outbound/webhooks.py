@@ -341,9 +341,9 @@ class Deliverer:
             )
         except FairlaneError as error:
             cause = error.__cause__ or error
-            _log.debug("webhook %s got no answer: %s", delivery.id, type(cause).__name__)
+            _log.debug("webhook %s got no response: %s", delivery.id, type(cause).__name__)
             return failed(delivery, error.message)
-        except Exception:  # noqa: BLE001 - our own fault is a failed attempt, or it never ends
+        except Exception:  # noqa: BLE001 - a defect of ours is a failed attempt, too
             _log.exception("webhook %s could not be sent", delivery.id)
             return failed(delivery, "webhook could not be sent")
         return judge(delivery, answer, now=self._now())

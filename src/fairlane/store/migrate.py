@@ -82,7 +82,7 @@ def migrate(schema: Schema) -> None:
         version = schema.version()
         if version > newest():
             raise StoreMismatch(
-                f"the store was made by a newer fairlane (schema {version}, this one knows "
+                f"the store was written by a newer fairlane (schema {version}, this one knows "
                 f"{newest()}); upgrade fairlane"
             )
         for number, text in files():

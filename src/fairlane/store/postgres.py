@@ -287,7 +287,7 @@ class PostgresStore:
         try:
             self._said = _said(url)
         except psycopg.ProgrammingError as error:
-            raise OperatorError(f"the store's address is not understood: {error}") from None
+            raise OperatorError(f"the store's address is not valid: {error}") from None
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
@@ -374,7 +374,7 @@ class PostgresStore:
                 **ours,  # type: ignore[arg-type]  # libpq's own options, passed through
             )
         except psycopg.ProgrammingError as error:
-            raise OperatorError(f"the store's address is not understood: {error}") from None
+            raise OperatorError(f"the store's address is not valid: {error}") from None
         except psycopg.OperationalError as error:
             raise ConnectionLost(first_line(error)) from None
         connection.patience = seconds

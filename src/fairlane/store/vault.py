@@ -80,8 +80,8 @@ class Vault:
         cipher = self._ring.get(found[1])
         if cipher is None:
             raise StoreMismatch(
-                f"the store's secrets are sealed with the key {found[1]}, which is not here: give "
-                "secret_key the one that the other nodes have, or put the key file back"
+                f"the store's secrets are sealed with the key {found[1]}, which this node does not "
+                "have: set secret_key to the key of the other nodes, or restore the key file"
             )
         return self._opened(cipher, found[1], found[2])
 
@@ -197,4 +197,4 @@ def _make(file: Path) -> None:
 def _check_private(file: Path) -> None:
     mode = file.stat().st_mode
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise ValueError(f"others may read it; chmod 600 {file}")
+        raise ValueError(f"other users can read it; run chmod 600 {file}")

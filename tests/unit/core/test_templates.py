@@ -557,7 +557,7 @@ def test_objects_of_overrides_are_laid_over_the_template() -> None:
         ),
         (
             {"timeout": 1, "timeoutMs": 2},
-            "'timeout' is another word for 'timeoutMs': give one of them",
+            "'timeout' is an alias of 'timeoutMs': give only one of them",
         ),
     ],
 )

@@ -30,6 +30,6 @@ async def watch(node: Node) -> None:
                 beat_at = loop.time() + HEARD_SECONDS
                 await node.beat()
         except FairlaneError as error:
-            log.debug("nothing could be seen: %s", error.message)
+            log.debug("no sample for the history: %s", error.message)
         except Exception:
-            log.exception("what happens could not be watched")
+            log.exception("the self-monitoring failed")

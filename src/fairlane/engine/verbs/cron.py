@@ -116,7 +116,7 @@ def _set_going(tx: Transaction, job: Job, now: int) -> None:
     if not cron.begin(job, now):
         raise InvalidRequest(
             f"invalid job: it would never run again: it has run {job.runs} times and its schedule "
-            "has no moment to come; change 'schedule', 'endAt' or 'maxRuns'"
+            "has no further slot; change 'schedule', 'endAt' or 'maxRuns'"
         )
     tx.note_due(job.next_run_at)
 
@@ -178,7 +178,7 @@ def run_job(tx: Transaction, requests: Sequence[RunJob], now: int) -> Iterator[o
         active = store.open_tasks(tx, job.id) if job.definition.overlap == cron.SKIP else []
         if active:
             yield Conflict(
-                f"a run of this job goes on already: task {active[0]}; cancel it or wait for it",
+                f"the job has a run in progress: task {active[0]}; cancel it or wait for it",
                 details={"taskId": active[0]},
             )
             continue

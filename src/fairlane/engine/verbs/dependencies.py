@@ -86,7 +86,7 @@ def block_again(tx: Transaction, task: Task) -> FairlaneError | None:
     broken = next((parent for parent, state in found.items() if state == BROKEN), None)
     if broken is not None:
         return Conflict(
-            f'task "{task.id}" depends on "{broken}", which did not end done; retry that first',
+            f'task "{task.id}" depends on "{broken}", which is not done; retry that task first',
             details={"dependency": broken},
         )
     dependencies.block(task, sum(state == OPEN for state in found.values()))

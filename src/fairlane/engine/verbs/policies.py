@@ -39,7 +39,7 @@ def _changed(tx: Transaction, request: SetPolicy, now: int) -> PolicyChange:
     if request.expected_version not in (None, tx.policy_version):
         raise Conflict(
             f"the policy is at version {tx.policy_version}, not {request.expected_version}; "
-            "look at it again",
+            "read it again",
             details={"version": tx.policy_version},
         )
     before = tx.policy

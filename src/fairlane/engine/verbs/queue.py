@@ -67,7 +67,7 @@ def _problem(tx: Transaction, new: Sequence[QueueEntry], taken: set[str]) -> Fai
     if there:
         others = f" and {len(there) - 1} more" if len(there) > 1 else ""
         return Conflict(
-            f'entry "{there[0]}"{others} is here already; give another id, or none',
+            f'entry "{there[0]}"{others} already exists; give another id, or none',
             details={"ids": there[:SHOWN_MAX]},
         )
     return _refusal(tx, new)

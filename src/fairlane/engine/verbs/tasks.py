@@ -291,7 +291,7 @@ def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
 def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | FairlaneError:
     if isinstance(outcome, str):
         return found.get(outcome) or NotFound(
-            "the task of this Idempotency-Key is not kept any more"
+            "the task of this Idempotency-Key is no longer stored"
         )
     error = QueueFull if outcome.code == QueueFull.code else InvalidRequest
     return error(outcome.message, details=outcome.details)

@@ -58,9 +58,7 @@ def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iter
         yield
     except PayloadTooLarge as error:
         # The work has been carried out; repeating it would only give the same response.
-        raise ExecutionFailed(
-            f"{who} answered more than {max_bytes} bytes", retryable=False
-        ) from error
+        raise ExecutionFailed(f"{who} sent more than {max_bytes} bytes", retryable=False) from error
     except (TargetRefused, InvalidRequest) as error:
         _log.warning("%s %s is refused: %s", server, url, error)
         text = f"{who} request failed: the outbound guard does not allow this {server}"

@@ -96,8 +96,8 @@ class InstructionExecutor:
             raise ExecutionFailed(error.message, retryable=False) from None
         except ValueError as error:
             # Only the operator may see where the server keeps its secrets.
-            _log.error("a secret of task %s cannot be had: %s", work.task_id, error)
-            text = "a secret that llmConfig refers to cannot be had; the server's log says why"
+            _log.error("a secret of task %s cannot be read: %s", work.task_id, error)
+            text = "a secret that llmConfig refers to cannot be read; see the server's log"
             raise ExecutionFailed(text) from None
 
     async def close(self) -> None:
@@ -190,7 +190,7 @@ async def _document(answer: ResponseStream) -> Any:
     try:
         return exchange.parsed(bytes(body))
     except ValueError as error:
-        raise ExecutionFailed("the agent's answer is not valid JSON") from error
+        raise ExecutionFailed("the agent's response is not valid JSON") from error
 
 
 async def _refusal(answer: ResponseStream, seconds: float) -> str:

@@ -40,7 +40,7 @@ class TaskSecrets:
 
     def _secret(self, value: Any) -> Any:
         if is_sealed(value):
-            raise ValueError("it was sealed with a key that this node does not have")
+            raise ValueError("it is sealed with a key that this node does not have")
         return self._at(value) if is_reference(value) else value
 
     def _at(self, reference: str) -> str:
