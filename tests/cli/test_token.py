@@ -44,7 +44,7 @@ def test_only_the_token_goes_to_the_output(run: Run, tmp_path: Path) -> None:
     ran = run("token", "create", *words, "--expires", "30d", "--store", _store(tmp_path))
     assert ran.code == 0
     token = ran.out.removesuffix("\n")
-    found = access.presented(token.encode())
+    found = access.parse_token(token.encode())
     assert found is not None
     assert re.fullmatch(
         rf"token {found[0]} \(bot\) of agent a1: submit, read, lease, "

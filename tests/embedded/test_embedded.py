@@ -198,7 +198,7 @@ async def test_sessions_are_spoken_to_tuned_and_stopped(app: Fairlane) -> None:
 async def test_whoever_waits_for_a_stopped_task_is_told_why(app: Fairlane) -> None:
     task = await app.submit(handler="nobody", session="s")
     await app.stop_all("s")
-    with pytest.raises(errors.Stopped, match="its session was told to stop"):
+    with pytest.raises(errors.Stopped, match="its session was stopped"):
         await task.result(timeout=60)
 
 

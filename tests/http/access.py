@@ -110,7 +110,7 @@ class Callers:
 
     async def wrong(self) -> str:
         """Of the right form, with the id of a token that there is."""
-        return access.written(id_of(self.root), b"\1" * access.SECRET_BYTES)
+        return access.format_token(id_of(self.root), b"\1" * access.SECRET_BYTES)
 
     async def ask(
         self,

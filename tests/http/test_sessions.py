@@ -287,7 +287,7 @@ async def test_stop_ends_the_oldest_run_and_the_next_one_begins(work: Work) -> N
     entries = await work.arrived(2)
     assert await talk.ask("stop") == {"stopped": [ids[0]], "drained": []}
     task = await talk.api.end_of(ids[0])
-    assert (task["state"], task["error"]) == ("cancelled", "stopped: its session was told to stop")
+    assert (task["state"], task["error"]) == ("cancelled", "stopped: its session was stopped")
     await work.arrived(3)
     assert work.numbers() == [0, 1, 2]
     assert entries[0].outcome == "gone"

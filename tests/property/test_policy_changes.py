@@ -70,7 +70,7 @@ def test_so_does_the_difference_of_any_two_documents(
 @BOUNDED
 @given(st.lists(st.text(), min_size=1, max_size=4).map(tuple), st.text())
 def test_every_path_can_be_read_back(path: tuple[str, ...], value: str) -> None:
-    assert json_diff.assignment(f"{json_diff.spelled(path)}={value}") == (path, value)
+    assert json_diff.assignment(f"{json_diff.format_path(path)}={value}") == (path, value)
 
 
 @BOUNDED

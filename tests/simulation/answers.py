@@ -64,7 +64,7 @@ class Answers:
         ground = self._ground
         ended = {seen.after.seq for seen in ground.changed if seen.has(*ENDINGS)}
         parked = {seen.after.seq for seen in ground.changed if seen.has(PARKED)}
-        told = {task.seq for task in outcome.ended}
+        told = {task.seq for task in outcome.ended_tasks}
         demand("told", told == ended | parked, f"ended {ended} {parked}, told {told}")
         asked = {seen.after.seq for seen in ground.changed if _is_asked_to_stop(seen)}
         # A task that was cancelled and then retried may have been leased again in the same step.
@@ -74,10 +74,10 @@ class Answers:
             if task and task.worker == step.by and (task.terminal or task.seq in asked)
         ]
         stopped = {(t.seq, t.fencing_token) for t in mine if t.lease_expires_at is not None}
-        open_then = set(outcome.stopped)
+        open_then = set(outcome.runs_to_stop)
         demand("told", stopped <= open_then, f"stopped {stopped}, told {open_then}")
         over = ended | asked
-        if outcome.others:
+        if outcome.others_wrote:
             over |= _to_be_stopped(ground.reader.tasks.values())
         demand("told", {seq for seq, _ in open_then} <= over, f"told to stop: {open_then}")
         given = {g.task.fencing_token for grants in outcome.grants for g in grants}

@@ -280,4 +280,4 @@ def _without_webhooks_of(verb: str) -> Any:
 
 @plant("told")
 def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_stopped_here", always([]))
+    patch.setattr(Engine, "_runs_to_stop", always([]))

@@ -105,7 +105,7 @@ def a_joined_word_makes_a_task_of_its_own_too(patch: pytest.MonkeyPatch) -> None
     def grow(tx: Transaction, submission: Submission, message: Message, *args: Any) -> Any:
         found = real(tx, submission, message, *args)
         if found is not None:
-            row = (found[0].seq, talking.joined(found[1], submission))
+            row = (found[0].seq, talking.join_text(found[1], submission))
             tx.connection.run_rows("request_grow", [row])
         return None
 

@@ -235,7 +235,7 @@ class World:
         for lease, grants in given:
             self._hand_over(lease.worker, grants)
         if not step.neighbour:
-            self._reporters.stopped.update(outcome.stopped)
+            self._reporters.stopped.update(outcome.runs_to_stop)
         for request, answer in zip(step.batch, outcome.answers, strict=True):
             if isinstance(request, Start | Renew | Complete | Fail | Release):
                 self._hear_report(request, answer)

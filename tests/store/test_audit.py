@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.clock import ManualClock
-from fairlane.core.audit import BLOCKED, DENIED, DONE, REFUSED, Entry, Written
+from fairlane.core.audit import BLOCKED, DENIED, DONE, REFUSED, AuditRecord, Entry
 from fairlane.engine.commands import Record
 from fairlane.engine.engine import Engine
 from fairlane.engine.reads.views import Views
@@ -36,7 +36,7 @@ class Scene:
         self.views = Views(store)
         self.writer.start()
 
-    def entries(self, **wanted: object) -> list[Written]:
+    def entries(self, **wanted: object) -> list[AuditRecord]:
         """All that fit, oldest first; what was told before is there."""
         self.writer.ask_and_wait(Record(()))
         return self.views.audit({**ALL, **wanted}, 10_000)[::-1]

@@ -223,7 +223,7 @@ def test_the_next_try_of_a_webhook_comes_as_planned(scheduler: Scheduler, by: in
     scheduler.ask(SettleDelivery(owed.id, delivered=False, error="no", retry_after_ms=9000))
     scheduler.clock.step(by)
     outcome = scheduler.apply()
-    assert outcome.owes  # whoever waits for the moment looks again
+    assert outcome.webhooks_due  # whoever waits for the moment looks again
     scheduler.clock.advance(8999)
     assert scheduler.ask(ClaimDeliveries(limit=5)) == []
     scheduler.clock.advance(1)

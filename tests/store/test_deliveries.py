@@ -342,7 +342,7 @@ def test_one_that_waits_for_its_next_try_is_sent_at_once(scheduler: Scheduler) -
     (one,) = scheduler.ask(ClaimDeliveries(1))
     scheduler.ask(SettleDelivery(one.id, delivered=False, error="500", retry_after_ms=HOUR_MS))
     outcome = scheduler.apply(Redeliver(one.id))
-    assert outcome.owes
+    assert outcome.webhooks_due
     assert [found.id for found in scheduler.ask(ClaimDeliveries(1))] == [one.id]
 
 

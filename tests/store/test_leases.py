@@ -355,7 +355,7 @@ def test_a_cancelled_run_keeps_its_slot_until_it_is_reported(
     scheduler.submit("first", "second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.apply(Cancel("first"))
-    assert outcome.stopped == [(task.seq, task.fencing_token)]
+    assert outcome.runs_to_stop == [(task.seq, task.fencing_token)]
     assert scheduler.lease() == []
     assert scheduler.renew(task).state == "cancelled"
     ended_at = scheduler.clock.now()

@@ -139,7 +139,8 @@ def test_a_newer_schema_is_refused_and_left_alone(store_url: str) -> None:
     with pytest.raises(StoreMismatch) as error:
         store.migrate()
     assert error.value.message == (
-        f"the store was written by a newer fairlane (schema {NEWEST + 1}, this one knows {NEWEST}); "
+        f"the store was written by a newer fairlane (schema {NEWEST + 1}, this one knows "
+        f"{NEWEST}); "
         "upgrade fairlane"
     )
     assert (describe(store), contents(store)) == before

@@ -48,7 +48,7 @@ def asked(scheduler: Scheduler, *names: str) -> list[str]:
 
 
 def stops(outcome: Outcome) -> list[int]:
-    return [seq for seq, _ in outcome.stopped]
+    return [seq for seq, _ in outcome.runs_to_stop]
 
 
 # -------------------------------------------------------------------- who is stopped
@@ -59,7 +59,7 @@ def test_the_lowest_priority_is_stopped_and_makes_room(scheduler: Scheduler) -> 
     scheduler.submit("critical", priority=CRITICAL)
     outcome = ask(scheduler)
     assert outcome.grants == [[]]
-    assert outcome.stopped == [(low.seq, low.fencing_token)]
+    assert outcome.runs_to_stop == [(low.seq, low.fencing_token)]
     assert asked(scheduler, "low", "normal") == ["low"]
     assert scheduler.states("low") == ["running"]
     outcome = ask(scheduler, Release(low.seq, low.fencing_token))
@@ -117,7 +117,7 @@ def test_a_stop_is_told_to_the_node_that_runs_it(scheduler: Scheduler) -> None:
     scheduler.lease(2, worker="elsewhere")
     scheduler.submit("critical", priority=CRITICAL)
     outcome = ask(scheduler)
-    assert (outcome.stopped, outcome.elsewhere) == ([], True)
+    assert (outcome.runs_to_stop, outcome.notify_others) == ([], True)
     assert asked(scheduler, "a", "b") == ["b"]
 
 

@@ -189,7 +189,7 @@ class Run:
             self._leases.append(task)
             slots = self.scheduler.tally(task.lane).slots
             assert slots <= policy.lanes[task.lane].max_inflight, "above the ceiling"
-        for task in outcome.ended:
+        for task in outcome.ended_tasks:
             assert task.state in lifecycle.TERMINAL
             assert task.id not in self._ended, "ended twice"
             self._ended[task.id] = task.state

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.store.scheduler import Scheduler
 
 DAY_MS = 86_400_000
-STOPPED = "stopped: its session was told to stop"
+STOPPED = "stopped: its session was stopped"
 
 
 @pytest.fixture

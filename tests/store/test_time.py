@@ -44,7 +44,7 @@ def test_a_queued_task_fails_at_its_deadline_and_not_before(scheduler: Scheduler
     found = scheduler.view("first")
     assert (found.state, found.error) == ("failed", QUEUED_TOO_LONG)
     assert found.task.completed_at == scheduler.clock.now()
-    assert [task.id for task in outcome.ended] == ["first"]
+    assert [task.id for task in outcome.ended_tasks] == ["first"]
     assert (scheduler.tally().expired, scheduler.tally().failed) == (1, 1)
 
 
@@ -84,7 +84,7 @@ def test_a_running_task_fails_at_its_deadline_and_keeps_its_slot(scheduler: Sche
     scheduler.submit("second")
     task = scheduler.start(scheduler.lease_one())
     outcome = scheduler.pass_time(100)
-    assert outcome.stopped == [(task.seq, task.fencing_token)]
+    assert outcome.runs_to_stop == [(task.seq, task.fencing_token)]
     found = scheduler.view("first")
     assert (found.state, found.error, found.task.leased) == ("failed", RAN_TOO_LONG, True)
     assert scheduler.tally().expired == 0

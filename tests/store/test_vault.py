@@ -329,7 +329,7 @@ async def test_a_node_with_another_key_does_not_start(store_url: str) -> None:
     async with Fairlane(store_url, secret_key=ours):
         pass
     with pytest.raises(
-        StoreMismatch, match="which this node does not have: give secret_key the key of"
+        StoreMismatch, match="which this node does not have: set secret_key to the key of"
     ):
         await Fairlane(store_url, secret_key=theirs).start()
     async with Fairlane(store_url, secret_key=f"{theirs} {ours}"):

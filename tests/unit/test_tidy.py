@@ -11,7 +11,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -32,6 +33,25 @@ ENVIRONMENT_READERS = {"os.environ", "os.environb", "os.getenv"}
 STATEMENT_RUNNERS = {"run_rows", "run_page", "change_rows"}
 ROW_TYPES = {"fairlane.store.base.Row", "fairlane.store.base.RowPage"}
 EXCUSE = re.compile(r"#\s*(?:noqa|type:\s*ignore|pragma:)(?::?\s*[A-Z]+\d+,?|\[[^]]*\]|\s*no \w+)*")
+# Phrases that hide the actor or that no engineer would write, each with a sentence that has it.
+BANNED = {
+    "whoever": "whoever waits is answered",
+    "somebody": "until somebody asks",
+    "anybody": "anybody may read it",
+    "nobody": "nobody waits for it",
+    "is told": "the worker is told to stop",
+    "are told": "waiters are told of it",
+    "what is owed": "send what is owed",
+    "hand in": "callers hand in tasks",
+    "hands in": "a job hands in a task",
+    "hung up": "it hung up too early",
+    "at moments": "a job runs at moments",
+    "those that": "those that go first",
+    "who asks": "the name of who asks",
+}
+BANNED_PHRASE = re.compile(
+    r"\b(?:" + "|".join(BANNED).replace(" ", r"\s+(?:#\s+)?") + r")\b", re.IGNORECASE
+)
 MACHINE = re.compile(
     r"(?:(?<![\w.~})/-])|file://)/(?:home|opt|root|work|Users)/[\w.]"  # somebody's folders
     r"|pypi\.(?:org|python)|pythonhosted\.|npmjs\.|deb\.debian\."  # a registry's address
@@ -115,6 +135,12 @@ def no_machine_shows(path: PurePath, text: str) -> Iterator[str]:
         yield f"{text.count(chr(10), 0, found.start()) + 1}: {found.group().strip()}"
 
 
+def plain_english(path: PurePath, text: str) -> Iterator[str]:
+    """Name the actor: caller, worker, operator, receiver."""
+    for found in BANNED_PHRASE.finditer(text):
+        yield f"{text.count(chr(10), 0, found.start()) + 1}: '{found.group()}'"
+
+
 def _uses(text: str, forbidden: set[str], where: str) -> Iterator[str]:
     """Find the dotted names in a text, whatever they were imported as."""
     tree = ast.parse(text)
@@ -173,6 +199,12 @@ class Rule:
 
 CODE = ("src/**/*.py",)
 PYTHON = ("src/**/*.py", "tests/**/*.py", "benchmarks/**/*.py")
+# Folders whose prose has been rewritten; the others follow.
+PLAIN = (
+    *("README.md", "docs/**/*.md", "src/fairlane/*.py"),
+    *(f"src/fairlane/{room}/**/*.py" for room in ("core", "engine", "store", "worker")),
+    *(f"src/fairlane/{room}/**/*.py" for room in ("outbound", "compat")),
+)
 FOLDERS = ("benchmarks", "deploy", "docs", "examples", "requirements", "scripts", "src", "tests")
 AT_THE_TOP = ("*.md", "*.toml", "*.y*ml", "*file", "LICENSE", ".editorconfig", ".gitignore")
 EVERYTHING = (*AT_THE_TOP, ".ci/*", *(f"{folder}/**/*" for folder in FOLDERS))
@@ -266,6 +298,12 @@ RULES = [
         ),
     ),
     Rule(
+        plain_english,
+        PLAIN,
+        (*BANNED.values(), "Whoever asks", "the caller is\n    told", "# it hung\n# up"),
+        ("the caller is toldless", "a caller asks", "that those tasks"),
+    ),
+    Rule(
         no_machine_shows,
         EVERYTHING,
         (
@@ -312,3 +350,22 @@ def test_the_project_keeps_the_rule(rule: Rule) -> None:
         place = path.relative_to(ROOT)
         complaints += [f"{place}: {complaint}" for complaint in rule.broken_by(place, text)]
     assert not complaints, "\n".join(["", *complaints])
+
+
+def _repeated_classes(texts: Iterable[str]) -> list[str]:
+    """Return the names of classes that are defined more than once, at any depth of a module."""
+    nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
+    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return sorted(name for name, count in counts.items() if count > 1)
+
+
+def test_two_classes_with_one_name_are_found() -> None:
+    assert _repeated_classes(["class A: ...\nclass B: ...", "class A: ..."]) == ["A"]
+    assert _repeated_classes(["class _A: ...", "def f():\n    class _A: ..."]) == ["_A"]
+    assert _repeated_classes(["class A: ...", "class _A: ...", "A = 1"]) == []
+
+
+def test_each_class_of_the_package_has_its_own_name() -> None:
+    files = _files(CODE)
+    assert files
+    assert _repeated_classes(path.read_text(encoding="utf-8") for path in files) == []

@@ -98,7 +98,7 @@ def notes(document: JsonMapping, own: Schema, meant: Schema) -> list[str]:
 
 def _shown(key: str, meant: Schema) -> str:
     hint = "" if key in meant else documents.nearest(key, meant).removeprefix("; ")
-    return documents.shown(key) + (f" ({hint})" if hint else "")
+    return documents.quote_key(key) + (f" ({hint})" if hint else "")
 
 
 def translated(document: JsonObject, own: Schema, problems: list[str]) -> JsonObject:
@@ -120,7 +120,7 @@ def _laid(
         problems.append(f"{SECTION} must be an object")
         return result
     for key, said in section.items():
-        place = documents.spelled((*path, key))
+        place = documents.format_path((*path, key))
         if key not in _PATHS:
             problems.append(f"unknown key {place}{documents.nearest(key, _PATHS)}")
             continue

@@ -80,8 +80,7 @@ class Caller(msgspec.Struct, frozen=True):
             return self.agent or given
         if given != self.agent:
             raise Forbidden(
-                f"field 'agentId' must be '{self.agent}' or absent: "
-                "the token belongs to that agent",
+                f"field 'agentId' must be '{self.agent}' or absent: the token is that agent's",
                 details={"agentId": self.agent},
             )
         return given
@@ -128,13 +127,13 @@ class Token(msgspec.Struct, frozen=True):
 # -------------------------------------------------------------------- the token itself
 
 
-def written(token_id: str, secret: bytes) -> str:
+def format_token(token_id: str, secret: bytes) -> str:
     """Return the token as its owner receives it, once."""
-    body = f"{PREFIX}_{token_id}_{spelled(secret, _SECRET_CHARACTERS)}"
+    body = f"{PREFIX}_{token_id}_{base62(secret, _SECRET_CHARACTERS)}"
     return f"{body}_{zlib.crc32(body.encode()):08x}"
 
 
-def spelled(raw: bytes, characters: int) -> str:
+def base62(raw: bytes, characters: int) -> str:
     """Return the last `characters` base-62 digits of `raw`."""
     number, found = int.from_bytes(raw), []
     for _ in range(characters):
@@ -143,7 +142,7 @@ def spelled(raw: bytes, characters: int) -> str:
     return "".join(reversed(found))
 
 
-def presented(token: bytes) -> tuple[str, bytes] | None:
+def parse_token(token: bytes) -> tuple[str, bytes] | None:
     """Return the id and the secret of a presented token; None if it is not a token."""
     found = _TOKEN.fullmatch(token)
     if found is None or f"{zlib.crc32(found[1]):08x}".encode() != found[4]:

@@ -21,7 +21,7 @@ class Entry(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-class Written(msgspec.Struct, frozen=True):
+class AuditRecord(msgspec.Struct, frozen=True):
     """A stored entry."""
 
     id: int

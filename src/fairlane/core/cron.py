@@ -240,7 +240,7 @@ def decide(job: Job, now: int, active: int) -> CronDecision:
     definition = job.definition
     due = _due(definition, job.slot_at, now)
     left = None if definition.max_runs is None else max(0, definition.max_runs - job.runs)
-    chosen = _caught_up(definition, due.newest, left)
+    chosen = _misfires_to_run(definition, due.newest, left)
     fires: list[Firing] = []
     skipped: list[Slot] = []
     for number, slot in enumerate(chosen):
@@ -290,14 +290,14 @@ def _due(definition: CronDefinition, after: int, now: int) -> _Due:
     last = now - definition.grace_ms - 1
     kept = definition.misfire_cap + 1  # one more than may run: the last one that is missed
     moments = _within(definition, after)
-    late, at = _taken(moments, next(moments, None), last, COUNTED_MAX + kept)
+    late, at = _slots_up_to(moments, next(moments, None), last, COUNTED_MAX + kept)
     uncounted = len(late) == COUNTED_MAX + kept
     newest = late[-kept:]
     if uncounted:
         newest = _newest(definition, after, last, kept)
         moments = _within(definition, last)
         at = next(moments, None)
-    on_time, coming_at = _taken(moments, at, now, FIRED_MAX)
+    on_time, coming_at = _slots_up_to(moments, at, now, FIRED_MAX)
     named = [[slot_at(definition.schedule, one) for one in part] for part in (newest, on_time)]
     first = slot_at(definition.schedule, late[0]) if late else None
     return _Due(len(late), first, named[0], uncounted, named[1], coming_at)
@@ -309,7 +309,7 @@ def _newest(definition: CronDefinition, after: int, last: int, kept: int) -> lis
     while True:
         middle = (early + late) // 2
         moments = _within(definition, middle)
-        found, _ = _taken(moments, next(moments, None), last, 2 * kept)
+        found, _ = _slots_up_to(moments, next(moments, None), last, 2 * kept)
         if len(found) == 2 * kept:
             early = middle
         elif len(found) < kept:
@@ -318,7 +318,7 @@ def _newest(definition: CronDefinition, after: int, last: int, kept: int) -> lis
             return found[-kept:]
 
 
-def _taken(
+def _slots_up_to(
     moments: Iterator[int], at: int | None, last: int, most: int
 ) -> tuple[list[int], int | None]:
     """Return the slots from `at` up to `last`, and the one after them."""
@@ -329,7 +329,9 @@ def _taken(
     return found, at
 
 
-def _caught_up(definition: CronDefinition, newest: list[Slot], left: int | None) -> list[Slot]:
+def _misfires_to_run(
+    definition: CronDefinition, newest: list[Slot], left: int | None
+) -> list[Slot]:
     """Return the late slots that still run."""
     wanted = {SKIP: 0, ONCE: 1, ALL: definition.misfire_cap}[definition.misfire]
     wanted = wanted if left is None else min(wanted, left)
@@ -397,7 +399,7 @@ def missed_text(decision: CronDecision) -> str:
     return f"{number} missed, from {first} to {last}"
 
 
-def ended(job: Job, status: str, error: str | None) -> str | None:
+def count_end(job: Job, status: str, error: str | None) -> str | None:
     """Count the end of a run and return the alert that is due, if any."""
     definition = job.definition
     job.last_status = status

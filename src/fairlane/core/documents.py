@@ -54,17 +54,17 @@ class Reading(msgspec.Struct):
     problems: list[str] = msgspec.field(default_factory=list)
 
     def complain(self, path: Path, problem: str) -> None:
-        self.problems.append(f"{spelled(path)} {problem}")
+        self.problems.append(f"{format_path(path)} {problem}")
 
     def unknown(self, path: Path, known: Any) -> None:
         words = {*known, *self.words} if len(path) == 1 else known
-        self.problems.append(f"unknown key {spelled(path)}{nearest(path[-1], words)}")
+        self.problems.append(f"unknown key {format_path(path)}{nearest(path[-1], words)}")
 
     def resets(self, value: object) -> bool:
         return value is None and self.defaults is not None
 
 
-def laid_over(
+def merge_document(
     current: JsonObject, document: object, schema: Schema, reading: Reading, path: Path = ()
 ) -> JsonObject:
     """Return `current` merged with `document`; add problems to `reading`."""
@@ -85,7 +85,7 @@ def laid_over(
         elif isinstance(rule, Names):
             merged[key] = _named(merged[key], value, rule, reading, place)
         else:
-            merged[key] = laid_over(merged.get(key, {}), value, rule, reading, place)
+            merged[key] = merge_document(merged.get(key, {}), value, rule, reading, place)
     return merged
 
 
@@ -118,7 +118,7 @@ def _named(
         elif reading.resets(entry):
             _bring_back(merged, place, reading.defaults)
         else:
-            merged[name] = laid_over(merged.get(name, {}), entry, rule.fields, reading, place)
+            merged[name] = merge_document(merged.get(name, {}), entry, rule.fields, reading, place)
     return merged
 
 
@@ -151,7 +151,7 @@ def known(document: object, schema: Schema, unknown: list[str], path: Path = ())
     for key, value in document.items():
         rule, place = schema.get(key), (*path, key)
         if rule is None:
-            unknown.append(spelled(place))
+            unknown.append(format_path(place))
         elif isinstance(rule, Field):
             kept[key] = value
         elif isinstance(rule, Names) and isinstance(value, dict):
@@ -198,11 +198,11 @@ def flag(value: object) -> str | None:
 # -------------------------------------------------------------------- words in messages
 
 
-def spelled(path: Path) -> str:
-    return ".".join(map(shown, path))
+def format_path(path: Path) -> str:
+    return ".".join(map(quote_key, path))
 
 
-def shown(key: str) -> str:
+def quote_key(key: str) -> str:
     """Return a key for use in a message: as it is, or quoted and cut if it is not a plain word."""
     return key if _PLAIN.fullmatch(key) else repr(key[:20])
 

@@ -267,7 +267,7 @@ def _overall_ceiling(facts: Facts) -> _Found:
     limit = facts.policy.max_inflight
     if limit is None:
         return None, ""
-    text = f"{_taken(limit, 'of all lanes together')}"
+    text = f"{_full_text(limit, 'of all lanes together')}"
     return Ceiling(GLOBAL, limit, facts.all_slots, "maxInflight"), text
 
 
@@ -277,7 +277,7 @@ def _lane_ceiling(facts: Facts) -> _Found:
     limit = settings.max_inflight - kept
     besides = f" ({kept} more {'is' if kept == 1 else 'are'} kept for critical work)" * bool(kept)
     ceiling = Ceiling(LANE, limit, facts.lane_slots, f"lanes.{lane}.maxInflight")
-    return ceiling, f"{_taken(limit, f'of lane {lane}')}{besides}"
+    return ceiling, f"{_full_text(limit, f'of lane {lane}')}{besides}"
 
 
 def _agent_ceiling(facts: Facts) -> _Found:
@@ -305,7 +305,7 @@ def _worker_ceiling(facts: Facts) -> _Found:
     return Ceiling(WORKER, limit * len(servers), sum(servers), "workerCount"), text
 
 
-def _taken(limit: int, whose: str) -> str:
+def _full_text(limit: int, whose: str) -> str:
     return (
         f"the only slot {whose} is taken" if limit == 1 else f"all {limit} slots {whose} are taken"
     )

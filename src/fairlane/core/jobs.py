@@ -19,7 +19,7 @@ from fairlane.core.job_documents import SPAN_MS_MAX, JobDocument, ScheduleDocume
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import Submission
 from fairlane.core.retries import Backoff
-from fairlane.core.secrets import check_given, masked, moved, unmasked
+from fairlane.core.secrets import check_secrets, mask_secrets, moved_secret_problem, restore_secrets
 from fairlane.core.submissions import DEFAULT_AGENT, KINDS, moment_of
 from fairlane.core.types import json_name
 from fairlane.core.validation import Problem
@@ -112,7 +112,7 @@ def update(before: CronDefinition, document: JsonMapping, now: int) -> CronDefin
     merged = {**_without_implied(current, given), **given}
     after = _definition(_checked(merged, lambda job: _problems(job, now, is_new=False)), now)
     config = before.task.llm_config or {}
-    secret = moved(config, after.task.llm_config or {}, "task.llmConfig")
+    secret = moved_secret_problem(config, after.task.llm_config or {}, "task.llmConfig")
     if secret is not None:
         _refuse([Problem("task.llmConfig", secret)])
     if _span(before) != _span(after) or (after.enabled and not before.enabled):
@@ -141,7 +141,7 @@ def document_of(definition: CronDefinition, *, masking: bool = True) -> JobDocum
     one = definition
     task = one.task
     if masking and task.llm_config is not None:
-        task = msgspec.structs.replace(task, llm_config=masked(task.llm_config))
+        task = msgspec.structs.replace(task, llm_config=mask_secrets(task.llm_config))
     return JobDocument(
         name=one.name,
         agent_id=one.agent_id,
@@ -258,7 +258,7 @@ def _task_problems(job: JobDocument) -> list[Problem]:
         for path in [f"task.{json_name(name)}"]
     ]
     texts: list[str] = []
-    check_given("task.llmConfig", job.task.llm_config, texts)
+    check_secrets("task.llmConfig", job.task.llm_config, texts)
     return [*problems, *(Problem("task.llmConfig", text) for text in texts)]
 
 
@@ -422,7 +422,7 @@ def _unmasked(given: JsonObject, current: JsonMapping) -> JsonObject:
     task, kept = given.get("task"), current["task"].get("llmConfig")
     if not isinstance(task, dict) or "llmConfig" not in task or not kept:
         return given
-    return {**given, "task": {**task, "llmConfig": unmasked(task["llmConfig"], kept)}}
+    return {**given, "task": {**task, "llmConfig": restore_secrets(task["llmConfig"], kept)}}
 
 
 def _without_implied(current: JsonMapping, given: JsonMapping) -> JsonObject:

@@ -67,11 +67,11 @@ def _with(document: Any, path: Path, value: Any) -> Any:
 # -------------------------------------------------------------------- paths
 
 
-def spelled(path: Path) -> str:
-    return ".".join(_spelled_part(part) for part in path)
+def format_path(path: Path) -> str:
+    return ".".join(_format_part(part) for part in path)
 
 
-def _spelled_part(part: str) -> str:
+def _format_part(part: str) -> str:
     return part if _PLAIN.fullmatch(part) else msgspec.json.encode(part).decode()
 
 
@@ -108,8 +108,10 @@ def nested(assignments: Iterable[tuple[Path, Any]]) -> JsonObject:
         for part in path[:-1]:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise InvalidRequest(f"{spelled(path)} is set inside a key that is set to a value")
+                raise InvalidRequest(
+                    f"{format_path(path)} is set inside a key that is set to a value"
+                )
         if path[-1] in place:
-            raise InvalidRequest(f"{spelled(path)} is set twice")
+            raise InvalidRequest(f"{format_path(path)} is set twice")
         place[path[-1]] = value
     return document

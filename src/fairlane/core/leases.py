@@ -122,7 +122,7 @@ def complete(
         return LeaseDecision(None, _lost(task))
     if task.terminal:
         return _close(task)
-    after = _ended(task, lifecycle.COMPLETE, now)
+    after = _end(task, lifecycle.COMPLETE, now)
     return LeaseDecision(Change(task, after, lifecycle.COMPLETE, result=result), after)
 
 
@@ -165,7 +165,7 @@ def release(
     if task.terminal:
         return _close(task)
     if last and not is_run(task.id):  # otherwise a cron run would never end
-        after = _ended(task, lifecycle.PARK, now)
+        after = _end(task, lifecycle.PARK, now)
         return LeaseDecision(Change(task, after, lifecycle.PARK, error=RELEASED_TOO_OFTEN), after)
     after = _requeued(task, lifecycle.RELEASE, now)
     after.attempts -= 1
@@ -190,7 +190,7 @@ def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change
 
 def park(task: Task, reason: str, now: int) -> Change:
     """Take the task out of the queue until an operator resets it, whatever attempts are left."""
-    return Change(task, _ended(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
+    return Change(task, _end(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
 
 
 def lost(task: Task | None, fencing_token: int) -> LeaseLost | None:
@@ -209,7 +209,7 @@ def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None)
     if task.terminal:
         message = f'task "{task_id}" already in terminal state "{task.state}"'
         return LeaseDecision(None, Conflict(message, details={"state": task.state}))
-    after = _stopped(task, lifecycle.CANCEL, now)
+    after = _end_from_outside(task, lifecycle.CANCEL, now)
     return LeaseDecision(Change(task, after, lifecycle.CANCEL, error=reason), after)
 
 
@@ -271,7 +271,7 @@ def _renewed(task: Task, verb: str, now: int, since: int | None) -> Task:
 
 def expire(task: Task, now: int) -> Change:
     """End a task whose deadline has passed. A task that was leased but not started never ran."""
-    after = _stopped(task, lifecycle.EXPIRE, now)
+    after = _end_from_outside(task, lifecycle.EXPIRE, now)
     error = RAN_TOO_LONG if task.state == lifecycle.RUNNING else QUEUED_TOO_LONG
     return Change(task, after, lifecycle.EXPIRE, error=error)
 
@@ -299,7 +299,7 @@ def _failure(
     if verb == lifecycle.PARK and is_run(task.id):
         verb = lifecycle.FAIL  # otherwise the cron run would never end and would block its job
     if verb != lifecycle.BACK_OFF:
-        return Change(task, _ended(task, verb, now), verb, error=error)
+        return Change(task, _end(task, verb, now), verb, error=error)
     after = _requeued(task, lifecycle.BACK_OFF, now)
     wait = retries.backoff_ms(task.attempts, settings, seed=task.fencing_token)
     after.gate = DELAY_GATE
@@ -307,7 +307,7 @@ def _failure(
     return Change(task, after, lifecycle.BACK_OFF, error=error)
 
 
-def _ended(task: Task, verb: str, now: int) -> Task:
+def _end(task: Task, verb: str, now: int) -> Task:
     after = copied(task)
     after.state = lifecycle.step(task.state, verb)
     after.lease_expires_at = None
@@ -329,7 +329,7 @@ def _requeued(task: Task, verb: str, now: int) -> Task:
     return after
 
 
-def _stopped(task: Task, verb: str, now: int) -> Task:
+def _end_from_outside(task: Task, verb: str, now: int) -> Task:
     """Return the task ended from outside: an open lease stays until the worker has stopped."""
     after = copied(task)
     after.state = lifecycle.step(task.state, verb)

@@ -278,7 +278,7 @@ def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect |
     if dialect is not None:
         reading.words = dialect.keys
         document = dialect.translate(document, reading.problems)
-    merged = documents.laid_over(to_document(policy), document, RULES, reading)
+    merged = documents.merge_document(to_document(policy), document, RULES, reading)
     instruction = merged["kinds"]["instruction"]
     if instruction["timeoutMs"] is None:  # no limit is the longest one
         merged["kinds"]["instruction"] = {**instruction, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}

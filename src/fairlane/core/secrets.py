@@ -44,17 +44,17 @@ def is_sealed(value: object) -> bool:
     return isinstance(value, str) and SEALED.fullmatch(value) is not None
 
 
-def masked(config: JsonMapping) -> JsonObject:
+def mask_secrets(config: JsonMapping) -> JsonObject:
     """Return the configuration with its secrets masked, at any depth."""
-    return changed(config, lambda value: value if is_reference(value) else MASK)
+    return map_secrets(config, lambda value: value if is_reference(value) else MASK)
 
 
-def changed(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
+def map_secrets(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
     """Return a copy in which `change` is applied to each secret, at any depth."""
 
     def inner(value: object) -> Any:
         if isinstance(value, dict):
-            return changed(value, change)
+            return map_secrets(value, change)
         return [inner(item) for item in value] if isinstance(value, list) else value
 
     return {
@@ -63,28 +63,28 @@ def changed(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
     }
 
 
-def unmasked(config: object, kept: object) -> Any:
+def restore_secrets(config: object, kept: object) -> Any:
     """Return the configuration with each masked secret replaced by the stored one."""
     if not isinstance(config, dict) or not isinstance(kept, dict):
         return config
     return {
         name: kept.get(name, value)
         if value == MASK and is_secret(name)
-        else unmasked(value, kept.get(name))
+        else restore_secrets(value, kept.get(name))
         for name, value in config.items()
     }
 
 
-def check_given(path: str, config: object, problems: list[str]) -> None:
+def check_secrets(path: str, config: object, problems: list[str]) -> None:
     """Report masked values that stand for nothing, and known secrets that are not text."""
-    for where, value in _found(config, path):
+    for where, value in _secrets_in(config, path):
         if value == MASK:
             problems.append(f"field '{where}' is masked and none is kept: give the secret")
         elif not isinstance(value, str) and where.rpartition(".")[2] in SECRETS:
             problems.append(f"field '{where}' must be text")
 
 
-def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
+def moved_secret_problem(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
     """Return the problem of a configuration that keeps a secret from `kept`, which others have set,
     while another value could send it elsewhere. Return None if there is no problem.
     """
@@ -102,7 +102,7 @@ def moved(kept: Any, config: Any, path: str = "llmConfig") -> str | None:
     return None
 
 
-def _found(value: object, path: str) -> Iterator[tuple[str, Any]]:
+def _secrets_in(value: object, path: str) -> Iterator[tuple[str, Any]]:
     """Yield each secret with its path, ordered by name."""
     if isinstance(value, dict):
         for name in sorted(value):
@@ -110,15 +110,15 @@ def _found(value: object, path: str) -> Iterator[tuple[str, Any]]:
             if value[name] is not None and is_secret(name):
                 yield where, value[name]
             else:
-                yield from _found(value[name], where)
+                yield from _secrets_in(value[name], where)
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _found(item, f"{path}[{number}]")
+            yield from _secrets_in(item, f"{path}[{number}]")
 
 
 def texts(config: object) -> Iterator[str]:
     """Return all texts that are secrets or parts of one."""
-    for _, value in _found(config, ""):
+    for _, value in _secrets_in(config, ""):
         yield from _leaves(value)
 
 
@@ -152,7 +152,7 @@ class References:
 
     def check(self, config: Any, path: str = "llmConfig") -> None:
         """Raise `InvalidRequest` if a task may not use a reference in its configuration."""
-        found = [(where, one) for where, one in _found(config, path) if is_reference(one)]
+        found = [(where, one) for where, one in _secrets_in(config, path) if is_reference(one)]
         for where, reference in found:
             if reference not in self:
                 raise InvalidRequest(

@@ -155,7 +155,7 @@ def _defined(current: JsonMapping, given: JsonObject) -> TemplateDefinition:
     given = _with_one_timeout(given)
     kept = current.get("llmConfig")
     if "llmConfig" in given:
-        given["llmConfig"] = secrets.unmasked(given["llmConfig"], kept)
+        given["llmConfig"] = secrets.restore_secrets(given["llmConfig"], kept)
     merged = {name: value for name, value in {**current, **given}.items() if value is not None}
     try:
         checked = validation.check(merged, TemplateDocument, lambda one: _problems(one, kept))
@@ -239,7 +239,7 @@ def _parameter_problems(parameters: Sequence[ParameterDocument]) -> list[Problem
             text = f"field '{path}.name' names the parameter '{one.name}' a second time"
             problems.append(Problem(f"{path}.name", text))
         kind = one.type or "string"
-        fits = _kind(one.default) == kind and _spelled(kind, one.default) is not None
+        fits = _kind(one.default) == kind and _value_text(kind, one.default) is not None
         if one.default is not None and not fits:
             text = f"field '{path}.default' must be a {kind}, got: {_kind(one.default)}"
             problems.append(Problem(f"{path}.default", text))
@@ -250,9 +250,9 @@ def _secret_problems(path: str, config: JsonObject | None, kept: object) -> list
     """List secrets that are masked or moved; `kept` is the configuration before a change."""
     if config is None:
         return []
-    moved = secrets.moved(kept, config, path)
+    moved = secrets.moved_secret_problem(kept, config, path)
     texts = [] if moved is None else [moved]
-    secrets.check_given(path, config, texts)
+    secrets.check_secrets(path, config, texts)
     return [Problem(path, text) for text in texts]
 
 
@@ -268,7 +268,7 @@ def instantiate(
     """
     definition = template.definition
     task = TaskRequest(
-        instruction=_filled(definition.instruction, _texts(definition.parameters, params)),
+        instruction=_fill_in(definition.instruction, _texts(definition.parameters, params)),
         priority=definition.priority,  # type: ignore[arg-type]  # checked when it was defined
         timeout_ms=definition.timeout_ms,
         retry_policy=definition.retry_policy,
@@ -298,7 +298,7 @@ def _override(task: TaskRequest, overrides: TaskRequest) -> None:
     if overrides.timeout is not None:
         task.timeout_ms = overrides.timeout_ms  # whether both agree is checked with the task
     if overrides.llm_config is not None:
-        task.llm_config = {**kept, **secrets.unmasked(overrides.llm_config, kept)}
+        task.llm_config = {**kept, **secrets.restore_secrets(overrides.llm_config, kept)}
     problems = _secret_problems("overrides.llmConfig", task.llm_config, kept)
     if problems:
         raise validation.refusal(problems)
@@ -328,7 +328,7 @@ def _inserted(parameter: Parameter, value: object) -> str:
         if parameter.required:
             raise InvalidRequest(f"Missing required parameter: {parameter.name}")
         return ""
-    text = _spelled(parameter.type, value)
+    text = _value_text(parameter.type, value)
     if text is None:
         raise InvalidRequest(
             f"Parameter '{parameter.name}' must be a {parameter.type}, got: {_kind(value)}"
@@ -336,7 +336,7 @@ def _inserted(parameter: Parameter, value: object) -> str:
     return text
 
 
-def _filled(instruction: str, texts: Mapping[str, str]) -> str:
+def _fill_in(instruction: str, texts: Mapping[str, str]) -> str:
     """Fill in the values. Check the length first: few placeholders can expand to a lot of text."""
     parts = _PLACEHOLDER.split(instruction)  # text and names alternate
     parts[1::2] = [texts[name.strip()] for name in parts[1::2]]
@@ -361,7 +361,7 @@ def _kind(value: object) -> str:
     return next((name for kind, name in names if isinstance(value, kind)), "null")
 
 
-def _spelled(type_: str, value: object) -> str | None:
+def _value_text(type_: str, value: object) -> str | None:
     """Return the text of a value, or None if it does not have the declared type."""
     if type_ == "number":
         return _number(value)

@@ -23,7 +23,7 @@ DISABLED: Final = "the endpoint is disabled: it answered 410"
 SECRET_LOST: Final = "the endpoint's secret cannot be opened: rotate it, then redeliver"  # noqa: S105 - a sentence, not a secret
 OVERLAP_SECONDS_DEFAULT: Final = 24 * 3600
 OVERLAP_SECONDS_MAX: Final = 7 * 24 * 3600
-EVERYBODY: Final = ""
+ANY_AGENT: Final = ""
 AGENT_ROOMS: Final = 3  # how many hosts' room one agent has, however many hosts it names
 
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([^?#]*)", re.IGNORECASE)
@@ -123,8 +123,8 @@ def _parts(url: str) -> tuple[str, str, str]:
 def choose(
     targets: Sequence[tuple[str, str]], limit: int, rooms: Mapping[str, int], room: int
 ) -> tuple[list[int], list[int]]:
-    """Return the due deliveries to send now, and those that wait because their host or their agent
-    is at its limit.
+    """Return the due deliveries to send now, and the ones that wait because their host or their
+    agent is at its limit.
 
     `rooms` is how many more a host or an agent may get, `room` what other hosts get; other agents
     get a multiple of it. Neither one receiver that hangs nor one agent that names many hosts may

@@ -114,13 +114,13 @@ class Outcome(msgspec.Struct):
 
     answers: list[Any]
     grants: list[list[Grant]]
-    ended: list[Task]
-    stopped: list[Key]  # runs of this node whose tasks have ended without them
-    owes: bool
+    ended_tasks: list[Task]
+    runs_to_stop: list[Key]  # runs of this node whose tasks have ended without them
+    webhooks_due: bool
     last_event: int  # the number of the newest event, for streams
     wrote_output: bool
-    elsewhere: bool  # other nodes have to be notified
-    others: bool  # another process has written something
+    notify_others: bool  # other nodes have to be notified
+    others_wrote: bool  # another process has written something
     access: bool  # tokens have changed
     changes: list[Change]  # all changes of tasks, in order
     reclaimed: list[Task]  # tasks whose leases were reclaimed
@@ -174,7 +174,7 @@ class Engine:
                 # Only under the lock is it certain that the commit in question is over.
                 if unknown is not None and self._committed(connection, self._commit_id):
                     connection.rollback()
-                    concluded = self._concluded(*unknown, began)
+                    concluded = self._conclude(*unknown, began)
                     self._cache.clear()  # others may have written since
                     self._steps.forget_store()
                     return concluded
@@ -187,7 +187,7 @@ class Engine:
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
-                    return self._concluded(transaction, outcome, began)
+                    return self._conclude(transaction, outcome, began)
                 connection.rollback()
                 self._remember(transaction)
                 return outcome
@@ -260,12 +260,12 @@ class Engine:
             answers,
             grants,
             tx.ended,
-            self._stopped_here(tx),
-            tx.owes,
+            self._runs_to_stop(tx),
+            tx.webhooks_due,
             tx.last_event,
             tx.wrote_output,
-            elsewhere=self._concerns_others(tx),
-            others=self._others_wrote,
+            notify_others=self._concerns_others(tx),
+            others_wrote=self._others_wrote,
             access=tx.access_changed,
             changes=tx.changes,
             reclaimed=tx.reclaimed,
@@ -284,7 +284,7 @@ class Engine:
             self.due_at = self._prune_at = 0  # by the clock before the step
         return stepped_ms
 
-    def _stopped_here(self, tx: Transaction) -> list[Key]:
+    def _runs_to_stop(self, tx: Transaction) -> list[Key]:
         # Another process may have stopped what runs here.
         if self.store.shared or self._others_wrote:
             return task_table.leases_to_stop(tx.connection, self.name)
@@ -363,7 +363,7 @@ class Engine:
         if self._cache.alone:
             tx.save_to_cache()
 
-    def _concluded(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
+    def _conclude(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
         """Return the outcome of the commit."""
         self._outages.worked(WRITES)
         self._remember(tx)

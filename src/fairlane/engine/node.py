@@ -285,8 +285,8 @@ class Node:
         while True:
             left = None if end is None else max(0.0, end - self.clock.monotonic())
             look = LOOK_AGAIN_SECONDS if left is None else min(left, LOOK_AGAIN_SECONDS)
-            told = await waiter.wait(look if self.store.shared else left)
-            if told or not self.store.shared or look == left:
+            woken = await waiter.wait(look if self.store.shared else left)
+            if woken or not self.store.shared or look == left:
                 return
             if await self.views.feed.read(self.views.task_state, task.seq) != task.state:
                 return
@@ -311,20 +311,22 @@ class Node:
         if outcome.access:
             self.tokens.changed()
         self.metrics.committed(outcome, self.engine.took_seconds)
-        if outcome.stopped:
+        if outcome.runs_to_stop:
             for tell in self.on_stopped:
-                tell(outcome.stopped)
-        if outcome.owes or outcome.others:  # another process may have created a delivery
+                tell(outcome.runs_to_stop)
+        if (
+            outcome.webhooks_due or outcome.others_wrote
+        ):  # another process may have created a delivery
             for owed in self.on_owed:
                 owed()
         self._tell_policy()
         if self._waiters:
-            self._tell_waiters(None if outcome.others else outcome.ended)
-        if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others:
+            self._tell_waiters(None if outcome.others_wrote else outcome.ended_tasks)
+        if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others_wrote:
             self._last_event = outcome.last_event
             for follower in tuple(self._followers):
                 follower.tell()
-        if outcome.elsewhere:
+        if outcome.notify_others:
             self.store.ring()
 
     def _heard(self) -> None:
@@ -335,8 +337,8 @@ class Node:
     def _tell_policy(self) -> None:
         if self.policy is not self._told_policy:
             self._told_policy = self.policy
-            for told in self.on_policy:
-                told(self.policy)
+            for listener in self.on_policy:
+                listener(self.policy)
 
     def _tell_waiters(self, ended: Sequence[Task] | None) -> None:
         """Wake the waiters of the ended tasks, or all if it is not known what has ended."""

@@ -26,7 +26,7 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """All addresses of a host name, as text; raises OSError when there are none."""
 
 OnBlocked = Callable[[str, str], None]
-"""Told of a refused host, and why; never of the rest of the URL, which may hold secrets."""
+"""Receives a refused host and the reason; never the rest of the URL, which may hold secrets."""
 
 ADDRESS_REFUSED: Final = "target address is not allowed"
 # For a name there is one text for both, or the errors would map the names of a private network.
@@ -164,9 +164,9 @@ class Guard:
         )
         return denied, allowed
 
-    def _refusal(self, host: str, reason: str, told: str) -> TargetRefused:
+    def _refusal(self, host: str, reason: str, text: str) -> TargetRefused:
         self.on_blocked(host, reason)
-        return TargetRefused(told)
+        return TargetRefused(text)
 
 
 def _system_lookup() -> Lookup:

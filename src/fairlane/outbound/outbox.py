@@ -64,9 +64,9 @@ class Outbox:
             return []
         views = self._node.views
         runs = await views.read(views.runs_by_seq, [item.seq for item in owed])
-        told = [(item, runs[item.seq]) for item in owed if item.seq in runs]
-        jobs = [await views.read(views.job, run.job_id) for _, run in told]
-        return [_alert(item, run, job) for (item, run), job in zip(told, jobs, strict=True)]
+        alerts = [(item, runs[item.seq]) for item in owed if item.seq in runs]
+        jobs = [await views.read(views.job, run.job_id) for _, run in alerts]
+        return [_alert(item, run, job) for (item, run), job in zip(alerts, jobs, strict=True)]
 
     async def _wait_ms(self) -> int | None:
         views, now = self._node.views, self._node.clock.now()

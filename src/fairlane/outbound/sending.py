@@ -26,7 +26,7 @@ from fairlane.outbound.targets import parse_target
 from fairlane.version import __version__
 
 # The one text for a webhook without a response: more would distinguish open ports from closed ones,
-# and refused names and addresses from those that do not exist.
+# and refused names and addresses from ones that do not exist.
 UNREACHABLE: Final = "target is not allowed or could not be reached"
 
 CONNECT_SECONDS: Final = 10.0

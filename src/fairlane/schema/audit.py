@@ -7,7 +7,7 @@ from typing import Annotated, Final, get_args
 from msgspec import Meta
 
 from fairlane.core.access import Scope
-from fairlane.core.audit import Outcome, Written
+from fairlane.core.audit import AuditRecord, Outcome
 from fairlane.core.types import Cursor, Moment, PageLimit, SequenceNumber
 from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment
@@ -42,7 +42,7 @@ class AuditPage(Response):
     next_cursor: str | None = None
 
 
-def audit_entry(one: Written) -> AuditEntry:
+def audit_entry(one: AuditRecord) -> AuditEntry:
     return AuditEntry(
         id=one.id,
         at=moment(one.at),

@@ -139,7 +139,9 @@ class PolicyChecked(Response):
 
 
 def policy_differences(changes: Iterable[Difference]) -> list[PolicyDifference]:
-    return [PolicyDifference(json_diff.spelled(one.path), one.before, one.after) for one in changes]
+    return [
+        PolicyDifference(json_diff.format_path(one.path), one.before, one.after) for one in changes
+    ]
 
 
 POLICY: Final = Operation(

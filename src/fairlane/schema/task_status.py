@@ -12,7 +12,7 @@ from fairlane.core import events, lifecycle, model, moments
 from fairlane.core.events import Attempt
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
-from fairlane.core.secrets import masked
+from fairlane.core.secrets import mask_secrets
 from fairlane.core.types import Moment, json_name
 from fairlane.schema.operation import Response, one_of
 from fairlane.schema.wire import moment, stored
@@ -204,7 +204,7 @@ def _readable(body: str, *, secrets: bool) -> StoredRequest | None:
     except msgspec.DecodeError:
         return None
     if request.llm_config is not None and not secrets:
-        request.llm_config = masked(request.llm_config)
+        request.llm_config = mask_secrets(request.llm_config)
     return request
 
 

@@ -128,7 +128,7 @@ def template_detail(template: Template) -> TemplateDetail:
         updated_at=moment(template.updated_at),
         timeout_ms=definition.timeout_ms,
         retry_policy=definition.retry_policy,
-        llm_config=None if config is None else secrets.masked(config),
+        llm_config=None if config is None else secrets.mask_secrets(config),
         metadata=definition.metadata,
         unreadable=["definition"] if template.damaged else None,
     )
@@ -137,7 +137,7 @@ def template_detail(template: Template) -> TemplateDetail:
 def template_filled(task: TaskRequest) -> TemplateFilled:
     shown = TemplateFilled(**msgspec.structs.asdict(task))
     if shown.llm_config is not None:
-        shown.llm_config = secrets.masked(shown.llm_config)
+        shown.llm_config = secrets.mask_secrets(shown.llm_config)
     return shown
 
 

@@ -76,7 +76,7 @@ async def redeliver(node: Node, caller: Caller, request: schema.DeliveryRequest)
 async def create_webhook(
     node: Node, caller: Caller, request: schema.CreateWebhook
 ) -> WebhookSecret:
-    agent = caller.agent_for(request.agent) or webhooks.EVERYBODY
+    agent = caller.agent_for(request.agent) or webhooks.ANY_AGENT
     _check(node, request.url)
     secret = new_secret()
     command = CreateEndpoint(node.new_id("whk"), agent, request.url, secret)

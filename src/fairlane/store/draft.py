@@ -69,7 +69,7 @@ class DraftLookup:
         return tasks.requests(self._connection, self._vault, seqs)
 
     def next_tasks(self, lines: Sequence[int], limit: int) -> list[Ready]:
-        """Return tasks; those that became ready in this draft come without their requests."""
+        """Return tasks; tasks that became ready in this draft come without their requests."""
         some = limit + len(self._updates)
         return self._ready(tasks.heads(self._connection, self._vault, lines, some), lines, limit)
 

@@ -24,12 +24,12 @@ def open_store(
     used, and created if there is none: beside a database file, otherwise in the user's data folder.
     """
     store = _store(url)
-    keys = _own_keys(store) if secret_key is None else _given_keys(secret_key)
+    keys = _own_keys(store) if secret_key is None else _parse_keys(secret_key)
     store.vault = Vault(keys, references)
     return store
 
 
-def _given_keys(text: str) -> Callable[[], Sequence[bytes]]:
+def _parse_keys(text: str) -> Callable[[], Sequence[bytes]]:
     try:
         keys = vault.read_keys(text)
     except ValueError as error:

@@ -104,11 +104,11 @@ class PostgresConnection:
         self._guarded: list[tuple[str, psycopg.Cursor[Row], int]] = []
 
     def run(self, name: str, /, **values: object) -> list[Row]:
-        cursor = self._execute(*self._spelled_out(name, values))
+        cursor = self._execute(*self._bind(name, values))
         return self._fetch(cursor) if self._statements[name].reads else []
 
     def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
-        text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
+        text, bindings = self._bind(name, {**values, "limit": limit + 1})
         try:
             with self._connection.cursor(_PAGE_CURSOR) as cursor:
                 cursor.execute(text, bindings)
@@ -236,7 +236,7 @@ class PostgresConnection:
             values[f"rows_{column}"] = list(array)
         return self._execute(text, values)
 
-    def _spelled_out(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
+    def _bind(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
         """Return the text of a statement for these values, and its bindings."""
         given = {key: value for key, value in values.items() if value is not None}
         lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}
@@ -285,7 +285,7 @@ class PostgresStore:
         self.url = url
         self.vault = Vault()
         try:
-            self._said = _said(url)
+            self._said = _libpq_settings(url)
         except psycopg.ProgrammingError as error:
             raise OperatorError(f"the store's address is not valid: {error}") from None
         self._bell: _Bell | None = None
@@ -432,7 +432,7 @@ class _Bell:
                 connection.execute("SELECT 1")  # nothing to hear, or a dead connection
 
 
-def _said(url: str) -> dict[str, str]:
+def _libpq_settings(url: str) -> dict[str, str]:
     """Return the settings of an address, completed by the environment, as libpq reads both."""
     defaults = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
     said = {name.decode(): value.decode() for name, value in defaults.items() if value}

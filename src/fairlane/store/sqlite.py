@@ -63,10 +63,10 @@ class SqliteConnection:
         self._data_version = connection.pragma("data_version")
 
     def run(self, name: str, /, **values: object) -> list[Row]:
-        return self._execute(*self._spelled_out(name, values))
+        return self._execute(*self._bind(name, values))
 
     def run_page(self, name: str, limit: int, bytes_max: int, /, **values: object) -> RowPage:
-        text, bindings = self._spelled_out(name, {**values, "limit": limit + 1})
+        text, bindings = self._bind(name, {**values, "limit": limit + 1})
         try:
             cursor = self._connection.execute(text, bindings)
             try:
@@ -128,7 +128,7 @@ class SqliteConnection:
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
-    def _spelled_out(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
+    def _bind(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
         """Return the text of a statement for these values, and its bindings."""
         given = {key: value for key, value in values.items() if value is not None}
         lists = {key: len(value) for key, value in given.items() if isinstance(value, list)}

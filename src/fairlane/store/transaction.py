@@ -66,7 +66,7 @@ class Transaction:
         self.reclaimed: list[Task] = []
         self.ended: list[Task] = []
         self.stopped: list[Task] = []
-        self.owes = False
+        self.webhooks_due = False
         self.wrote_output = False
         self.access_changed = False
         self._rejected: int | None = None  # how many refused submissions are stored
@@ -213,7 +213,7 @@ class Transaction:
         self.unwritten.write()
         task_table.place(self.connection, tasks)
 
-    def began_again(self, seqs: Iterable[int]) -> dict[int, int]:
+    def requeued_at(self, seqs: Iterable[int]) -> dict[int, int]:
         """Return when tasks were last queued again after they had ended or parked, if ever."""
         self.unwritten.write()
         return event_table.requeued_at(self.connection, seqs)
@@ -258,7 +258,7 @@ class Transaction:
 
     def owe(self, webhook: Webhook) -> None:
         """Save a webhook; its id names the newest event, so that it is unique."""
-        self.owes = True
+        self.webhooks_due = True
         id_ = f"msg_{webhook.about}_{self.last_event}"
         self.unwritten.deliveries.append(
             DueDelivery(id_, webhook.seq, webhook.url, webhook.event, 0, webhook.agent)

@@ -26,7 +26,7 @@ import msgspec
 
 from fairlane.core.errors import InvalidRequest, OperatorError, StoreMismatch
 from fairlane.core.json_types import JsonMapping, JsonObject
-from fairlane.core.secrets import SEALED, References, changed, is_reference
+from fairlane.core.secrets import SEALED, References, is_reference, map_secrets
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -81,7 +81,7 @@ class Vault:
         if cipher is None:
             raise StoreMismatch(
                 f"the store's secrets are sealed with the key {found[1]}, which this node does not "
-                "have: set secret_key to the key of the other nodes, or restore the key file"
+                "have: give secret_key the key of the other nodes, or restore the key file"
             )
         return self._opened(cipher, found[1], found[2])
 
@@ -139,7 +139,7 @@ def _within(body: str, change: Callable[[Any], Any]) -> str:
     """Return the objects with `llmConfig`: at the top, or in the `task` of a job."""
     document = msgspec.json.decode(body, type=JsonObject)
     for _, config in _configs(document):
-        config.update(changed(config, change))
+        config.update(map_secrets(config, change))
     return msgspec.json.encode(document).decode()
 
 

@@ -160,15 +160,15 @@ class Worker:
 
     async def _work(self, loop: Loop, stopping: asyncio.Event) -> None:
         running = asyncio.create_task(loop.run())
-        told = asyncio.create_task(stopping.wait())
+        signalled = asyncio.create_task(stopping.wait())
         try:
-            await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([running, signalled], return_when=asyncio.FIRST_COMPLETED)
             await loop.drain(self.drain_seconds)
             await running
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            told.cancel()
+            signalled.cancel()
             await loop.drain(0)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -9,7 +9,7 @@ from fairlane.core.access import ALL, TRUSTED, Caller, RateBucket, Scope, Token
 from fairlane.core.errors import Forbidden, InvalidRequest
 
 SECRET = bytes(range(32))
-TEXT = access.written("abcdef012345", SECRET)
+TEXT = access.format_token("abcdef012345", SECRET)
 
 
 def token(**fields: object) -> Token:
@@ -27,7 +27,7 @@ def test_a_token_can_be_told_from_other_text() -> None:
 
 
 def test_what_is_presented_is_what_was_made() -> None:
-    found = access.presented(TEXT.encode())
+    found = access.parse_token(TEXT.encode())
     assert found is not None
     token_id, secret = found
     assert token_id == "abcdef012345"
@@ -53,14 +53,14 @@ def test_what_is_presented_is_what_was_made() -> None:
     ],
 )
 def test_what_is_no_token_is_not_even_looked_up(text: bytes) -> None:
-    assert access.presented(text) is None
+    assert access.parse_token(text) is None
 
 
 def test_different_secrets_are_spelled_differently() -> None:
-    assert access.spelled(b"\0" * 32, 43) == "0" * 43
-    assert access.spelled(b"\0\1", 2) == "01"
-    assert len(access.spelled(b"\xff" * 32, 43)) == 43
-    assert access.spelled(b"\xff" * 32, 43) != access.spelled(b"\xff" * 31 + b"\xfe", 43)
+    assert access.base62(b"\0" * 32, 43) == "0" * 43
+    assert access.base62(b"\0\1", 2) == "01"
+    assert len(access.base62(b"\xff" * 32, 43)) == 43
+    assert access.base62(b"\xff" * 32, 43) != access.base62(b"\xff" * 31 + b"\xfe", 43)
 
 
 # -------------------------------------------------------------------- what a token may do

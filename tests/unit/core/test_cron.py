@@ -258,33 +258,35 @@ def test_runs_of_a_job_share_a_session_unless_they_may_overlap() -> None:
 def test_errors_in_a_row_are_counted_and_told_once() -> None:
     watched = job(alert_url="https://receiver.example", alert_after=2)
     ends = ["error", "error", "cancelled", "error", "ok", "ok", "error", "error"]
-    told = [cron.ended(watched, status, f"{status}!") for status in ends]
+    told = [cron.count_end(watched, status, f"{status}!") for status in ends]
     assert told == [None, "cron.failing", None, None, "cron.recovered", None, None, "cron.failing"]
     assert (watched.consecutive_errors, watched.last_error) == (2, "error!")
     assert (watched.last_status, watched.alerted) == ("error", True)
 
 
 def test_without_a_number_the_first_error_is_told_and_without_an_address_none() -> None:
-    assert cron.ended(job(alert_url="https://receiver.example"), "error", None) == "cron.failing"
-    assert cron.ended(job(), "error", None) is None
+    assert (
+        cron.count_end(job(alert_url="https://receiver.example"), "error", None) == "cron.failing"
+    )
+    assert cron.count_end(job(), "error", None) is None
 
 
 def test_nothing_is_told_when_the_address_has_gone() -> None:
     watched = job(alert_url="https://receiver.example")
-    cron.ended(watched, "error", None)
+    cron.count_end(watched, "error", None)
     watched.definition = job().definition
-    assert cron.ended(watched, "ok", None) is None
+    assert cron.count_end(watched, "ok", None) is None
     assert not watched.alerted
 
 
 def test_a_job_stops_after_so_many_errors() -> None:
     fragile = job(disable_after=2)
-    cron.ended(fragile, "error", "first")
+    cron.count_end(fragile, "error", "first")
     assert fragile.definition.enabled
-    cron.ended(fragile, "error", "second")
+    cron.count_end(fragile, "error", "second")
     assert (fragile.definition.enabled, fragile.disabled_reason) == (False, "errors")
     fragile.disabled_reason = cron.FINISHED
-    cron.ended(fragile, "error", "third")
+    cron.count_end(fragile, "error", "third")
     assert fragile.disabled_reason == "finished"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.core import json_diff
 from fairlane.core.errors import InvalidRequest
-from fairlane.core.json_diff import Difference, applied, assignment, between, nested, spelled
+from fairlane.core.json_diff import Difference, applied, assignment, between, format_path, nested
 
 
 def test_a_changed_value_is_named_by_its_path() -> None:
@@ -53,7 +53,7 @@ def test_nothing_is_changed_in_place() -> None:
     ],
 )
 def test_a_path_is_spelled_so_that_it_can_be_read_back(path: tuple[str, ...], text: str) -> None:
-    assert spelled(path) == text
+    assert format_path(path) == text
     assert assignment(f"{text}=5") == (path, "5")
 
 

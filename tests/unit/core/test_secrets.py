@@ -15,14 +15,14 @@ from fairlane.core.secrets import (
     RedactedStream,
     Redactor,
     References,
-    changed,
-    check_given,
+    check_secrets,
     is_sealed,
     is_secret,
-    masked,
-    moved,
+    map_secrets,
+    mask_secrets,
+    moved_secret_problem,
+    restore_secrets,
     texts,
-    unmasked,
 )
 
 SECRET = "sk-canary-0123456789"
@@ -54,7 +54,7 @@ def test_secrets_are_masked_at_any_depth_and_references_are_shown() -> None:
         "accessKeyId": "env:AWS",
         "credentials": {"any": "thing"},
     }
-    assert masked(config) == {
+    assert mask_secrets(config) == {
         "apiKey": MASK,
         "headers": {"Authorization": MASK, "Accept": "text"},
         "fallbacks": [{"token": MASK}, "plain"],
@@ -67,19 +67,19 @@ def test_secrets_are_masked_at_any_depth_and_references_are_shown() -> None:
 def test_a_mask_stands_for_what_is_kept_at_the_same_place() -> None:
     kept = {"apiKey": "a", "deep": {"token": "b"}}
     given = {"apiKey": MASK, "deep": {"token": MASK, "more": 1}, "password": MASK}
-    assert unmasked(given, kept) == {
+    assert restore_secrets(given, kept) == {
         "apiKey": "a",
         "deep": {"token": "b", "more": 1},
         "password": MASK,
     }
-    assert unmasked(given, None) == given
-    assert unmasked("no object", kept) == "no object"
+    assert restore_secrets(given, None) == given
+    assert restore_secrets("no object", kept) == "no object"
 
 
 def test_what_is_masked_and_not_kept_is_complained_about() -> None:
     problems: list[str] = []
     config = {"apiKey": MASK, "list": [{"token": MASK}], "accessKeyId": 7, "password": 7}
-    check_given("llmConfig", config, problems)
+    check_secrets("llmConfig", config, problems)
     assert problems == [
         "field 'llmConfig.accessKeyId' must be text",
         "field 'llmConfig.apiKey' is masked and none is kept: give the secret",
@@ -99,7 +99,7 @@ def test_only_what_is_whole_is_sealed() -> None:
 
 
 def test_secrets_can_be_changed_and_nothing_else_is() -> None:
-    assert changed({"apiKey": "a", "model": "m"}, str.upper) == {"apiKey": "A", "model": "m"}
+    assert map_secrets({"apiKey": "a", "model": "m"}, str.upper) == {"apiKey": "A", "model": "m"}
 
 
 # --- references ---------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ KEPT = {
     ],
 )
 def test_a_kept_secret_may_go_where_it_went_with_other_plain_words(change: dict[str, Any]) -> None:
-    assert moved(KEPT, KEPT | change) is None
+    assert moved_secret_problem(KEPT, KEPT | change) is None
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_kept_secret_may_go_where_it_went_with_other_plain_words(change: dict[
     ],
 )
 def test_a_kept_secret_goes_nowhere_else(name: str, value: Any) -> None:
-    told = moved(KEPT, KEPT | {name: value}, "overrides.llmConfig")
+    told = moved_secret_problem(KEPT, KEPT | {name: value}, "overrides.llmConfig")
     assert told is not None
     assert told.startswith(f"field 'overrides.llmConfig.{name}' ")
     assert SECRET not in told
@@ -206,15 +206,15 @@ def test_a_kept_secret_goes_nowhere_else(name: str, value: Any) -> None:
 
 def test_a_kept_secret_goes_nowhere_else_under_another_name() -> None:
     moved_one = {"sessionToken": SECRET, "baseUrl": "https://evil.example"}
-    assert moved(KEPT, moved_one) is not None
+    assert moved_secret_problem(KEPT, moved_one) is not None
 
 
 def test_what_is_no_secret_or_stands_elsewhere_is_not_kept() -> None:
     elsewhere = {"baseUrl": "https://b.example"}
-    assert moved(None, elsewhere) is None
-    assert moved({"model": "m"}, {"model": "m", **elsewhere}) is None
-    assert moved({"apiKey": "none"}, {"apiKey": "none", **elsewhere}) is None
-    assert moved({"apiKey": "env:KEY"}, {"apiKey": "env:KEY", **elsewhere}) is None
+    assert moved_secret_problem(None, elsewhere) is None
+    assert moved_secret_problem({"model": "m"}, {"model": "m", **elsewhere}) is None
+    assert moved_secret_problem({"apiKey": "none"}, {"apiKey": "none", **elsewhere}) is None
+    assert moved_secret_problem({"apiKey": "env:KEY"}, {"apiKey": "env:KEY", **elsewhere}) is None
 
 
 # --- texts of others ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from fairlane.core import templates, validation
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.retries import Backoff
-from fairlane.core.secrets import SECRETS, masked
+from fairlane.core.secrets import SECRETS, mask_secrets
 from fairlane.core.submissions import TaskRequest, submission
 from fairlane.core.templates import Template, define, instantiate, update
 from tests.unit.core.rows import NOW
@@ -330,7 +330,7 @@ def test_a_masked_secret_needs_one_that_is_kept() -> None:
 def test_a_configuration_is_shown_without_its_secrets() -> None:
     config = dict.fromkeys(SECRETS, "secret") | {"model": "m", "region": "eu"}
     shown = dict.fromkeys(SECRETS, "***") | {"model": "m", "region": "eu"}
-    assert masked(config) == shown
+    assert mask_secrets(config) == shown
 
 
 # -------------------------------------------------------------------- using

@@ -112,7 +112,7 @@ class Feed:
 
         The arguments have to be hashable: equal reads that wait are done once.
         """
-        reading = asyncio.wrap_future(self._asked((view, *arguments), late=late))
+        reading = asyncio.wrap_future(self._join((view, *arguments), late=late))
         return await finished(asyncio.shield(reading))  # others may wait for the same read
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Feed:
         if self._thread is not None:
             self._thread.join()
 
-    def _asked(self, key: Key, *, late: bool) -> concurrent.futures.Future[Any]:
+    def _join(self, key: Key, *, late: bool) -> concurrent.futures.Future[Any]:
         with self._bell:
             if self._closed:
                 raise Draining(STOPPED)

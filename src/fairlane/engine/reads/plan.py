@@ -222,7 +222,7 @@ class _Reasons:
         self.counts[reason] = self.counts.get(reason, 0) + number
 
     def _list(self, tasks: Iterable[Task], ready: str = CEILING) -> None:
-        """Add tasks; `ready` is the reason of those that no gate holds."""
+        """Add tasks; `ready` is the reason if no gate holds them."""
         for task in tasks:
             late = task.seq in self.expired
             self.skipped.append((task, LEASED if late else _reason(task) or ready))

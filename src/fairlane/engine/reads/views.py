@@ -16,7 +16,7 @@ import msgspec
 from fairlane.clock import Clock, SystemClock
 from fairlane.core import events
 from fairlane.core.access import Token
-from fairlane.core.audit import Written
+from fairlane.core.audit import AuditRecord
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.cron import Job, RunRecord
@@ -379,7 +379,7 @@ class Views:
 
     def webhooks_owed(self, limit: int) -> int:
         """Count the webhooks that wait to be sent, up to `limit`."""
-        return self.ask(delivery_table.count_owed, limit)
+        return self.ask(delivery_table.count_unsent, limit)
 
     def deliveries(self, wanted: DeliveryFilter, limit: int) -> Page[Delivery]:
         """Return webhooks, newest first."""
@@ -397,7 +397,7 @@ class Views:
 
     # ---------------------------------------------------------------- access
 
-    def audit(self, wanted: JsonObject, limit: int) -> Page[Written]:
+    def audit(self, wanted: JsonObject, limit: int) -> Page[AuditRecord]:
         """Return entries of the audit log, newest first."""
         return self.ask(audit_table.page, wanted, limit)
 

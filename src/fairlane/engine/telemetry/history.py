@@ -1,7 +1,7 @@
 """The last five minutes, hour and day, in memory: throughput, durations, and fair shares.
 
 The store is sampled once a second. Throughput, held slots and waiting agents are the same on every
-node, because they come from the store's counters; wait and run durations are those that this node
+node, because they come from the store's counters; wait and run durations are what this node
 has seen. A restart begins anew. Memory is bounded: a fixed number of buckets with a fixed number of
 agents each; the agents with the smallest shares are added up as the rest.
 """
@@ -206,12 +206,12 @@ def _done(before: Mapping[str, Tally], after: Mapping[str, Tally]) -> tuple[int,
     for name, new in after.items():
         old = before.get(name, Tally())
         submitted += new.submitted - old.submitted
-        finished += _ended(new) - _ended(old)
+        finished += _end_count(new) - _end_count(old)
         failed += new.failed - old.failed
     return max(0, submitted), max(0, finished), max(0, failed)
 
 
-def _ended(tally: Tally) -> int:
+def _end_count(tally: Tally) -> int:
     return tally.completed + tally.failed + tally.cancelled
 
 

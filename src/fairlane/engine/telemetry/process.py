@@ -1,6 +1,6 @@
 """What the operating system reports about this process, if available.
 
-The names are those that Prometheus clients in every language use.
+Prometheus clients in every language use the same names.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import msgspec
 
 from fairlane import logs
 from fairlane.clock import Clock
-from fairlane.core.audit import BLOCKED, DENIED, DONE, Entry, Written
+from fairlane.core.audit import BLOCKED, DENIED, DONE, AuditRecord, Entry
 from fairlane.engine.commands import Record
 from fairlane.store.tables import audit as table
 from fairlane.store.transaction import Transaction
@@ -38,7 +38,9 @@ _OTHERS: Final = "(others)"
 
 def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[None]:
     entries = [entry for request in requests for entry in request.entries]
-    written = [Written(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries]
+    written = [
+        AuditRecord(tx.next_seq(), now, *msgspec.structs.astuple(entry)) for entry in entries
+    ]
     table.insert(tx.connection, written)
     keep = max((request.keep or 0 for request in requests), default=0)
     if keep:
@@ -142,5 +144,5 @@ def facts(shape: object, names: Iterable[str]) -> str | None:
     if not isinstance(shape, dict):
         return None
     found = [(name, shape[name]) for name in names if shape.get(name) not in (None, "")]
-    told = (f"{name} {len(one) if isinstance(one, list) else one}" for name, one in found)
-    return ", ".join(told) or None
+    texts = (f"{name} {len(one) if isinstance(one, list) else one}" for name, one in found)
+    return ", ".join(texts) or None

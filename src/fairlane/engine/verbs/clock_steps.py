@@ -89,4 +89,4 @@ def move_spans(tx: Transaction, by: int) -> None:
     for name, lane in tx.policy.lanes.items():
         if lane.aging_ms is not None:
             scheduler.move_ranks(tx.connection, name, by, CRITICAL)
-    tx.changed = tx.owes = True
+    tx.changed = tx.webhooks_due = True

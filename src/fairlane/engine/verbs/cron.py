@@ -418,7 +418,7 @@ def _summary(result: str | None) -> str | None:
 
 
 def _count(tx: Transaction, job: Job, run: RunRecord) -> None:
-    alert = cron.ended(job, run.status, run.error)
+    alert = cron.count_end(job, run.status, run.error)
     if alert is not None:
         assert job.definition.alert_url is not None
         url, agent = job.definition.alert_url, job.definition.agent_id

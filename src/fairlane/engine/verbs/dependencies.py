@@ -218,7 +218,7 @@ def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
     if not orphans:
         return
     edges_of = table.of_children(tx.connection, orphans)
-    since = tx.began_again(orphans)
+    since = tx.requeued_at(orphans)
     mended = []
     for seq in orphans:
         states = edges_of[seq].values()

@@ -26,7 +26,7 @@ def refusal(
     """Return why a caller may not submit these, or None. Load their sessions."""
     if caller.agent is not None:
         for one in new:
-            assert one.agent == caller.agent, "a token hands in for its own agent only"
+            assert one.agent == caller.agent, "a token submits for its own agent only"
         session = _foreign_session(tx, caller.agent, new)
         problem = session or _foreign_parent(tx, caller.agent, new, known)
         if problem is not None:

@@ -23,10 +23,10 @@ def reports(
     tx: Transaction, tasks: Mapping[int, Task], requests: Sequence[R], field: str
 ) -> Sequence[R]:
     """Return the requests redacted; `field` is text, or JSON text, of a worker."""
-    told = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
-    if not told:
+    secretive = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
+    if not secretive:
         return requests  # nearly always
-    redactors = {seq: _redactor(body) for seq, body in tx.lookup.requests(told).items()}
+    redactors = {seq: _redactor(body) for seq, body in tx.lookup.requests(secretive).items()}
     return [
         _hidden(one, field, redactors[_seq(one)]) if _seq(one) in redactors else one
         for one in requests

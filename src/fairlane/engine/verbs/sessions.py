@@ -62,31 +62,31 @@ def admit(
     session = tx.counters.session(key)
     if _is_stale(message, session):
         return MessageStale("the message was sent before its session was stopped")
-    told = _told(tx.policy.sessions, session, message)
-    settings = sessions.resolved(tx.policy.sessions, told, message.settings)
+    changed = _with_message_settings(tx.policy.sessions, session, message)
+    settings = sessions.resolved(tx.policy.sessions, changed, message.settings)
     if settings.mode == sessions.INTERRUPT:
 
         def interrupt() -> None:
-            _take_over(tx, session, told)
+            _take_over(tx, session, changed)
             _interrupt(tx, session, now)
 
         return admit_task(tx, submission, now, leaving=_queued(tx, key), enter=interrupt)
     found = None if message.no_merge else _that_may_grow(tx, submission, message, settings)
     if found is not None:
-        _take_over(tx, session, told)
+        _take_over(tx, session, changed)
         window = sessions.window_ends(settings, found[0].queued_at, now)
         return _grow(tx, *found, submission, window)
-    excess = max(0, sessions.excess(settings, told))
+    excess = max(0, sessions.excess(settings, changed))
     if excess and settings.drop == sessions.DROP_NEW:
         return _full(session, settings.cap)
     oldest = tx.lookup.tasks(table.waiting_tasks, session=key)[:excess] if excess else []
 
     def enter() -> None:
-        _take_over(tx, session, told)
+        _take_over(tx, session, changed)
         _cancel(tx, oldest, sessions.DROPPED, now)
         if session.debouncing:
-            anybody = settings.mode == sessions.COLLECT
-            _let_go(tx, submission, None if anybody else message.sender, now)
+            any_sender = settings.mode == sessions.COLLECT
+            _let_go(tx, submission, None if any_sender else message.sender, now)
 
     return admit_task(tx, submission, now, leaving=oldest, enter=enter)
 
@@ -126,24 +126,24 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
     return sessions.window_ends(settings, now, now)
 
 
-def _told(policy: SessionPolicy, session: Session, message: Message) -> Session:
+def _with_message_settings(policy: SessionPolicy, session: Session, message: Message) -> Session:
     """Return the session with the settings and the usage that the message brings."""
     max_concurrent = message.settings.max_concurrent
     if max_concurrent is None and message.tokens is None:
         return session
-    told = copy.copy(session)
+    changed = copy.copy(session)
     if max_concurrent is not None:
-        told.settings = sessions.changed(told, SessionSettings(max_concurrent=max_concurrent))
+        changed.settings = sessions.changed(changed, SessionSettings(max_concurrent=max_concurrent))
     if message.tokens is not None:
-        told.tokens, told.context_window = message.tokens, message.context_window
-    told.limit = sessions.limit(policy, told)
-    return told
+        changed.tokens, changed.context_window = message.tokens, message.context_window
+    changed.limit = sessions.limit(policy, changed)
+    return changed
 
 
-def _take_over(tx: Transaction, session: Session, told: Session) -> None:
-    if told is not session:
-        session.settings = told.settings
-        session.tokens, session.context_window = told.tokens, told.context_window
+def _take_over(tx: Transaction, session: Session, changed: Session) -> None:
+    if changed is not session:
+        session.settings = changed.settings
+        session.tokens, session.context_window = changed.tokens, changed.context_window
         tx.counters.touch_session(session.key)
 
 
@@ -195,7 +195,7 @@ def _stays_small(body: str, later: Submission) -> bool:
     """Return whether the merged request is within the limits of a single one."""
     if len(body) + len(later.body) > MERGED_CHARACTERS_MAX:
         return False
-    merged: JsonObject = msgspec.json.decode(joined(body, later))
+    merged: JsonObject = msgspec.json.decode(join_text(body, later))
     objects = (merged.get(field) for field in _SAID_BESIDES)
     return all(len(one) <= MERGED_KEYS_MAX for one in objects if isinstance(one, dict))
 
@@ -216,7 +216,7 @@ def _moves_secret(first: _Body, later: Submission) -> bool:
     if first.llm_config is None or '"llmConfig"' not in later.body:
         return False
     new = _body.decode(later.body).llm_config or {}
-    return secrets.moved(first.llm_config, {**first.llm_config, **new}) is not None
+    return secrets.moved_secret_problem(first.llm_config, {**first.llm_config, **new}) is not None
 
 
 def _text(body: _Body) -> str:
@@ -227,7 +227,7 @@ def _grow(
     tx: Transaction, task: Task, body: str, submission: Submission, window_ends_at: int
 ) -> Task:
     """Join the text. An open window is extended."""
-    tx.rewrite_request(task.seq, joined(body, submission))
+    tx.rewrite_request(task.seq, join_text(body, submission))
     if task.gate != DEBOUNCE_GATE:
         return task
     after = copy.copy(task)
@@ -236,7 +236,7 @@ def _grow(
     return after
 
 
-def joined(body: str, later: Submission) -> str:
+def join_text(body: str, later: Submission) -> str:
     """Return the request with the later text on a new line; other later values replace earlier
     ones.
     """
@@ -319,7 +319,7 @@ def _stop_oldest(tx: Transaction, session: Session, agent: str | None, now: int)
 def _drain(
     tx: Transaction, key: str, error: str, now: int, agent: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Cancel running tasks, and those that wait for the turn, a slot or a retry; return both ids.
+    """Cancel tasks that run or wait for the turn, a slot or a retry; return the ids of both.
 
     Tasks submitted for a later time stay.
     """

@@ -56,8 +56,7 @@ from fairlane.store.tables.idempotency import KeyRow
 from fairlane.store.tables.outputs import Piece
 from fairlane.store.transaction import Transaction
 
-# This many refused submissions are stored for their callers to look up; of a flood, the rest is
-# only counted.
+# This many refused submissions are stored for their callers; of a flood, the rest is counted.
 REJECTED_KEPT_MAX: Final = 1000
 
 # -------------------------------------------------------------------- submit
@@ -105,8 +104,7 @@ def _submit_one(
     try:
         ordered = _parents_first(request.submissions)
     except InvalidRequest as error:
-        # The answer to this request only: other requests of the transaction are not affected.
-        return error
+        return error  # to this request only: others of the transaction are not affected
     key = request.idempotency
     if key is None:
         return _not_allowed(tx, request, known) or _admit_all(tx, request, ordered, known, now)
@@ -298,9 +296,7 @@ def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | 
 
 
 def _without_params(body: str) -> str:
-    """Return the record of a refused submission without parameters: a flood must not fill the
-    store.
-    """
+    """Return a refused submission without parameters: a flood must not fill the store."""
     request = msgspec.json.decode(body)
     request.pop("params", None)
     return msgspec.json.encode(request).decode()
@@ -309,9 +305,8 @@ def _without_params(body: str) -> str:
 def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
     """Let a task that waits for its session's turn take it from a ready one that ranks lower.
 
-    A task that was leased before keeps its turn through retries. The check runs when a
-    higher-ranking task arrives; then the first of all waiting tasks goes, whatever it waited for
-    before.
+    A task that was leased before keeps its turn through retries. The check runs when a task that
+    ranks higher arrives; then the first waiting task goes, whatever it waited for before.
     """
     best: dict[str, int] = {}
     for answer in answers:
@@ -474,7 +469,7 @@ def _within_limits(
 
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
-    last = _given_back_too_often(tx, tasks.values())
+    last = _released_too_often(tx, tasks.values())
     for request in requests:
         task = tasks.get(request.seq)
         yield _decided(
@@ -482,10 +477,8 @@ def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[
         )
 
 
-def _given_back_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
-    """Return tasks that external workers released too often. Nodes release only what they could not
-    start, so theirs do not count.
-    """
+def _released_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
+    """Return tasks that external workers released too often; releases of nodes do not count."""
     theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
     if not theirs:
         return set()
@@ -533,22 +526,22 @@ def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
 
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[object]:
-    for task, task_id, since in _ended(tx, requests):
+    for task, task_id, since in _load_ended(tx, requests):
         yield _begin_again(tx, leases.retry(task, task_id, now, since), now)
 
 
 def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[object]:
-    for task, task_id, since in _ended(tx, requests):
+    for task, task_id, since in _load_ended(tx, requests):
         yield _begin_again(tx, leases.reset(task, task_id, now, since), now)
 
 
-def _ended(
+def _load_ended(
     tx: Transaction, requests: Sequence[Retry | Reset]
 ) -> Iterator[tuple[Task | None, str, int | None]]:
     """Return the task of each request as it is now, its id, and when it was last requeued."""
     found = tx.tasks_by_id(request.id for request in requests)
     tx.counters.prepare(found.values())
-    since = tx.began_again(task.seq for task in found.values() if task.deadline_at is not None)
+    since = tx.requeued_at(task.seq for task in found.values() if task.deadline_at is not None)
     for request in requests:
         task = found.get(request.id)
         if task is None:

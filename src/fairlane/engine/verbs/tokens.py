@@ -46,9 +46,9 @@ LOGIN_MS: Final = 12 * 3_600_000
 
 def new_token(seed: Token) -> tuple[Token, str]:
     """Return the row of a token like `seed`, and the token itself."""
-    token_id = access.spelled(secrets.token_bytes(16), access.ID_CHARACTERS)
-    text = access.written(token_id, secrets.token_bytes(access.SECRET_BYTES))
-    found = access.presented(text.encode())
+    token_id = access.base62(secrets.token_bytes(16), access.ID_CHARACTERS)
+    text = access.format_token(token_id, secrets.token_bytes(access.SECRET_BYTES))
+    found = access.parse_token(text.encode())
     assert found is not None
     return msgspec.structs.replace(seed, id=token_id, digest=access.digest(found[1])), text
 
@@ -240,7 +240,7 @@ class Tokens:
     # ---------------------------------------------------------------- parts
 
     def _prove(self, presented: bytes) -> _Known | None:
-        parts = access.presented(presented)
+        parts = access.parse_token(presented)
         token = self._tokens.get(parts[0]) if parts else None
         if parts is None or token is None or not access.proves(parts[1], token.digest):
             return None

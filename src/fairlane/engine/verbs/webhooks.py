@@ -16,7 +16,7 @@ import msgspec
 
 from fairlane.core import moments, webhooks
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, StoreMismatch
-from fairlane.core.webhooks import DELIVERED, DUE, EVERYBODY, GIVEN_UP, Delivery, Endpoint, Try
+from fairlane.core.webhooks import ANY_AGENT, DELIVERED, DUE, GIVEN_UP, Delivery, Endpoint, Try
 from fairlane.engine.commands import (
     ClaimDeliveries,
     CreateEndpoint,
@@ -151,7 +151,7 @@ def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Itera
             continue
         if not found.being_sent:
             delivery_table.send_again(tx.connection, found.id, now)
-            tx.owes = True
+            tx.webhooks_due = True
             found = _deliveries(tx, [request.id])[0]
         yield found
 
@@ -236,7 +236,7 @@ def _endpoints_of(tx: Transaction, targets: Iterable[tuple[str, str]]) -> Endpoi
     wanted = {
         (whose, webhooks.endpoint_url(url))
         for agent, url in targets
-        for whose in (agent, EVERYBODY)
+        for whose in (agent, ANY_AGENT)
     }
     found = endpoint_table.by_url(tx.connection, sorted(wanted)) if wanted else ()
     return {(one.endpoint.agent, one.endpoint.url): one for one in found}
@@ -246,7 +246,7 @@ def _endpoint_for(endpoints: Endpoints, agent: str, url: str) -> SealedEndpoint 
     if not endpoints:
         return None
     spelled = webhooks.endpoint_url(url)
-    return endpoints.get((agent, spelled)) or endpoints.get((EVERYBODY, spelled))
+    return endpoints.get((agent, spelled)) or endpoints.get((ANY_AGENT, spelled))
 
 
 def _is_off(found: SealedEndpoint | None) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from msgspec.structs import astuple
 
-from fairlane.core.audit import Written
+from fairlane.core.audit import AuditRecord
 from fairlane.core.json_types import JsonMapping
 from fairlane.store.base import Connection, Row
 from fairlane.store.pages import Page, read_page
 
 
-def insert(connection: Connection, entries: Iterable[Written]) -> None:
+def insert(connection: Connection, entries: Iterable[AuditRecord]) -> None:
     connection.run_rows("audit_insert", [astuple(entry) for entry in entries])
 
 
@@ -36,10 +36,10 @@ def trim(connection: Connection, whose: str, limit: int) -> None:
     connection.run("audit_trim", whose=whose, limit=limit)
 
 
-def page(connection: Connection, wanted: JsonMapping, limit: int) -> Page[Written]:
+def page(connection: Connection, wanted: JsonMapping, limit: int) -> Page[AuditRecord]:
     """Return entries, newest first."""
-    return read_page(connection, _written, "audit_list", limit, **wanted)
+    return read_page(connection, _record, "audit_list", limit, **wanted)
 
 
-def _written(row: Row) -> Written:
-    return Written(*row)
+def _record(row: Row) -> AuditRecord:
+    return AuditRecord(*row)

@@ -116,7 +116,7 @@ def next_ms(connection: Connection, now: int) -> int | None:
     return left
 
 
-def count_owed(connection: Connection, limit: int) -> int:
+def count_unsent(connection: Connection, limit: int) -> int:
     """Count the deliveries that wait to be sent, up to `limit`."""
     count: int = connection.run("delivery_owed", limit=limit)[0][0]
     return count

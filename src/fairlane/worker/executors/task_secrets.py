@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlane.config import secret_at
 from fairlane.core.json_types import JsonMapping, JsonObject
-from fairlane.core.secrets import References, changed, is_reference, is_sealed
+from fairlane.core.secrets import References, is_reference, is_sealed, map_secrets
 
 
 class TaskSecrets:
@@ -36,7 +36,7 @@ class TaskSecrets:
         be read.
         """
         self.references.check(config)
-        return changed(config, self._secret)
+        return map_secrets(config, self._secret)
 
     def _secret(self, value: Any) -> Any:
         if is_sealed(value):
