@@ -18,7 +18,7 @@ from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
 from fairlane.embedded.app import Fairlane, tune
 from fairlane.engine.commands import Complete, Lease, SetPolicy, Submit
-from fairlane.engine.engine import Engine, one
+from fairlane.engine.engine import Engine, apply_one
 from fairlane.store.opening import open_store
 
 Row = dict[str, Any]
@@ -238,7 +238,7 @@ def _filled(url: str, queued: str, agents: int) -> Engine:
     store = open_store(url)
     store.migrate()
     engine = Engine(store, SystemClock(), name="bench")
-    if one(engine, SetPolicy(WIDE_OPEN, "bench")) and store.size_bytes() > FILLED_BYTES:
+    if apply_one(engine, SetPolicy(WIDE_OPEN, "bench")) and store.size_bytes() > FILLED_BYTES:
         return engine  # by a run before this one
     for start in range(0, int(queued), 1000):
         engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 1000)])

@@ -24,7 +24,7 @@ from benchmarks.servers import fairlane_server
 from fairlane.cli.direct import StoreBackend
 from fairlane.clock import SystemClock
 from fairlane.engine.commands import Enqueue
-from fairlane.engine.engine import Engine, one
+from fairlane.engine.engine import Engine, apply_one
 from fairlane.schema import entries
 from fairlane.store.opening import open_store
 
@@ -86,7 +86,7 @@ def _fill(url: str, count: int) -> None:
     engine = Engine(store, SystemClock(), name="bench")
     for start in range(0, count, STEP):
         found = [_entry(number) for number in range(start, min(count, start + STEP))]
-        one(engine, Enqueue(found))
+        apply_one(engine, Enqueue(found))
     engine.close()
 
 

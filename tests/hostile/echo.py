@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fairlane.core.errors import InvalidRequest
-from fairlane.http.messages import JSON, Answer, Raw, Request
+from fairlane.http.messages import JSON, Answer, HttpRequest, Raw
 
 ANY_SIZE = 1 << 30
 
@@ -16,7 +16,7 @@ class Echo:
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []
 
-    async def __call__(self, request: Request) -> Answer:
+    async def __call__(self, request: HttpRequest) -> Answer:
         try:
             size = len(await request.body(ANY_SIZE))
         except InvalidRequest:

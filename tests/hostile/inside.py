@@ -12,7 +12,7 @@ import psycopg
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import Doorkeeper
-from fairlane.http.messages import Request, Stream, encoded, refusal
+from fairlane.http.messages import HttpRequest, Stream, encoded, refusal
 from fairlane.http.responses import response
 from fairlane.store import queries
 from tests.hostile.wires import parsed
@@ -55,11 +55,11 @@ class Inside:
             given["content-length"] = str(len(data))
         path, _, query = target.partition("?")
         fields = {name.lower().encode(): text.encode("latin-1") for name, text in given.items()}
-        request = Request(method, path, query.encode("latin-1", "replace"), fields, data or b"")
+        request = HttpRequest(method, path, query.encode("latin-1", "replace"), fields, data or b"")
         request.address, request.server = "127.0.0.1", ("127.0.0.1", 9867)
         return await self._answer(request)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: HttpRequest) -> Answer:
         problem = self._door.problem(request)
         found = encoded(refusal(problem)) if problem else await self.http(request)
         if isinstance(found, Stream):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlane.http.messages import Answer, Request, Stream
+from fairlane.http.messages import Answer, HttpRequest, Stream
 from tests.hostile.echo import Echo
 from tests.hostile.wires import HURRY_SECONDS, SECONDS_MAX, Door, Hurried, Wire, door
 
@@ -33,7 +33,7 @@ class Flood:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
 
-    async def __call__(self, request: Request) -> Stream:
+    async def __call__(self, request: HttpRequest) -> Stream:
         assert request.full_path == "/much"
         return Stream(self._pieces(), self.gone.set)
 
@@ -48,7 +48,7 @@ async def test_headers_behind_a_body_are_not_kept(entry: Door) -> None:
     assert await _is_hung_up(wire, (b"X: " + b"y" * 1000 + b"\r\n") * 600)
 
 
-async def _hasty(_: Request) -> Answer:
+async def _hasty(_: HttpRequest) -> Answer:
     """Answers before it has read anything, as who wants a token does."""
     return Answer(401, {})
 

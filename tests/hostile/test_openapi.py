@@ -13,7 +13,7 @@ import pytest
 from fairlane.core.errors import FairlaneError
 from fairlane.http import openapi
 from fairlane.http.app import HttpApp
-from fairlane.http.messages import Request, Route
+from fairlane.http.messages import HttpRequest, Route
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
 
@@ -99,7 +99,7 @@ class Stopped(Exception):
     """The handler has said which query it takes."""
 
 
-class Asking(Request):
+class Asking(HttpRequest):
     """A request that finds out what its handler asks of it, and goes no further."""
 
     def __init__(self, body: bytes) -> None:

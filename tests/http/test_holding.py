@@ -12,7 +12,7 @@ import pytest
 from fairlane.core.access import TRUSTED, Caller
 from fairlane.core.errors import TooManyConnections
 from fairlane.http.holding import Held
-from fairlane.http.messages import Request
+from fairlane.http.messages import HttpRequest
 from tests.http.api import eventually
 
 if TYPE_CHECKING:
@@ -160,13 +160,15 @@ async def test_a_token_counts_where_there_is_no_address() -> None:
         assert not _is_refused(held, _from(None))
 
 
-def _from(address: str | None, caller: Caller = TRUSTED, named: Caller | None = None) -> Request:
-    request = Request("GET", "/events", named=named)
+def _from(
+    address: str | None, caller: Caller = TRUSTED, named: Caller | None = None
+) -> HttpRequest:
+    request = HttpRequest("GET", "/events", named=named)
     request.address, request.caller = address, caller
     return request
 
 
-def _is_refused(held: Held, request: Request) -> bool:
+def _is_refused(held: Held, request: HttpRequest) -> bool:
     try:
         with held.place(request):
             return False

@@ -12,7 +12,7 @@ import pytest
 from fairlane.clock import ManualClock
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
-from fairlane.http.messages import Answer, Raw, Request, Stream
+from fairlane.http.messages import Answer, HttpRequest, Raw, Stream
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 from tests.hostile.wires import SECONDS_MAX, door
 
@@ -31,7 +31,7 @@ async def app(store_url: str) -> AsyncIterator[Fairlane]:
         yield found
 
 
-class Leaving(Request):
+class Leaving(HttpRequest):
     """A request for leases, whose caller goes when the test says so."""
 
     def __init__(
@@ -101,7 +101,7 @@ async def test_leases_go_back_when_the_response_cannot_be_sent(app: Fairlane) ->
     http = HttpApp(app.node, app.guard.check)
     answered: asyncio.Future[Answer | Stream] = asyncio.get_running_loop().create_future()
 
-    async def answer(request: Request) -> Answer | Stream:
+    async def answer(request: HttpRequest) -> Answer | Stream:
         answer = await http(request)
         await wire.close()
         await request.closed()

@@ -57,9 +57,9 @@ def test_jitter_stays_within_its_part_of_the_wait_and_repeats_itself(
     settings: KindPolicy, retry: int, token: int
 ) -> None:
     plain = min(settings.backoff_ms * 2 ** (retry - 1), settings.max_backoff_ms)
-    wait = retries.backoff_ms(retry, settings, fencing_token=token)
+    wait = retries.backoff_ms(retry, settings, seed=token)
     assert plain * (1 - settings.jitter) - 1 <= wait <= plain * (1 + settings.jitter) + 1
-    assert wait == retries.backoff_ms(retry, settings, fencing_token=token)
+    assert wait == retries.backoff_ms(retry, settings, seed=token)
 
 
 @BOUNDED
@@ -67,9 +67,7 @@ def test_jitter_stays_within_its_part_of_the_wait_and_repeats_itself(
 def test_without_jitter_the_token_does_not_matter(
     settings: KindPolicy, retry: int, token: int
 ) -> None:
-    assert retries.backoff_ms(retry, settings, fencing_token=token) == retries.backoff_ms(
-        retry, settings
-    )
+    assert retries.backoff_ms(retry, settings, seed=token) == retries.backoff_ms(retry, settings)
 
 
 @BOUNDED

@@ -77,7 +77,7 @@ def received(operation: Operation[Any, Any], request: Request) -> Any:
     body = msgspec.json.encode(asked["body"]) if "body" in asked else b""
     headers = {name.lower().encode(): text.encode() for name, text in asked["headers"].items()}
     query = urlencode(asked["query"] or {}).encode()
-    arrived = messages.Request(operation.method, path, query, headers, body)
+    arrived = messages.HttpRequest(operation.method, path, query, headers, body)
     arrived.path = {"id": path.rpartition("/")[2]}
     return asyncio.run(operations.reader(operation)(arrived))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fairlane.core import jobs
-from fairlane.core.model import route_of
+from fairlane.core.model import capability_of
 from fairlane.engine.commands import (
     Cancel,
     Complete,
@@ -51,7 +51,9 @@ TASKS: Final[tuple[dict[str, Any], ...]] = (
     {"instruction": "say hello"},
     {"action": "click", "tabId": "t1"},
 )
-ROUTES: Final = frozenset({route_of("handler", "mail"), route_of("instruction"), "action"})
+ROUTES: Final = frozenset(
+    {capability_of("handler", "mail"), capability_of("instruction"), "action"}
+)
 JOBS_MIN: Final = 3
 JOBS_MAX: Final = 5
 

@@ -11,7 +11,7 @@ from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
 from fairlane.core.errors import FairlaneError
 from fairlane.core.events import Event
-from fairlane.core.model import Submission, Task, route_of
+from fairlane.core.model import Submission, Task, capability_of
 from fairlane.engine.commands import (
     Cancel,
     CancelBatch,
@@ -30,7 +30,7 @@ from fairlane.engine.commands import (
     Start,
     Submit,
 )
-from fairlane.engine.engine import Engine, Outcome, one
+from fairlane.engine.engine import Engine, Outcome, apply_one
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fairlane.core.policy import Policy
     from fairlane.store.base import Store
 
-WORK = route_of("handler", "work")
+WORK = capability_of("handler", "work")
 LANES = ("browser", "main", "queue")
 TTL_MS = 15_000
 NODE = "node_1"
@@ -62,7 +62,7 @@ class View(msgspec.Struct):
 def submission(name: str, agent: str = "a", **fields: Any) -> Submission:
     """A `handler` task of the route `handler/work`, unless told otherwise."""
     kind = fields.setdefault("kind", "handler")
-    fields.setdefault("capability", WORK if kind == "handler" else route_of(kind))
+    fields.setdefault("capability", WORK if kind == "handler" else capability_of(kind))
     body = {"agentId": agent, "name": name, "params": {"of": name}}
     fields.setdefault("body", msgspec.json.encode(body).decode())
     return Submission(id=name, agent=agent, **fields)
@@ -93,7 +93,7 @@ class Scheduler:
         return self.engine.apply(list(batch), waiting)
 
     def ask(self, request: Any) -> Any:
-        return one(self.engine, request)
+        return apply_one(self.engine, request)
 
     def refused(self, request: Any) -> FairlaneError:
         """The error that the request is answered with."""

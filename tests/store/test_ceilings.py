@@ -14,7 +14,7 @@ import pytest
 from fairlane.clock import SystemClock
 from fairlane.core.policy import Policy
 from fairlane.engine.commands import SetPolicy, Submit
-from fairlane.engine.engine import Engine, one
+from fairlane.engine.engine import Engine, apply_one
 from tests.store.invariants import assert_sound
 from tests.store.leasers import QUOTA, Held, most_at_once, take_all_in_threads
 from tests.store.scheduler import submission
@@ -35,13 +35,13 @@ def fill(store: Store) -> None:
     """Four agents with tasks of their own, and every fourth task in a session of its agent."""
     engine = Engine(store, SystemClock(), name="filler")
     lane = {"maxInflight": CEILING, "maxPerAgentInflight": PER_AGENT}
-    one(engine, SetPolicy({"lanes": {"main": lane}}, "test"))
+    apply_one(engine, SetPolicy({"lanes": {"main": lane}}, "test"))
     for agent in AGENTS:
         tasks = [
             submission(f"{agent}{n:03}", agent, session=f"chat-{agent}" if n % 4 == 0 else None)
             for n in range(TASKS_EACH)
         ]
-        one(engine, Submit(tasks))
+        apply_one(engine, Submit(tasks))
     engine.close()
 
 

@@ -15,7 +15,7 @@ import pytest
 from fairlane.core.cron import Job, RunRecord
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, NotFound
 from fairlane.core.jobs import parse
-from fairlane.core.model import Task, route_of
+from fairlane.core.model import Task, capability_of
 from fairlane.engine.commands import (
     ClaimDeliveries,
     CreateJobs,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MINUTE: Final = 60_000
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
-MAIL: Final = route_of("handler", "mail")
+MAIL: Final = capability_of("handler", "mail")
 EVERY_MINUTE: Final = {"kind": "every", "everyMs": MINUTE}
 
 

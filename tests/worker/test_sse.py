@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.schema.sse import Event, EventTooLong, Follower, Parser
+from fairlane.schema.sse import EventTooLong, Follower, SseEvent, SseParser
 
 
-def events_of(*chunks: bytes, characters_max: int = 1000) -> list[Event]:
-    parser = Parser(characters_max)
+def events_of(*chunks: bytes, characters_max: int = 1000) -> list[SseEvent]:
+    parser = SseParser(characters_max)
     fed = [event for chunk in chunks for event in parser.feed(chunk)]
     return fed + parser.finish()
 
@@ -20,10 +20,10 @@ STREAM = (
     "retry: 5\r\n\r\ndata\r\n\r\ndata:  two spaces\r\ndata:three\r\n\r\n"
 ).encode()
 EXPECTED = [
-    Event('{"a":\n1}', "start"),
-    Event("grüße 😀"),
-    Event(""),
-    Event(" two spaces\nthree"),
+    SseEvent('{"a":\n1}', "start"),
+    SseEvent("grüße 😀"),
+    SseEvent(""),
+    SseEvent(" two spaces\nthree"),
 ]
 
 
@@ -44,45 +44,45 @@ def test_chunks_may_be_cut_anywhere_at_random(places: list[int]) -> None:
 
 
 def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
-    parser = Parser(1000)
+    parser = SseParser(1000)
     assert parser.feed(b"data: 1\r\n") == []
-    assert parser.feed(b"\r") == [Event("1")]
-    assert parser.feed(b"\ndata: 2\n\n") == [Event("2")]
+    assert parser.feed(b"\r") == [SseEvent("1")]
+    assert parser.feed(b"\ndata: 2\n\n") == [SseEvent("2")]
     assert parser.finish() == []
 
 
 def test_a_name_is_only_for_its_own_event() -> None:
-    assert events_of(b"event: a\ndata: 1\n\ndata: 2\n\n") == [Event("1", "a"), Event("2")]
+    assert events_of(b"event: a\ndata: 1\n\ndata: 2\n\n") == [SseEvent("1", "a"), SseEvent("2")]
 
 
 def test_a_name_without_data_is_no_event() -> None:
-    assert events_of(b"event: a\n\ndata: 1\n\n") == [Event("1")]
+    assert events_of(b"event: a\n\ndata: 1\n\n") == [SseEvent("1")]
 
 
 def test_a_byte_order_mark_counts_only_at_the_start() -> None:
     text = "\ufeffdata: 1\n\n\ufeffdata: 2\n\n"
-    assert events_of(text.encode()) == [Event("1")]
+    assert events_of(text.encode()) == [SseEvent("1")]
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
-    assert events_of(b"data: a\xffb\n\n") == [Event("a\ufffdb")]
+    assert events_of(b"data: a\xffb\n\n") == [SseEvent("a\ufffdb")]
 
 
 @pytest.mark.parametrize(
     ("rest", "left"),
     [
-        (b"data: 2", [Event("2", whole=False)]),
-        (b"data: 2\n", [Event("2", whole=False)]),
-        (b"event: end\ndata: 2\nda", [Event("2", "end", whole=False)]),
-        (b"event: end\n", [Event("", "end", whole=False)]),
-        (b"dat", [Event("", whole=False)]),
-        (b"data: \xf0\x9f", [Event("\ufffd", whole=False)]),
+        (b"data: 2", [SseEvent("2", whole=False)]),
+        (b"data: 2\n", [SseEvent("2", whole=False)]),
+        (b"event: end\ndata: 2\nda", [SseEvent("2", "end", whole=False)]),
+        (b"event: end\n", [SseEvent("", "end", whole=False)]),
+        (b"dat", [SseEvent("", whole=False)]),
+        (b"data: \xf0\x9f", [SseEvent("\ufffd", whole=False)]),
         (b": a comm", []),
         (b"", []),
     ],
 )
-def test_the_end_tells_what_it_has_cut(rest: bytes, left: list[Event]) -> None:
-    assert events_of(b"data: 1\n\n" + rest) == [Event("1"), *left]
+def test_the_end_tells_what_it_has_cut(rest: bytes, left: list[SseEvent]) -> None:
+    assert events_of(b"data: 1\n\n" + rest) == [SseEvent("1"), *left]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_the_last_id_is_that_of_what_has_been_handed_out() -> None:
     follower = Follower()
     assert follower.feed(b"id: 4\n\n") == []
     assert follower.last_id == "4"
-    assert follower.feed(b"id: 5\ndata: a\n\nid: 6\ndata") == [Event("a")]
+    assert follower.feed(b"id: 5\ndata: a\n\nid: 6\ndata") == [SseEvent("a")]
     assert follower.last_id == "5"
     follower.connected()
     assert follower.feed(b": hello\n\n") == []
     assert follower.last_id == "5"
-    assert follower.feed(b"id: 6\ndata: b\n\n") == [Event("b")]
+    assert follower.feed(b"id: 6\ndata: b\n\n") == [SseEvent("b")]
 
 
 @given(st.lists(st.integers(0, 5), max_size=6))

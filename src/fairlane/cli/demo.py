@@ -70,7 +70,7 @@ def run(port: int, seconds: float | None) -> None:
     serve(settings, beside=fleet.show)
 
 
-class Tally:
+class AgentTally:
     """The tasks of one agent, and how long the last of them waited."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Fleet:
     """The agents, counted by the events of the server."""
 
     def __init__(self, seconds: float | None) -> None:
-        self.tallies = {name: Tally() for name in HABITS}
+        self.tallies = {name: AgentTally() for name in HABITS}
         self._seconds = seconds
         self._submitted_at: dict[str, int] = {}
 
@@ -133,7 +133,7 @@ class Fleet:
             if tally is not None:
                 self._count(tally, event)
 
-    def _count(self, tally: Tally, event: JsonObject) -> None:
+    def _count(self, tally: AgentTally, event: JsonObject) -> None:
         at = moment_ms(event["timestamp"])
         if event["type"] == events.CREATED:
             tally.submitted += 1

@@ -25,7 +25,7 @@ from fairlane.core.errors import StoreMismatch, StoreMissing, StoreUnavailable
 from fairlane.core.policy import Policy
 from fairlane.core.secrets import References
 from fairlane.engine.commands import UseSecret
-from fairlane.engine.engine import Engine, kept_policy, one
+from fairlane.engine.engine import Engine, apply_one, parse_stored_policy
 from fairlane.engine.ids import new_node_name
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Views
@@ -127,7 +127,7 @@ def _policy(store: Store, node: Node) -> Policy:
         newest = policy_table.newest(connection)
     finally:
         connection.close()
-    return node.policy if newest is None else kept_policy(*newest)
+    return node.policy if newest is None else parse_stored_policy(*newest)
 
 
 def _check_callback(url: str) -> None:
@@ -279,7 +279,7 @@ def webhook_secret(settings: config.Settings) -> str:
 
     engine = Engine(usable_store(settings.store), SystemClock(), name=new_node_name())
     try:
-        secret: str = one(engine, UseSecret(new_secret()))
+        secret: str = apply_one(engine, UseSecret(new_secret()))
     finally:
         engine.close()
     return secret

@@ -39,7 +39,7 @@ from fairlane.http.limits import connections_max
 from fairlane.http.server import HttpServer
 from fairlane.mcp import endpoint as mcp
 from fairlane.mcp.calls import Perform
-from fairlane.mcp.endpoint import Endpoint
+from fairlane.mcp.endpoint import McpEndpoint
 from fairlane.schema import wire
 from fairlane.services import catalog
 from fairlane.worker import signals
@@ -153,7 +153,7 @@ def _watch(policy: PolicyFile, app: Fairlane) -> ConfigWatcher | None:
     return watcher
 
 
-def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
+def _endpoint(settings: Settings, app: Fairlane) -> McpEndpoint | None:
     """Return the endpoint for /mcp; None if the extra is not installed."""
     if settings.mcp_writes:
         mcp.require()
@@ -163,11 +163,11 @@ def _endpoint(settings: Settings, app: Fairlane) -> Endpoint | None:
     def perform_as(caller: Caller) -> Perform:
         return partial(catalog.perform, app.node, caller)
 
-    return Endpoint(perform_as, writes=settings.mcp_writes)
+    return McpEndpoint(perform_as, writes=settings.mcp_writes)
 
 
 def _routes(
-    settings: Settings, app: Fairlane, agents: Endpoint | None, *, exposed: bool
+    settings: Settings, app: Fairlane, agents: McpEndpoint | None, *, exposed: bool
 ) -> HttpApp:
     """Return the routes to serve. With few connections, each caller may hold fewer of them."""
     most = connections_max()
@@ -193,7 +193,7 @@ def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
 
 
 class _Server:
-    def __init__(self, app: Fairlane, agents: Endpoint | None, http: HttpServer) -> None:
+    def __init__(self, app: Fairlane, agents: McpEndpoint | None, http: HttpServer) -> None:
         self._app = app
         self._agents = agents
         self._http = http

@@ -31,7 +31,7 @@ from fairlane.client.sync import (
     SILENCE_SECONDS,
     TIMEOUT_SECONDS,
 )
-from fairlane.client.transport import DEFAULT_URL, Answer, Asked, Request
+from fairlane.client.transport import DEFAULT_URL, Asked, ClientRequest, ClientResponse
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.core.json_types import JsonMapping
 from fairlane.http1.asynchronous import AsyncPool, SystemResolver
@@ -115,13 +115,13 @@ class AsyncClient(AsyncBaseClient):
             )
         return self._opened
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: ClientRequest) -> ClientResponse:
         sent, seconds = self._server.encoded(request), request.timeout_seconds
         try:
             async with self._pool.exchange(
                 sent, seconds=seconds, bytes_max=BODY_BYTES_MAX
             ) as answer:
-                return Answer(answer.status, answer.headers, await answer.read())
+                return ClientResponse(answer.status, answer.headers, await answer.read())
         except OSError as error:
             raise self._server.unreachable(error, seconds) from None
 
@@ -134,7 +134,7 @@ class AsyncClient(AsyncBaseClient):
 
     async def _stream(
         self, operation: Operation[Q, Any], request: Q, last_id: str = ""
-    ) -> AsyncGenerator[sse.Event, None]:
+    ) -> AsyncGenerator[sse.SseEvent, None]:
         """Yield the events of a route, over as many connections as needed."""
         path, asked = bound(operation, request)
         query = asked["query"] or {}
@@ -176,7 +176,7 @@ class AsyncClient(AsyncBaseClient):
                 kind = answer.headers.get("content-type", "")
                 if answer.status != 200 or not kind.startswith(transport.EVENT_STREAM):
                     body = await answer.read() if kind.startswith(transport.JSON) else b""
-                    transport.understood(Answer(answer.status, answer.headers, body), where)
+                    transport.understood(ClientResponse(answer.status, answer.headers, body), where)
                     raise Unreachable(
                         f"the server at {where} does not stream events; check the address"
                     )
@@ -187,7 +187,7 @@ class AsyncClient(AsyncBaseClient):
 
 
 async def _decoded(
-    stream: AsyncGenerator[sse.Event, None], until: str | None = None
+    stream: AsyncGenerator[sse.SseEvent, None], until: str | None = None
 ) -> AsyncShapes:
     async with contextlib.aclosing(stream):
         async for event in stream:

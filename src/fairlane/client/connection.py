@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from fairlane.client.transport import Answer, Request, Streaming, bearer, parsed
+from fairlane.client.transport import ClientRequest, ClientResponse, ClientStream, bearer, parsed
 from fairlane.core.errors import Unreachable
 from fairlane.http1.blocking import BlockingExchange, BlockingPool
 from fairlane.http1.messages import EncodedRequest, MalformedResponse, Origin, encode_request
@@ -28,7 +28,7 @@ class Server:
         tls = url.startswith("https:")
         self._origin = Origin(host, port or (443 if tls else 80), tls)
 
-    def encoded(self, request: Request) -> EncodedRequest:
+    def encoded(self, request: ClientRequest) -> EncodedRequest:
         return encode_request(
             self._origin,
             request.method,
@@ -61,21 +61,21 @@ class HttpTransport:
         self.where = self._server.where
         self._pool = BlockingPool(idle_seconds=IDLE_SECONDS)
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: ClientRequest) -> ClientResponse:
         sent, seconds = self._server.encoded(request), request.timeout_seconds
         try:
             exchange = self._pool.open(sent, seconds=seconds, bytes_max=BODY_BYTES_MAX)
-            return Answer(exchange.status, exchange.headers, exchange.read())
+            return ClientResponse(exchange.status, exchange.headers, exchange.read())
         except OSError as error:
             raise self._server.unreachable(error, seconds) from None
 
-    def stream(self, request: Request) -> Streaming:
+    def stream(self, request: ClientRequest) -> ClientStream:
         sent, seconds = self._server.encoded(request), request.timeout_seconds
         try:
             exchange = self._pool.open(sent, seconds=seconds, bytes_max=None, whole=False)
         except OSError as error:
             raise self._server.unreachable(error, seconds) from None
-        return Streaming(exchange.status, exchange.headers, self._pieces(exchange, seconds))
+        return ClientStream(exchange.status, exchange.headers, self._pieces(exchange, seconds))
 
     def close(self) -> None:
         self._pool.close()

@@ -63,7 +63,7 @@ from fairlane.schema.lanes import (
     PAUSE_LANE,
     RESUME_LANE,
     ChangeLane,
-    LaneCleared,
+    ClearedLane,
     LaneList,
     LanePaused,
     LaneRequest,
@@ -614,7 +614,7 @@ class Methods(ABC):
         request = ChangeLane(name=name, actor=actor)
         return self.perform(RESUME_LANE, request)
 
-    def clear_lane(self, name: str) -> LaneCleared:
+    def clear_lane(self, name: str) -> ClearedLane:
         """Cancel all queued tasks of a lane; running tasks continue.
 
         Args:
@@ -2001,7 +2001,7 @@ class AsyncMethods(ABC):
         request = ChangeLane(name=name, actor=actor)
         return await self.perform(RESUME_LANE, request)
 
-    async def clear_lane(self, name: str) -> LaneCleared:
+    async def clear_lane(self, name: str) -> ClearedLane:
         """Cancel all queued tasks of a lane; running tasks continue.
 
         Args:

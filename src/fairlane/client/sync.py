@@ -15,7 +15,7 @@ from fairlane.client import transport
 from fairlane.client.base import BaseClient, Shape, Shapes, pop_after
 from fairlane.client.binding import bound
 from fairlane.client.methods import Q, R
-from fairlane.client.transport import DEFAULT_URL, Asked, Streaming, Transport
+from fairlane.client.transport import DEFAULT_URL, Asked, ClientStream, Transport
 from fairlane.core.errors import BusyError
 from fairlane.schema import sse, wire
 from fairlane.schema.events import LIST_EVENTS, ListEvents
@@ -81,11 +81,11 @@ class Client(BaseClient):
 
     def _stream(
         self, operation: Operation[Q, Any], wanted: Q, last_id: str = ""
-    ) -> Generator[sse.Event, None, None]:
+    ) -> Generator[sse.SseEvent, None, None]:
         """Return a stream that is connected, so that nothing after this call is missed."""
         path, asked = bound(operation, wanted)
 
-        def connect(last_id: str) -> Streaming:
+        def connect(last_id: str) -> ClientStream:
             request = transport.build(
                 "GET",
                 path,
@@ -101,8 +101,8 @@ class Client(BaseClient):
         return stream
 
     def _events(
-        self, connect: Callable[[str], Streaming], follower: sse.Follower
-    ) -> Generator[sse.Event, None, None]:
+        self, connect: Callable[[str], ClientStream], follower: sse.Follower
+    ) -> Generator[sse.SseEvent, None, None]:
         """Yield an empty event once connected, then all events, reconnecting as needed."""
         streaming, begun = connect(follower.last_id), False
         while True:
@@ -111,7 +111,7 @@ class Client(BaseClient):
                     events = follower.feed(piece)
                     if not begun:
                         begun = True
-                        yield sse.Event("")
+                        yield sse.SseEvent("")
                     yield from events
             except BusyError:
                 pass  # it broke off, which means the same as an end
@@ -120,7 +120,9 @@ class Client(BaseClient):
             streaming = self._connected_again(connect, follower.last_id)
             follower.connected()
 
-    def _connected_again(self, connect: Callable[[str], Streaming], last_id: str) -> Streaming:
+    def _connected_again(
+        self, connect: Callable[[str], ClientStream], last_id: str
+    ) -> ClientStream:
         pause = PAUSE_SECONDS
         end = self._clock.monotonic() + self._reconnect_seconds
         while True:
@@ -133,7 +135,7 @@ class Client(BaseClient):
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
-def _decoded(stream: Generator[sse.Event, None, None], until: str | None = None) -> Shapes:
+def _decoded(stream: Generator[sse.SseEvent, None, None], until: str | None = None) -> Shapes:
     with contextlib.closing(stream):
         for event in stream:
             if event.name == until:

@@ -47,7 +47,7 @@ class Asked(TypedDict, total=False):
     wait_ms: int
 
 
-class Request(msgspec.Struct, frozen=True):
+class ClientRequest(msgspec.Struct, frozen=True):
     """A request; `target` is the path and the query, percent-encoded."""
 
     method: str
@@ -61,13 +61,13 @@ class Request(msgspec.Struct, frozen=True):
         return self.method == "GET" or "Idempotency-Key" in self.headers
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ClientResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
-class Streaming(msgspec.Struct, frozen=True):
+class ClientStream(msgspec.Struct, frozen=True):
     """A response whose body is still arriving. Closing `pieces` closes the connection."""
 
     status: int
@@ -80,11 +80,11 @@ class Transport(Protocol):
 
     where: str
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: ClientRequest) -> ClientResponse:
         """Return the response. Raise `Unreachable` if there is none."""
         ...
 
-    def stream(self, request: Request) -> Streaming:
+    def stream(self, request: ClientRequest) -> ClientStream:
         """Return a streaming response. Reading `pieces` raises `Unreachable` if it breaks off."""
         ...
 
@@ -103,7 +103,7 @@ def build(
     idempotency_key: str | None = None,
     last_event_id: str | None = None,
     accept: str = JSON,
-) -> Request:
+) -> ClientRequest:
     """Return a request; query values that are None are left out.
 
     `timeout_seconds` is for an immediate response; `wait_ms` is how long the server may wait before
@@ -119,7 +119,7 @@ def build(
     if last_event_id:
         sent["Last-Event-ID"] = last_event_id
     given = {name: value for name, value in (query or {}).items() if value is not None}
-    return Request(
+    return ClientRequest(
         method,
         path + (f"?{urlencode(given)}" if given else ""),
         sent,
@@ -128,7 +128,7 @@ def build(
     )
 
 
-def understood(answer: Answer, where: str) -> JsonObject:
+def understood(answer: ClientResponse, where: str) -> JsonObject:
     """Return the JSON of a response. Raise the error that it contains."""
     try:
         shape = wire.decode(answer.body)
@@ -144,7 +144,7 @@ def understood(answer: Answer, where: str) -> JsonObject:
     return shape
 
 
-def decoded(answer: Answer, where: str, operation: Operation[Any, R]) -> R:
+def decoded(answer: ClientResponse, where: str, operation: Operation[Any, R]) -> R:
     """Return the response of an operation as its type. Raise the error that it contains."""
     if answer.status < 400:
         try:
@@ -160,7 +160,7 @@ def decoded(answer: Answer, where: str, operation: Operation[Any, R]) -> R:
     )
 
 
-def opened(streaming: Streaming, where: str) -> Streaming:
+def opened(streaming: ClientStream, where: str) -> ClientStream:
     """Return the stream. Raise the error that arrived instead."""
     kind = streaming.headers.get("content-type", "")
     if streaming.status == 200 and kind.startswith(EVENT_STREAM):
@@ -169,7 +169,7 @@ def opened(streaming: Streaming, where: str) -> Streaming:
     first = next(streaming.pieces, b"")
     body = b"".join([first, *streaming.pieces]) if kind.startswith(JSON) else b""
     streaming.pieces.close()
-    understood(Answer(streaming.status, streaming.headers, body), where)
+    understood(ClientResponse(streaming.status, streaming.headers, body), where)
     raise Unreachable(f"the server at {where} does not stream events; check the address")
 
 
@@ -198,7 +198,7 @@ def bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {found}"}
 
 
-def _error(shape: JsonMapping, answer: Answer) -> FairlaneError:
+def _error(shape: JsonMapping, answer: ClientResponse) -> FairlaneError:
     code, message = str(shape["code"]), str(shape.get("error", ""))
     seconds = answer.headers.get("retry-after", "")
     retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None

@@ -155,7 +155,7 @@ class Change(msgspec.Struct, gc=False):
     waited_ms: int = 0
 
 
-def route_of(kind: str, name: str | None = None) -> str:
+def capability_of(kind: str, name: str | None = None) -> str:
     """Return what a worker must be able to run: `action`, `instruction` or `handler/<name>`."""
     return kind if name is None else f"{kind}/{name}"
 

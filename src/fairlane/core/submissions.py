@@ -175,7 +175,7 @@ def submission(
         task_id,
         kind,
         agent,
-        model.route_of(kind, name),
+        model.capability_of(kind, name),
         stored(request),
         lane=request.lane,
         priority=_number(request.priority) if request.priority is not None else 0,

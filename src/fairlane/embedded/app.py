@@ -33,7 +33,7 @@ from fairlane.core.errors import (
     StoreUnavailable,
     task_failed,
 )
-from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, route_of
+from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, capability_of
 from fairlane.core.policy import Policy
 from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
@@ -265,14 +265,14 @@ class Fairlane(AsyncBaseClient):
 
     def _executors(self) -> Mapping[str, Executor]:
         assert self._action_executor is not None
-        routes: dict[str, Executor] = {
-            route_of(HANDLER, name): self._handler_executor for name in self._handlers
+        capabilities: dict[str, Executor] = {
+            capability_of(HANDLER, name): self._handler_executor for name in self._handlers
         }
-        routes[self._scheduling.route] = self._scheduling.executor
-        routes[route_of(ACTION)] = self._action_executor
+        capabilities[self._scheduling.capability] = self._scheduling.executor
+        capabilities[capability_of(ACTION)] = self._action_executor
         if self._instruction_executor is not None:
-            routes[route_of(INSTRUCTION)] = self._instruction_executor
-        return routes
+            capabilities[capability_of(INSTRUCTION)] = self._instruction_executor
+        return capabilities
 
     async def _start_deliverer(self) -> None:
         # Always requested, so that a node with the wrong key does not start.

@@ -21,7 +21,7 @@ from fairlane.client.arguments import as_text, given, refuse_unknown
 from fairlane.core import lifecycle, validation
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest, task_failed
 from fairlane.core.json_types import JsonMapping, JsonObject
-from fairlane.core.model import HANDLER, Submission, route_of
+from fairlane.core.model import HANDLER, Submission, capability_of
 from fairlane.core.policy import FALLBACK_LANE
 from fairlane.core.submissions import DEFAULT_AGENT, TaskRequest, submission, task_request
 from fairlane.engine.commands import SetUsage, Submit
@@ -74,7 +74,7 @@ class Scheduling:
         self.executor = CallExecutor(self._calls)
         # On a shared store only this node may lease what only it can run.
         self._name = f"{FUNCTION}@{node.name}" if node.store.shared else FUNCTION
-        self.route = route_of(HANDLER, self._name)
+        self.capability = capability_of(HANDLER, self._name)
 
     async def schedule(
         self,
@@ -124,7 +124,7 @@ class Scheduling:
             stored["noMerge"] = True
         if is_function:
             stored["handler"] = self._name
-            made = msgspec.structs.replace(made, capability=self.route)
+            made = msgspec.structs.replace(made, capability=self.capability)
         if usage is not None:
             tokens, context_window = usage
             message = msgspec.structs.replace(message, tokens=tokens, context_window=context_window)

@@ -346,7 +346,7 @@ class Engine:
     def _load_policy(self, connection: Connection) -> None:
         newest = policy_table.newest(connection)
         assert newest is not None, "the scheduler's row names a version of the policy"
-        self.policy, self._policy_version = kept_policy(*newest), newest.version
+        self.policy, self._policy_version = parse_stored_policy(*newest), newest.version
 
     def _remember(self, tx: Transaction) -> None:
         """Save what the next batch may rely on. Call it only after the commit."""
@@ -410,7 +410,7 @@ class Engine:
             self._connection = None
 
 
-def kept_policy(version: int, document: str) -> Policy:
+def parse_stored_policy(version: int, document: str) -> Policy:
     """Return a stored policy. Keys that only a newer node knows are ignored.
 
     Raise `StoreMismatch` if it cannot be understood: no work is better than work by other rules.
@@ -424,7 +424,7 @@ def kept_policy(version: int, document: str) -> Policy:
         ) from None
 
 
-def one(engine: Engine, request: object) -> Any:
+def apply_one(engine: Engine, request: object) -> Any:
     """Apply a single request. Return its answer, or raise it if it is an error."""
     answer = engine.apply([request]).answers[0]
     if isinstance(answer, FairlaneError):

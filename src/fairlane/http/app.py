@@ -18,8 +18,8 @@ from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
 from fairlane.http.messages import (
     JSON,
     Answer,
+    HttpRequest,
     Raw,
-    Request,
     Route,
     Routes,
     Stream,
@@ -81,16 +81,16 @@ class HttpApp:
                 pattern = re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path))
                 self._patterns.setdefault(_family(path), []).append((pattern, methods))
 
-    def __call__(self, request: Request) -> Coroutine[Any, Any, Answer | Stream]:
+    def __call__(self, request: HttpRequest) -> Coroutine[Any, Any, Answer | Stream]:
         """Return the response to a request, with its body as bytes."""
         tracer = self._node.tracer
         return self._answer(request) if tracer is None else self._traced(tracer, request)
 
-    async def _traced(self, tracer: Tracer, request: Request) -> Answer | Stream:
+    async def _traced(self, tracer: Tracer, request: HttpRequest) -> Answer | Stream:
         with tracer.within(request.header(b"traceparent")):
             return await self._answer(request)
 
-    async def _answer(self, request: Request) -> Answer | Stream:
+    async def _answer(self, request: HttpRequest) -> Answer | Stream:
         try:
             if request.full_path in self._mounts:
                 return await self._pass_on(request)
@@ -118,7 +118,7 @@ class HttpApp:
             log.exception("%s %s failed (request %s)", request.method, request.full_path, number)
             return encoded(went_wrong())
 
-    def _held(self, request: Request, stream: Stream) -> Stream:
+    def _held(self, request: HttpRequest, stream: Stream) -> Stream:
         """Return a stream that counts towards its caller's limit and ends when the caller's token
         does.
         """
@@ -126,7 +126,7 @@ class HttpApp:
         place.enter_context(self._streams.place(request))
         return Stream(self.gate.while_valid(request, stream.pieces), place.close)
 
-    async def _pass_on(self, request: Request) -> Answer:
+    async def _pass_on(self, request: HttpRequest) -> Answer:
         """Let a mounted application handle the request, which may take long."""
         await self.gate.admit(request)
         with self._waits.place(request):
@@ -134,7 +134,7 @@ class HttpApp:
                 json_limits.check_any(await request.body())
             return await asgi.answer(self._mounts[request.full_path], request)
 
-    def _find(self, request: Request) -> dict[str, Route]:
+    def _find(self, request: HttpRequest) -> dict[str, Route]:
         """Return the routes of a path by method; empty if the path is unknown."""
         path = request.full_path
         # a path with a brace would match a pattern
@@ -149,7 +149,7 @@ class HttpApp:
                 return methods
         return {}
 
-    async def _about(self, request: Request) -> Answer:
+    async def _about(self, request: HttpRequest) -> Answer:
         if wants_page(request):
             return self._dashboard.serve(request)
         await self.gate.admit(request)
@@ -168,7 +168,7 @@ class HttpApp:
                     found.setdefault(path, {})[method] = problem.message
         return found
 
-    async def _openapi(self, request: Request) -> Answer:
+    async def _openapi(self, request: HttpRequest) -> Answer:
         request.query()
         if self._described is None:
             self._described = Raw(wire.encode(openapi.document(self.routes)), JSON)
@@ -180,7 +180,7 @@ def _family(path: str) -> tuple[str, int]:
     return path[: path.find("/", 1)], path.count("/")
 
 
-def _not_allowed(request: Request, methods: dict[str, Route]) -> Answer:
+def _not_allowed(request: HttpRequest, methods: dict[str, Route]) -> Answer:
     if not methods:
         raise NotFound(f"nothing at {request.full_path[:100]}; GET / lists the routes")
     allowed = ", ".join(methods)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from fairlane.core.access import CALLER
-from fairlane.http.messages import Answer, Raw, Request
+from fairlane.http.messages import Answer, HttpRequest, Raw
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-async def answer(application: Application, request: Request) -> Answer:
+async def answer(application: Application, request: HttpRequest) -> Answer:
     """Return the application's response to a request whose caller was admitted."""
     started: Message = {}
     body = bytearray()
@@ -52,7 +52,7 @@ async def _called(answering: Awaitable[None]) -> None:
     await answering
 
 
-def _scope(request: Request) -> Message:
+def _scope(request: HttpRequest) -> Message:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -22,7 +22,7 @@ from fairlane.core.errors import Forbidden, StoreUnavailable, Unauthenticated
 from fairlane.engine.commands import CreateToken, RevokeToken
 from fairlane.engine.node import Node
 from fairlane.engine.verbs.tokens import LOGIN_MS, new_token
-from fairlane.http.messages import Answer, Request, Route, Routes
+from fairlane.http.messages import Answer, HttpRequest, Route, Routes
 from fairlane.schema import decoding
 from fairlane.schema.access import identity
 from fairlane.services.catalog import refused
@@ -49,17 +49,17 @@ class Gate:
             "/logout": {"POST": Route(self.logout, None, open=True)},
         }
 
-    def knows(self, request: Request) -> bool:
+    def knows(self, request: HttpRequest) -> bool:
         """Return whether `judge` can decide without reading the store, which is the usual case."""
         return request.named is not None or self._tokens.fresh
 
-    async def admit(self, request: Request, route: Route = _NO_SCOPE) -> None:
+    async def admit(self, request: HttpRequest, route: Route = _NO_SCOPE) -> None:
         """Set the request's caller. Raise `Unauthenticated` or `Forbidden` to refuse it."""
         if not self.knows(request):
             await self._tokens.refresh()
         self.judge(request, route)
 
-    def judge(self, request: Request, route: Route) -> None:
+    def judge(self, request: HttpRequest, route: Route) -> None:
         """Do the same as `admit` with the tokens in memory."""
         caller = request.named
         if caller is None:
@@ -72,7 +72,7 @@ class Gate:
             raise problem
 
     async def while_valid(
-        self, request: Request, pieces: AsyncIterator[bytes]
+        self, request: HttpRequest, pieces: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream until the token of its request stops being valid.
 
@@ -97,7 +97,7 @@ class Gate:
     def _holds(self, caller: Caller) -> bool:
         return not self._tokens.required if caller is TRUSTED else self._tokens.holds(caller)
 
-    def _identified(self, request: Request) -> Caller:
+    def _identified(self, request: HttpRequest) -> Caller:
         if not self._tokens.required:
             return TRUSTED
         header = request.headers.get(b"authorization")
@@ -117,7 +117,7 @@ class Gate:
 
     # ---------------------------------------------------------------- logins
 
-    async def login(self, request: Request) -> Answer:
+    async def login(self, request: HttpRequest) -> Answer:
         body = decoding.decode(await request.body(), LoginBody)
         await self._tokens.refresh()
         caller = self._tokens.find(_raw(body.token.strip()))
@@ -132,7 +132,7 @@ class Gate:
         shown = identity(caller, tokens_required=self._tokens.required)
         return Answer(200, shown, {"Set-Cookie": cookie})
 
-    async def logout(self, request: Request) -> Answer:
+    async def logout(self, request: HttpRequest) -> Answer:
         await self._tokens.refresh()
         login = self._tokens.login(_cookie(request))
         if login is not None:
@@ -154,7 +154,7 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _cookie(request: Request) -> bytes:
+def _cookie(request: HttpRequest) -> bytes:
     """Return the login cookie. Python's parser gives up at a malformed cookie of another
     application.
     """

@@ -20,7 +20,7 @@ from fairlane.core.errors import (
     Misdirected,
     UnsupportedMediaType,
 )
-from fairlane.http.messages import Request
+from fairlane.http.messages import HttpRequest
 from fairlane.schema.wire import one_line
 
 Headers = Mapping[bytes, bytes]
@@ -57,7 +57,7 @@ class Doorkeeper:
         """`hosts` are the allowed values of the Host header, with the port unless it is 80."""
         self._hosts = frozenset(host.lower().encode() for host in hosts)
 
-    def problem(self, request: Request) -> FairlaneError | None:
+    def problem(self, request: HttpRequest) -> FairlaneError | None:
         """Return why a request is refused, or None."""
         headers = request.headers
         host = headers.get(b"host")
@@ -76,7 +76,7 @@ class Doorkeeper:
             return _not_json(headers)
         return None
 
-    def _answers_to(self, host: bytes, request: Request) -> bool:
+    def _answers_to(self, host: bytes, request: HttpRequest) -> bool:
         """Return whether the server serves this host: a known name in any case, or the address that
         the client connected to, which no page can fake.
         """
@@ -89,7 +89,7 @@ class Doorkeeper:
         return name in [one.encode() for one in authorities([address], port)]
 
     def _from_elsewhere(
-        self, request: Request, headers: Headers, host: bytes
+        self, request: HttpRequest, headers: Headers, host: bytes
     ) -> FairlaneError | None:
         origin = headers.get(b"origin")
         if origin is not None:
@@ -122,7 +122,7 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _framing(request: Request, host: bytes | None) -> FairlaneError | None:
+def _framing(request: HttpRequest, host: bytes | None) -> FairlaneError | None:
     if request.version not in _VERSIONS:
         return InvalidRequest("use HTTP/1.1")
     if host is None:
@@ -145,7 +145,7 @@ def _elsewhere() -> FairlaneError:
     return Forbidden("refused: the request comes from a page of another site")
 
 
-def _is_visit(request: Request, headers: Headers) -> bool:
+def _is_visit(request: HttpRequest, headers: Headers) -> bool:
     """Return whether a user follows a link to the dashboard; the linking page cannot read it."""
     return (
         request.method in _SAFE

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from fairlane.core.errors import NotFound
-from fairlane.http.messages import Answer, Raw, Request, Route, Routes
+from fairlane.http.messages import Answer, HttpRequest, Raw, Route, Routes
 
 PAGE: Final = "index.html"
 TYPES: Final = {
@@ -35,13 +35,13 @@ class Dashboard:
             "/ui/pages/{file}": {"GET": Route(self.page_file, None, open=True)},
         }
 
-    async def file(self, request: Request) -> Answer:
+    async def file(self, request: HttpRequest) -> Answer:
         return self.serve(request, request.path["file"])
 
-    async def page_file(self, request: Request) -> Answer:
+    async def page_file(self, request: HttpRequest) -> Answer:
         return self.serve(request, f"pages/{request.path['file']}")
 
-    def serve(self, request: Request, name: str = PAGE) -> Answer:
+    def serve(self, request: HttpRequest, name: str = PAGE) -> Answer:
         if name not in self._files:
             raise NotFound("the dashboard has no such file; open /")
         raw, tag = self._files[name]
@@ -54,7 +54,7 @@ class Dashboard:
         return Answer(200, raw, headers)
 
 
-def wants_page(request: Request) -> bool:
+def wants_page(request: HttpRequest) -> bool:
     """Return whether the client is a browser that expects a page."""
     return "text/html" in (request.header(b"accept") or "")
 

@@ -15,7 +15,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.http.driver import Driver
 from fairlane.http.messages import (
     Answer,
-    Request,
+    HttpRequest,
     Stream,
     encoded,
     refusal,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlane.http")
 
-Application = Callable[[Request], Awaitable[Answer | Stream]]
+Application = Callable[[HttpRequest], Awaitable[Answer | Stream]]
 
 # How much of a body waits for the application before the connection is read no further.
 _UNREAD_BYTES_MAX: Final = 65_536
@@ -39,7 +39,7 @@ _SLICE_BYTES: Final = 65_536
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class Exchange(Request):
+class Exchange(HttpRequest):
     arrived = False  # all of the request is here
     gone = False  # the client is not there any more, or was refused
     started = False  # a part of the response has been sent

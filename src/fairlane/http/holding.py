@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from fairlane.core.errors import TooManyConnections
-from fairlane.http.messages import Request
+from fairlane.http.messages import HttpRequest
 
 STREAMS_DEFAULT: Final = 500
 WAITS_DEFAULT: Final = 4000
@@ -31,7 +31,7 @@ class Held:
         self._held: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def place(self, request: Request) -> Iterator[None]:
+    def place(self, request: HttpRequest) -> Iterator[None]:
         """Hold a place. Raise `TooManyConnections` if the caller has reached its limit.
 
         Callers in this process are not limited.
@@ -58,7 +58,7 @@ class Held:
         )
 
 
-def _holders(request: Request) -> list[str]:
+def _holders(request: HttpRequest) -> list[str]:
     """Return what a place counts for: the token, if there is one, and the address."""
     token, address = request.caller.token, request.address
     found = [] if token is None else [f"token {token}"]

@@ -55,7 +55,7 @@ STATUS: Final[Mapping[str, int]] = {
 JSON: Final = "application/json"
 
 
-class Request:
+class HttpRequest:
     """A request as routes see it. `path` holds the variable parts of the path.
 
     `caller` made the request; a route shows and changes only what this caller may see. `named` is
@@ -166,7 +166,7 @@ class Stream(msgspec.Struct, frozen=True):
     release: Callable[[], None] = _nothing
 
 
-Handler = Callable[[Request], Awaitable[Answer | Stream]]
+Handler = Callable[[HttpRequest], Awaitable[Answer | Stream]]
 
 
 class Route(msgspec.Struct, frozen=True):

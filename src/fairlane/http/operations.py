@@ -9,14 +9,14 @@ from typing import Any
 
 from fairlane.core.errors import InvalidRequest
 from fairlane.engine.node import Node
-from fairlane.http.messages import Answer, Handler, Request, Route, Routes
+from fairlane.http.messages import Answer, Handler, HttpRequest, Route, Routes
 from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.operation import AnyOperation, Operation
 from fairlane.schema.reading import Values
 from fairlane.services.catalog import service_of
 from fairlane.services.registry import UNDO
 
-Reader = Callable[[Request], Awaitable[Any]]
+Reader = Callable[[HttpRequest], Awaitable[Any]]
 
 
 def routes(node: Node) -> Routes:
@@ -42,11 +42,11 @@ def _handler(node: Node, operation: AnyOperation) -> Handler:
     serve = service_of(operation)
     undo = UNDO.get(operation.name)
 
-    async def handle(request: Request) -> Answer:
+    async def handle(request: HttpRequest) -> Answer:
         response = await serve(node, request.caller, await read(request))
         return Answer(operation.status_of(response), response)
 
-    async def hold(request: Request) -> Answer:
+    async def hold(request: HttpRequest) -> Answer:
         """Do the same, but stop the service and undo its work if the client disconnects."""
         wanted = await read(request)
         serving = asyncio.ensure_future(serve(node, request.caller, wanted))
@@ -86,7 +86,7 @@ def reader(operation: Operation[Any, Any]) -> Reader:
     # A probe may add what it likes to its URL.
     ignores_query = operation.open and not reading.parameters
 
-    async def read(request: Request) -> Any:
+    async def read(request: HttpRequest) -> Any:
         values: Values = {}
         if parameters:
             values = reading.path({name: request.path[name] for name in parameters})

@@ -27,13 +27,13 @@ log = logging.getLogger("fairlane.mcp")
 ANSWER_BYTES_MAX: Final = 1_048_576
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ToolAnswer(msgspec.Struct, frozen=True):
     text: str
     shape: Shape
     failed: bool = False
 
 
-async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool) -> Answer:
+async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool) -> ToolAnswer:
     try:
         if tool.writes and not writes:
             raise _not_allowed(tool)
@@ -58,7 +58,7 @@ def _not_allowed(tool: Tool) -> Forbidden:
     )
 
 
-def _told(tool: Tool, shape: Shape) -> Answer:
+def _told(tool: Tool, shape: Shape) -> ToolAnswer:
     shapes = shape[tool.lines] if tool.lines else [shape]
     raw = b"\n".join(wire.encode(one) for one in shapes)
     if len(raw) > ANSWER_BYTES_MAX and not tool.writes:
@@ -66,8 +66,8 @@ def _told(tool: Tool, shape: Shape) -> Answer:
             f"the response has {len(raw)} bytes, more than {ANSWER_BYTES_MAX}; request fewer "
             "items (limit), or use the command line or HTTP"
         )
-    return Answer(raw.decode(), shape)
+    return ToolAnswer(raw.decode(), shape)
 
 
-def _failed(shape: Shape) -> Answer:
-    return Answer(wire.encode(shape).decode(), shape, failed=True)
+def _failed(shape: Shape) -> ToolAnswer:
+    return ToolAnswer(wire.encode(shape).decode(), shape, failed=True)

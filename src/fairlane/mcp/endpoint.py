@@ -34,7 +34,7 @@ def require() -> None:
         )
 
 
-class Endpoint:
+class McpEndpoint:
     def __init__(self, perform_as: PerformAs, *, writes: bool) -> None:
         """`perform_as` returns the function that performs operations for the caller of a request,
         which the HTTP server puts into the scope.

@@ -60,7 +60,7 @@ class LanePaused(Response):
     paused: bool
 
 
-class LaneCleared(Response):
+class ClearedLane(Response):
     lane: str
     cancelled: Annotated[int, Meta(description="Number of cancelled tasks")]
 
@@ -113,7 +113,7 @@ CLEAR_LANE: Final = Operation(
     POST,
     "/lanes/{name}/clear",
     LaneRequest,
-    LaneCleared,
+    ClearedLane,
     Scope.OPERATE,
     "Cancel all queued tasks of a lane; running tasks continue",
     agents=False,

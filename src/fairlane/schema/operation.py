@@ -28,7 +28,7 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 from fairlane.schema.json_limits import ITEMS_MAX
-from fairlane.schema.reading import Reading
+from fairlane.schema.reading import RequestReading
 from fairlane.schema.wire import BODY_BYTES_MAX
 
 GET: Final = "GET"
@@ -263,8 +263,8 @@ class Operation(Generic[Q, R]):
         return {place: _part(self.request, place, places) for place in _PARTS[:4]}
 
     @functools.cached_property
-    def reading(self) -> Reading:
-        return Reading(self)
+    def reading(self) -> RequestReading:
+        return RequestReading(self)
 
     def given(self, request: Q) -> dict[str, dict[str, Any]]:
         """Return the values of a request by place and JSON name, without those at their default."""

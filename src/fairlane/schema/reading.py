@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 
-class Reading:
+class RequestReading:
     """The functions that check the parts of an operation's request.
 
     `headers` names the header of each field by the field's JSON name; `body` is None if the

@@ -25,16 +25,16 @@ class EventTooLong(ValueError):
     """An event is longer than the limit."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class SseEvent(msgspec.Struct, frozen=True):
     data: str
     name: str = ""  # the field `event`; empty if the event has none
     whole: bool = True  # False: the stream ended inside the event
 
 
-class Parser:
+class SseParser:
     """Parses one stream. `characters_max` limits an event with all its lines.
 
-    `last_id` is the Last-Event-ID that continues after the last returned event.
+    `last_id` is the Last-SseEvent-ID that continues after the last returned event.
     """
 
     def __init__(self, characters_max: int) -> None:
@@ -48,20 +48,20 @@ class Parser:
         self._id = ""
         self._characters = 0
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that this chunk completes."""
         return self._split(self._decoder.decode(chunk))
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[SseEvent]:
         """Return the remaining events at the end of the stream; the last may not be whole."""
         events = self._split(self._decoder.decode(b"", final=True))
         rest = "".join(self._line)
         self._take_line(rest)
         if self._data or self._name or (rest and not rest.startswith(":")):
-            events.append(Event("\n".join(self._data), self._name, whole=False))
+            events.append(SseEvent("\n".join(self._data), self._name, whole=False))
         return events
 
-    def _split(self, text: str) -> list[Event]:
+    def _split(self, text: str) -> list[SseEvent]:
         if self._after_cr and text:
             text = text.removeprefix("\n")
             self._after_cr = False
@@ -99,8 +99,8 @@ class Parser:
             self._id = value
         return field in ("data", "event")
 
-    def _ended(self) -> list[Event]:
-        events = [Event("\n".join(self._data), self._name)] if self._data else []
+    def _ended(self) -> list[SseEvent]:
+        events = [SseEvent("\n".join(self._data), self._name)] if self._data else []
         self.last_id = self._id
         self._data, self._name, self._characters = [], "", 0
         return events
@@ -120,10 +120,10 @@ class Follower:
 
     def connected(self) -> None:
         """Start over with the data of a new connection."""
-        self._parser = Parser(FOLLOWED_CHARACTERS_MAX)
+        self._parser = SseParser(FOLLOWED_CHARACTERS_MAX)
         self._known = 0 if self.last_id else self._given
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[SseEvent]:
         events = self._parser.feed(chunk)
         self.last_id = self._parser.last_id or self.last_id
         new = events[self._known :]

@@ -187,7 +187,7 @@ def _output_step(
     state = views.task_state(seq)  # first: what is there after the end is all there is
     found = views.output(seq, token, part, STEP, STEP_BYTES)
     if found:
-        token, part = found[-1].token, found[-1].part
+        token, part = found[-1].fencing_token, found[-1].part
     return OutputStep(encode(found), token, part, found.more, state)
 
 

@@ -13,7 +13,7 @@ from fairlane.engine.commands import Cancel, SetPolicy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Filter
 from fairlane.schema import lanes as schema
-from fairlane.schema.lanes import LaneCleared, LaneList, LanePaused, lane_status
+from fairlane.schema.lanes import ClearedLane, LaneList, LanePaused, lane_status
 from fairlane.services.actors import actor
 from fairlane.services.registry import implements
 
@@ -46,11 +46,11 @@ async def resume_lane(node: Node, caller: Caller, request: schema.ChangeLane) ->
 
 
 @implements(schema.CLEAR_LANE)
-async def clear_lane(node: Node, _: Caller, request: schema.LaneRequest) -> LaneCleared:
+async def clear_lane(node: Node, _: Caller, request: schema.LaneRequest) -> ClearedLane:
     _require_lane(node, request.name)
     found = await node.find(Filter(lane=request.name, states=sorted(lifecycle.IN_QUEUE)))
     count = await node.for_each(lambda id_: Cancel(id_, LANE_CLEARED), found[::-1])
-    return LaneCleared(lane=request.name, cancelled=count)
+    return ClearedLane(lane=request.name, cancelled=count)
 
 
 async def _set_paused(

@@ -15,7 +15,7 @@ from typing import Any, Final
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.leases import UNREADABLE
-from fairlane.core.model import HANDLER, Task, is_node, parse_lease_id, route_of
+from fairlane.core.model import HANDLER, Task, capability_of, is_node, parse_lease_id
 from fairlane.core.policy import nearest
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.commands import (
@@ -108,11 +108,11 @@ async def _check_lanes(node: Node, names: Sequence[str]) -> None:
 
 def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
     _check_worker(request.worker)
-    routes, any_handler = _routes(request)
+    capabilities, any_handler = _capabilities(request)
     return Lease(
         worker=request.worker,
         lanes=tuple(dict.fromkeys(request.lanes or ())) or None,
-        capabilities=routes,
+        capabilities=capabilities,
         limit=request.limit,
         ttl_ms=request.ttl_ms,
         until=now + request.wait_ms / 1000,
@@ -122,20 +122,20 @@ def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
     )
 
 
-def _routes(request: LeaseTasks) -> tuple[frozenset[str], bool]:
-    """Return the named routes, and whether all handlers are wanted too."""
+def _capabilities(request: LeaseTasks) -> tuple[frozenset[str], bool]:
+    """Return the named capabilities, and whether all handlers are wanted too."""
     kinds: Sequence[str] = [HANDLER] if request.kinds is None else request.kinds
     if request.handlers is not None and HANDLER not in kinds:
         raise InvalidRequest("field 'handlers' needs the kind 'handler'; add it to 'kinds'")
-    routes = {route_of(HANDLER, name) for name in request.handlers or ()}
-    routes |= {route_of(kind) for kind in kinds if kind != HANDLER}
+    capabilities = {capability_of(HANDLER, name) for name in request.handlers or ()}
+    capabilities |= {capability_of(kind) for kind in kinds if kind != HANDLER}
     any_handler = HANDLER in kinds and request.handlers is None
-    if not routes and not any_handler:
+    if not capabilities and not any_handler:
         raise InvalidRequest(
             "fields 'handlers' and 'kinds' match no task; leave them out to lease tasks of any "
             "handler"
         )
-    return frozenset(routes), any_handler
+    return frozenset(capabilities), any_handler
 
 
 def _check_worker(name: str) -> None:

@@ -17,7 +17,7 @@ from fairlane.core.errors import InvalidPolicy, NotFound, StoreMismatch
 from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import Policy, read, to_document
 from fairlane.engine.commands import PATCH, REPLACE, PolicyChange, SetPolicy
-from fairlane.engine.engine import kept_policy
+from fairlane.engine.engine import parse_stored_policy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import PolicyView
 from fairlane.schema import policy as schema
@@ -44,7 +44,7 @@ async def show_policy(node: Node, _: Caller, request: schema.ShowPolicy) -> Poli
     view = await _find(node, request.version)
     if view is None:
         return PolicyShown(version=0, source="default", policy=to_document(Policy()))
-    policy = kept_policy(view.version, view.document)
+    policy = parse_stored_policy(view.version, view.document)
     return PolicyShown(**_about(view), policy=to_document(policy))
 
 

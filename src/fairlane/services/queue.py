@@ -25,7 +25,7 @@ from fairlane.engine.commands import (
     ReclaimExpired,
     SetPolicy,
 )
-from fairlane.engine.engine import kept_policy
+from fairlane.engine.engine import parse_stored_policy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.plan import PlanQuery
 from fairlane.schema import queue as schema
@@ -163,7 +163,7 @@ async def show_queue_policy(node: Node, _: Caller, __: schema.ShowQueuePolicy) -
     view = await node.views.read(node.views.policy, None)
     if view is None:
         return _rules(Policy(), "default")
-    return _rules(kept_policy(view.version, view.document), "store")
+    return _rules(parse_stored_policy(view.version, view.document), "store")
 
 
 @implements(schema.SET_QUEUE_POLICY)

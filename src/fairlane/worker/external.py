@@ -18,7 +18,7 @@ from typing import Final
 
 from fairlane.client.transport import DEFAULT_URL
 from fairlane.core.errors import InvalidSettings
-from fairlane.core.model import HANDLER, is_node, route_of
+from fairlane.core.model import HANDLER, capability_of, is_node
 from fairlane.core.types import IDENTIFIER, WORD
 from fairlane.worker import signals
 from fairlane.worker.executors.base import Executor
@@ -174,7 +174,7 @@ class Worker:
             await asyncio.gather(running, return_exceptions=True)
 
     def _routes(self, executor: Executor) -> Mapping[str, Executor]:
-        return dict.fromkeys((route_of(HANDLER, name) for name in self._handlers), executor)
+        return dict.fromkeys((capability_of(HANDLER, name) for name in self._handlers), executor)
 
     def _check(self) -> None:
         problems = []

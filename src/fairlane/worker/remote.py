@@ -23,7 +23,7 @@ from fairlane.core.errors import (
     PayloadTooLarge,
     StoreUnavailable,
 )
-from fairlane.core.model import HANDLER, lease_id, parse_lease_id, route_of
+from fairlane.core.model import HANDLER, capability_of, lease_id, parse_lease_id
 from fairlane.core.submissions import moment_of
 from fairlane.schema import wire
 from fairlane.schema.leases import LeaseGrant, LeaseGrants
@@ -203,7 +203,7 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         timeout_ms=lease.timeout_ms,
         inputs=[one.to_dict() for one in lease.inputs or ()],
     )
-    capability = route_of(task.kind, task.handler)
+    capability = capability_of(task.kind, task.handler)
     return Assignment(*key, work, capability, task.state == "running")
 
 

@@ -41,8 +41,8 @@ def test_priorities_have_the_names_of_the_design_and_normal_is_the_default() -> 
 
 
 def test_a_route_is_the_kind_or_the_name_of_the_handler() -> None:
-    assert model.route_of("action") == "action"
-    assert model.route_of("handler", "resize") == "handler/resize"
+    assert model.capability_of("action") == "action"
+    assert model.capability_of("handler", "resize") == "handler/resize"
 
 
 def test_a_lease_id_holds_the_task_and_the_token() -> None:

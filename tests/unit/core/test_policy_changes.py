@@ -9,7 +9,7 @@ import pytest
 from fairlane.compat.policies import merge, patch, replace
 from fairlane.core import admission, leases
 from fairlane.core.errors import InvalidPolicy
-from fairlane.core.model import Submission, route_of
+from fairlane.core.model import Submission, capability_of
 from fairlane.core.policy import (
     KindPolicy,
     Policy,
@@ -285,7 +285,7 @@ def _admitted(policy: Policy, lane: str, **fields: Any) -> Any:
         id="t",
         agent="a",
         kind="handler",
-        capability=route_of("handler", "work"),
+        capability=capability_of("handler", "work"),
         body="{}",
         **fields,
     )

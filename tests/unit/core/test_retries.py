@@ -68,7 +68,7 @@ def test_a_growth_beyond_all_numbers_ends_at_the_cap(base_ms: int, wait_ms: int)
 
 def test_neighbouring_tasks_do_not_come_back_at_the_same_moment() -> None:
     settings = KindPolicy(lane="cron", backoff_ms=2000, jitter=0.25)
-    waits = [retries.backoff_ms(1, settings, fencing_token=token) for token in range(100)]
+    waits = [retries.backoff_ms(1, settings, seed=token) for token in range(100)]
     assert len(set(waits)) > 90
     assert 1500 <= min(waits) < 1600
     assert 2400 < max(waits) <= 2500

@@ -26,7 +26,7 @@ from fairlane.core.model import (
 )
 from fairlane.core.policy import LanePolicy, Policy, nearest
 from fairlane.engine.commands import Lease
-from fairlane.engine.engine import kept_policy
+from fairlane.engine.engine import parse_stored_policy
 from fairlane.engine.verbs import leasing, ticks
 from fairlane.store.base import Connection
 from fairlane.store.draft import DraftLookup
@@ -129,7 +129,7 @@ def policy_in_force(connection: Connection) -> Policy:
 
 @lru_cache(maxsize=8)
 def _policy(version: int, document: str) -> Policy:
-    return kept_policy(version, document)
+    return parse_stored_policy(version, document)
 
 
 def _pass_time(tx: Transaction, lane: str) -> set[int]:

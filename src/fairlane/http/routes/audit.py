@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fairlane.core.errors import FairlaneError, Unauthenticated
 from fairlane.engine.verbs.audit import Audit
-from fairlane.http.messages import Request
+from fairlane.http.messages import HttpRequest
 from fairlane.services import trail
 
 
-def note_denied(audit: Audit, request: Request, error: FairlaneError) -> None:
+def note_denied(audit: Audit, request: HttpRequest, error: FairlaneError) -> None:
     """Count a request that was denied."""
     path = request.full_path
     for name, value in request.path.items():

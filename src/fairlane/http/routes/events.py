@@ -8,7 +8,7 @@ from typing import Final
 from fairlane.core.access import Scope
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import EventView, Piece
-from fairlane.http.messages import Answer, Request, Route, Routes, Stream
+from fairlane.http.messages import Answer, HttpRequest, Route, Routes, Stream
 from fairlane.http.operations import reader
 from fairlane.schema import wire
 from fairlane.schema.events import LIST_EVENTS
@@ -34,7 +34,7 @@ class Events:
             "/tasks/{id}/output": {"GET": Route(self.output, Scope.READ, operation=TASK_OUTPUT)},
         }
 
-    async def read(self, request: Request) -> Answer | Stream:
+    async def read(self, request: HttpRequest) -> Answer | Stream:
         """Stream events, or list them to a caller that accepts JSON only."""
         typed = await _read(request)
         if request.wants_json():
@@ -43,12 +43,12 @@ class Events:
         stream = await following.follow_events(self._node, request.caller, typed, _events)
         return Stream(_event_pieces(stream))
 
-    async def pulse(self, request: Request) -> Stream:
+    async def pulse(self, request: HttpRequest) -> Stream:
         """Stream that something has happened, at most once a second."""
         request.query()
         return Stream(_pulse_pieces(following.pulse(self._node)))
 
-    async def output(self, request: Request) -> Answer | Stream:
+    async def output(self, request: HttpRequest) -> Answer | Stream:
         """Stream the output of all attempts, or show that of the newest one."""
         query = request.query("follow")
         caller, task_id = request.caller, request.path["id"]

@@ -17,7 +17,7 @@ from fairlane.core.histogram import Histogram
 from fairlane.engine.node import Node
 from fairlane.engine.telemetry import process
 from fairlane.engine.telemetry.metrics import LaneMetrics
-from fairlane.http.messages import Answer, Raw, Request, Route, Routes
+from fairlane.http.messages import Answer, HttpRequest, Raw, Route, Routes
 from fairlane.version import __version__
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,7 +35,7 @@ class MetricsRoute:
     def routes(self) -> Routes:
         return {"/metrics": {"GET": Route(self.show, Scope.READ, agents=False)}}
 
-    async def show(self, request: Request) -> Answer:
+    async def show(self, request: HttpRequest) -> Answer:
         request.query()
         views, policy = self._node.views, self._node.policy
         tallies = await views.read(views.lanes)

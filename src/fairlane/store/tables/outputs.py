@@ -17,7 +17,7 @@ class Piece(msgspec.Struct, frozen=True):
     continue.
     """
 
-    token: int
+    fencing_token: int
     part: int
     attempt: int
     text: str
@@ -25,7 +25,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 def insert(connection: Connection, pieces: Iterable[tuple[int, Piece]]) -> None:
     """Insert pieces by the sequence numbers of their tasks; an existing part stays."""
-    rows = [(seq, p.token, p.part, p.attempt, p.text) for seq, p in pieces]
+    rows = [(seq, p.fencing_token, p.part, p.attempt, p.text) for seq, p in pieces]
     connection.run_rows("output_insert", rows)
 
 

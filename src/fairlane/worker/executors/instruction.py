@@ -21,7 +21,7 @@ from fairlane.compat import browseros
 from fairlane.core.errors import ExecutionFailed, InvalidRequest
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import RedactedStream, Redactor, texts
-from fairlane.schema.sse import EventTooLong, Parser
+from fairlane.schema.sse import EventTooLong, SseParser
 from fairlane.worker.executors import exchange, failures
 from fairlane.worker.executors.base import RESPONSE_BYTES_MAX, HttpSender, ResponseStream, Run, Work
 from fairlane.worker.executors.transcript import UNFINISHED, Transcript
@@ -159,7 +159,7 @@ async def _result(answer: ResponseStream, transcript: Transcript) -> Any:
 
 async def _follow(answer: ResponseStream, transcript: Transcript) -> bytes:
     """Read events up to the end mark or the end; return the beginning of the body."""
-    parser, head = Parser(EVENT_CHARACTERS_MAX), b""
+    parser, head = SseParser(EVENT_CHARACTERS_MAX), b""
     try:
         async for chunk in answer:
             # A character has four bytes at most.

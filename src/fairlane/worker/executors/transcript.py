@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.schema.sse import Event
+from fairlane.schema.sse import SseEvent
 from fairlane.worker.executors import exchange, failures
 
 END_MARK: Final = "[DONE]"
@@ -55,7 +55,7 @@ class Transcript:
         self._output = output
         self._hide = hide
 
-    def take(self, event: Event) -> None:
+    def take(self, event: SseEvent) -> None:
         if event.name == "error" and not self.ended:
             raise self._failure(_document_or_text(event.data))
         for document in _documents(event):
@@ -109,7 +109,7 @@ _END: Final = object()
 _CUT: Final = object()
 
 
-def _documents(event: Event) -> Iterator[Any]:
+def _documents(event: SseEvent) -> Iterator[Any]:
     """Return the documents of an event: one, or one per line, as some agents omit blank lines.
 
     Unreadable ones are skipped, unless the end of the stream may have cut them.
