@@ -34,7 +34,7 @@ class Held(NamedTuple):
     task: str
     agent: str
     session: str | None
-    token: int
+    fencing_token: int
     from_ns: int
     to_ns: int
 
