@@ -69,7 +69,7 @@ async def furnished(server: Server) -> dict[str, tuple[str, ...]]:
         "sessions/chat": ("Stop all of chat",),
         "cron": ("New job", *job_buttons),
         f"cron/{job_id}": (*job_buttons, "Delete"),
-        "policy": ("Edit", "Bring version 1 back"),
+        "policy": ("Edit", "Restore version 1"),
     }
 
 
@@ -83,7 +83,7 @@ async def test_who_has_a_token_logs_in_and_out(fresh: Server, window: Open) -> N
     assert await dash.unreadable() == []
     await dash.page.get_by_label("Token").fill("fl_wrong")
     await dash.page.keyboard.press("Enter")
-    await expect(dash.page.get_by_role("alert")).to_contain_text("not valid")
+    await expect(dash.page.get_by_role("alert")).to_contain_text("invalid token")
     await dash.page.get_by_label("Token").fill(made.json["token"])
     await dash.page.keyboard.press("Enter")
     await expect(dash.main.locator("h1")).to_have_text("Overview")
@@ -206,5 +206,5 @@ async def test_who_has_to_log_in_again_leaves_the_server_alone(fresh: Server, wi
     await dash.page.clock.fast_forward(60_000)
     await dash.page.get_by_label("Token").fill("fl_wrong")
     await dash.page.keyboard.press("Enter")
-    await expect(dash.page.get_by_role("alert")).to_contain_text("not valid")
+    await expect(dash.page.get_by_role("alert")).to_contain_text("invalid token")
     assert len(pulses) == before

@@ -72,5 +72,5 @@ async def test_a_hundred_thousand_tasks_are_listed_a_page_at_a_time(
     await expect(rows.first).to_contain_text("q-000007")
     await dash.page.get_by_label("Text in id").fill("")
     await dash.page.get_by_role("button", name="done").click()
-    await dash.sees("No task fits")
+    await dash.sees("No matching tasks")
     assert max(sizes) < ANSWER_BYTES_MAX

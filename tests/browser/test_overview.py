@@ -78,7 +78,7 @@ async def test_a_new_server_teaches_how_to_begin(fresh: Server, window: Open) ->
     await dash.sees(f"curl -X POST {fresh.url}/tasks")
     await fresh.api.submit(handler="echo", agentId="me")
     await dash.sees_not("No task has been submitted yet")
-    await dash.sees("nothing is known before the server's start")
+    await dash.sees("History starts with the server")
     for name in ("5m", "1h", "24h"):  # even the first step of a day is drawn
         await dash.press(name)
         drawn = dash.main.locator(".plot .line").first

@@ -49,7 +49,7 @@ async def test_a_wrong_policy_is_refused_with_all_that_is_wrong(dash: Dashboard)
     box = dash.page.locator("dialog")
     text = box.get_by_label("Policy document")
     await text.fill('{"lanes": {"main": {"maxInflight": -1}}, "leases": {"ttlMs": "long"}}')
-    await box.get_by_role("button", name="Put in force").click()
+    await box.get_by_role("button", name="Apply").click()
     await expect(box.get_by_role("alert")).to_contain_text("lanes.main.maxInflight")
     await expect(box.get_by_role("alert")).to_contain_text("leases.ttlMs")
     await text.fill('{"lanes": ')
@@ -69,15 +69,15 @@ async def test_a_policy_is_changed_compared_and_brought_back(dash: Dashboard) ->
     await box.get_by_role("button", name="Check").click()
     await expect(box.locator(".diff")).to_contain_text("workerCount")
     await box.get_by_label("Note").fill("less at once")
-    await box.get_by_role("button", name="Put in force").click()
+    await box.get_by_role("button", name="Apply").click()
     version = old["version"] + 1
     await dash.told(f"Version {version} is in force")
     await dash.sees("less at once")
     await dash.press(f"Differences of version {version}")
     await expect(dash.page.locator("dialog .diff .to").last).to_have_text("50")
     await dash.page.keyboard.press("Escape")
-    await dash.press(f"Bring version {old['version']} back")
-    await dash.confirm(f"Bring version {old['version']} back")
+    await dash.press(f"Restore version {old['version']}")
+    await dash.confirm(f"Restore version {old['version']}")
     await dash.told(f"Version {version + 1} is in force")
     assert (await dash.api.get("/policy")).json["policy"] == old["policy"]
 
@@ -92,10 +92,10 @@ async def test_events_come_as_they_happen_and_are_filtered(dash: Dashboard, agen
     await dash.page.get_by_label("Type").select_option("task.started")
     await expect(dash.main.locator(".tail li")).to_have_count(1)
     await expect(line).to_contain_text("task.started")
-    await dash.press("Hold")
+    await dash.press("Pause")
     await dash.api.end_of(await dash.api.submit(handler="echo", agentId=agent))
     await expect(dash.main.locator(".tail li")).to_have_count(1)
-    await dash.press("Go on")
+    await dash.press("Resume")
     await expect(dash.main.locator(".tail li")).to_have_count(2)
 
 
@@ -110,7 +110,7 @@ async def test_deliveries_are_listed_and_sent_again(
     await row.get_by_role("button", name=re.compile("^Send .* again$")).click()
     await dash.told("It will be sent again")
     assert [one.event for one in await hook.until(2)] == ["task.completed"] * 2
-    for state in ("Owed", "Given up", "Delivered"):
+    for state in ("Due", "Given up", "Delivered"):
         await dash.main.get_by_role("button", name=state).click()
         await expect(dash.main.locator(".loading")).to_have_count(0)
     await expect(row).to_contain_text("delivered")

@@ -66,12 +66,12 @@ async def test_a_session_shows_its_turns_its_line_and_its_usage(
     await dash.sees("Waiting (1)")
     await dash.press(f"Stop all of {key}")
     await dash.confirm("Stop all")
-    await dash.sees("Nobody has the turn")
+    await dash.sees("No task is running")
     await dash.api.until(first, "cancelled")
 
 
 async def test_a_session_that_is_forgotten_says_how_to_begin_one(dash: Dashboard) -> None:
     dash.expect_fault("404")
     await dash.open("sessions/nobody")
-    await dash.sees("It is idle, and forgotten")
+    await dash.sees("The session is idle and no longer stored")
     await dash.sees("/sessions/nobody/messages")

@@ -24,7 +24,7 @@ async def held(dash: Dashboard, agent: str, count: int, **more: object) -> list[
 
 async def test_a_task_appears_by_itself_and_changes_by_itself(dash: Dashboard, agent: str) -> None:
     await dash.open(f"tasks?agentId={agent}")
-    await dash.sees("No task fits")
+    await dash.sees("No matching tasks")
     (task_id,) = await held(dash, agent, 1)
     await expect(dash.row(task_id)).to_contain_text("queued")
     await dash.api.cancel(task_id)
@@ -64,7 +64,7 @@ async def test_lane_kind_and_text_filter_too(dash: Dashboard, agent: str) -> Non
     await expect(dash.row(one)).to_be_visible()
     await expect(dash.row(other)).to_have_count(0)
     await dash.page.get_by_label("Kind").select_option("action")
-    await dash.sees("No task fits")
+    await dash.sees("No matching tasks")
 
 
 async def test_all_that_fit_are_cancelled_after_a_question_that_names_the_number(

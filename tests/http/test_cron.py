@@ -471,8 +471,8 @@ async def test_a_preview_tells_utc_and_local_time(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ({}, "give one of"),
-        ({"expr": "@daily", "everyMs": 5000}, "give one of"),
+        ({}, "set exactly one of"),
+        ({"expr": "@daily", "everyMs": 5000}, "set exactly one of"),
         ({"expr": "x"}, "field 'expr'"),
         ({"expr": "@daily", "tz": "Mars/Base"}, "field 'tz'"),
         ({"everyMs": 5000, "tz": "Mars/Base"}, "field 'tz'"),

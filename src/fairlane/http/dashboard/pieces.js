@@ -28,7 +28,7 @@ async function copy(text, button) {
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   } catch {
-    toast("The browser does not let this page copy; mark the line instead", "error");
+    toast("The browser blocks copying; select the text instead", "error");
   }
 }
 

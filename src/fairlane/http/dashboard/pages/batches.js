@@ -82,7 +82,7 @@ export function showOne(root, { id }) {
 function page(root, batch, tasks, again) {
   const count = plural(batch.open, "task");
   const question = {
-    title: `Cancel ${count} of this batch?`, text: "What has ended stays as it is.",
+    title: `Cancel ${count} of this batch?`, text: "Finished tasks do not change.",
     confirm: `Cancel ${count}`, danger: true,
   };
   const stop = () => confirmed(question, () => post(`/batches/${enc(batch.batchId)}/cancel`),

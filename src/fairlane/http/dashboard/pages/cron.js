@@ -97,7 +97,7 @@ export function showOne(root, { id }) {
 
 function page(root, { job, runs, next }, pager, again) {
   const question = {
-    title: `Delete ${job.name}?`, text: "What it has started goes on.", confirm: "Delete the job", danger: true,
+    title: `Delete ${job.name}?`, text: "Tasks it has started continue.", confirm: "Delete the job", danger: true,
   };
   const drop = async () => {
     if (await confirmed(question, () => remove(`/cron/jobs/${enc(job.id)}`), "Deleted")) location.hash = "#/cron";
@@ -121,11 +121,11 @@ function runTable(runs) {
   const outcome = (run) => (run.error ? h("span.error", null, cut(run.error, 120)) : cut(run.summary ?? "", 120));
   return table([
     { name: "Status", cell: status },
-    { name: "Was due", class: "narrow", cell: (run) => time(run.scheduledAt) },
+    { name: "Due", class: "narrow", cell: (run) => time(run.scheduledAt) },
     { name: "By", cell: (run) => run.trigger },
     { name: "Tries", class: "right", cell: (run) => run.attempts },
     { name: "Task", cell: (run) => (run.taskId ? taskLink(run.taskId) : "–") },
-    { name: "What came of it", cell: outcome },
+    { name: "Outcome", cell: outcome },
   ], runs, { key: (run) => run.runId, label: "Runs" });
 }
 
@@ -153,7 +153,7 @@ const nextRuns = (moments) => h("ul.next", null, moments.map((one) =>
 const KINDS = {
   cron: { text: "by a cron expression", label: "Expression" },
   every: { text: "every so often", label: "Seconds" },
-  at: { text: "once", label: "Moment (RFC 3339)" },
+  at: { text: "once", label: "Time (RFC 3339)" },
 };
 
 function edit(job, again) {
@@ -172,7 +172,7 @@ function edit(job, again) {
   const fields = [
     field("Name", name), field("Agent", agent), field("It runs", kind), whenLabel, field("Time zone", zone),
   ];
-  const send = h("button.primary", { type: "submit" }, job ? "Save" : "Make it");
+  const send = h("button.primary", { type: "submit" }, job ? "Save" : "Create");
   const box = sheet(job ? `Edit ${job.name}` : "New cron job",
     h("form.form", { onsubmit: (event) => { event.preventDefault(); save(); } },
       h("div.split", null, fields), field("Task, as for POST /tasks", task), outcome, h("div.actions", null, send)));
@@ -208,7 +208,7 @@ function edit(job, again) {
       if (job) await patch(`/cron/jobs/${enc(job.id)}`, body);
       else await post("/cron/jobs", { ...body, agentId: agent.value.trim() });
       box.close();
-      toast(job ? "Saved" : "The job is made");
+      toast(job ? "Saved" : "Job created");
       again();
     } catch (error) {
       const broken = error instanceof SyntaxError && { message: `The task is not JSON: ${error.message}` };

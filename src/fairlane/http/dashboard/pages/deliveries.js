@@ -7,7 +7,7 @@ import { attempt, button, curl, empty, head, loading, me, Pager, table } from ".
 import { watch } from "../live.js";
 
 const PAGE = 50;
-const STATES = [["", "All"], ["due", "Owed"], ["delivered", "Delivered"], ["given_up", "Given up"]];
+const STATES = [["", "All"], ["due", "Due"], ["delivered", "Delivered"], ["given_up", "Given up"]];
 
 const ABOUT = { tsk_: taskLink, cron: taskLink, bat_: batchLink };
 
@@ -37,8 +37,8 @@ function filter(seen, choose) {
 function body({ found, state }, reread) {
   if (found === undefined) return loading();
   if (!found.deliveries.length) {
-    return h("section.card", null, state ? empty("None", "No webhook is in that state.")
-      : empty("No webhooks yet", "A task with a callbackUrl owes its caller a webhook when it ends:",
+    return h("section.card", null, state ? empty("None", "No webhook is in this state.")
+      : empty("No webhooks yet", "A task with a callbackUrl sends a webhook when it ends:",
         curl("-X POST", "/tasks", { handler: "echo", agentId: me(), callbackUrl: "https://example.com/hook" })));
   }
   const about = ({ taskId = "–" }) => ABOUT[taskId.slice(0, 4)]?.(taskId) ?? h("span.mono", null, taskId);
@@ -53,7 +53,7 @@ function body({ found, state }, reread) {
     { name: "About", cell: about },
     { name: "To", cell: (one) => h("span.mono", null, cut(one.url ?? "", 60)) },
     { name: "Tries", class: "right", cell: (one) => one.attempts },
-    { name: "Last answer", cell: answer },
+    { name: "Last response", cell: answer },
     { name: "When", class: "right", cell: when },
     { name: "", class: "right", cell: (one) => one.state !== "due"
       && button("Send again", () => again(one),

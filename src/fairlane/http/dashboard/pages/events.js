@@ -44,7 +44,7 @@ function page(root, seen, draw, restart) {
     type: "search", placeholder: "Agent", "aria-label": "Agent", value: seen.agentId,
     onchange: (event) => { seen.agentId = event.currentTarget.value.trim(); restart(); },
   });
-  const pause = button(seen.paused ? "Go on" : "Hold",
+  const pause = button(seen.paused ? "Resume" : "Pause",
     () => { seen.paused = !seen.paused; draw(); if (!seen.paused) restart(); },
     { "aria-pressed": String(seen.paused) });
   return h("div", { class: root.className }, head("Events", agent, types, pause),
@@ -52,8 +52,8 @@ function page(root, seen, draw, restart) {
 }
 
 function nothing(seen) {
-  if (seen.type || seen.agentId) return empty("No such event lately", "What fits will appear here as it happens.");
-  return empty("Nothing has happened yet", "Every change of a task is told here, and to whoever listens:",
+  if (seen.type || seen.agentId) return empty("No matching events", "Matching events appear here as they happen.");
+  return empty("Nothing has happened yet", "Every change of a task appears here and in the event stream:",
     curl("-N", "/events"));
 }
 

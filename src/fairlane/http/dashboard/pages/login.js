@@ -9,7 +9,7 @@ export function show(root, entered) {
   const trouble = h("div", { "aria-live": "polite" });
   const send = h("button.primary", { type: "submit" }, "Log in");
   const form = h("form.card.form", { onsubmit: (event) => { event.preventDefault(); logIn(); } },
-    h("h1", null, "Log in"), h("p.muted", null, "This server wants a token. An operator makes one with:"),
+    h("h1", null, "Log in"), h("p.muted", null, "This server needs a token. An operator creates one with:"),
     copyable("fairlane token create --name me --scope all"),
     h("label.field", null, "Token", token), trouble, send);
 

@@ -78,8 +78,8 @@ function page(root, seen, choose) {
 function teach() {
   const body = { handler: "echo", agentId: me(), params: { hello: "world" } };
   return h("section.card", null, empty("No task has been submitted yet",
-    "Hand one over and watch it arrive here, without a reload:", curl("-X POST", "/tasks", body),
-    h("p", null, "Or see a whole fleet at work on a throw-away server:"), copyable("fairlane demo")));
+    "Submit one and watch it appear here, without a reload:", curl("-X POST", "/tasks", body),
+    h("p", null, "Or watch a whole fleet on a temporary server:"), copyable("fairlane demo")));
 }
 
 function tiles({ stats, lanes }) {
@@ -156,7 +156,7 @@ function fairnessCard(seen) {
   const most = Math.max(...agents.map((one) => Math.max(one.share, one.fairShare)));
   const body = agents.length
     ? h("ul.agents", null, agents.slice(0, AGENTS_SHOWN).map((agent) => agentRow(agent, most, seen.history)))
-    : empty("Nobody is at work", "Each agent's share of the slots stands here, against what would be fair.");
+    : empty("No agent is running tasks", "This shows each agent's share of the slots and its fair share.");
   const more = agents.length > AGENTS_SHOWN && h("p.muted", null,
     `and ${plural(agents.length - AGENTS_SHOWN, "more agent")}`);
   return card(`Fairness, last ${WINDOWS[seen.history?.window ?? seen.window]}`, h("span.legend", null, h("span.running", null, h("i"), "share of slots"),
@@ -187,7 +187,7 @@ function curvesCard({ history, window }, choose) {
   const tools = h("div.segments", { role: "group", "aria-label": "Window" }, Object.keys(WINDOWS).map((one) =>
     button(one, () => choose(one), { "aria-pressed": String(one === window) })));
   const points = steady(history);
-  if (!points.length) return card("Throughput and waits", tools, h("p.muted", null, "Curves begin in a moment."));
+  if (!points.length) return card("Throughput and waits", tools, h("p.muted", null, "Curves appear in a moment."));
   const times = points.map((point) => Date.parse(point.at));
   const perSecond = (name) => points.map((point) => (point[name] * 1000) / point.spanMs);
   const ms = (name) => points.map((point) => point[name] ?? null);
@@ -196,7 +196,7 @@ function curvesCard({ history, window }, choose) {
       { name: "finished", tone: "done", values: perSecond("finished") },
         { name: "submitted", tone: "queued", values: perSecond("submitted") },
       { name: "failed", tone: "failed", values: perSecond("failed") }] }),
-    curves({ label: "Wait until a start", times, stepMs: history.stepMs, say: span, least: 10, series: [
+    curves({ label: "Wait until start", times, stepMs: history.stepMs, say: span, least: 10, series: [
       { name: "p95", tone: "parked", values: ms("waitP95Ms") },
         { name: "median", tone: "running", values: ms("waitP50Ms") }] })), begun(history, times));
 }
@@ -209,7 +209,7 @@ function steady(history) {
 
 // It is kept in memory: a window that is not full yet says since when.
 const begun = ({ since, stepMs }, times) => Date.parse(since) > times[0] - stepMs
-  && h("p.muted.begun", null, "It is kept in memory: nothing is known before the server's start, ", time(since), ".");
+  && h("p.muted.begun", null, "History starts with the server, ", time(since), ".");
 
 // --- what went wrong, and who is there --------------------------------------------------------
 
@@ -217,7 +217,7 @@ function troublesCard(tasks) {
   if (!tasks) return card("Failed and parked", null, loading());
   if (!tasks.length) {
     return card("Failed and parked", null,
-      empty("Nothing has failed", "The newest failed and parked tasks stand here, with their errors."));
+      empty("Nothing has failed", "The newest failed and parked tasks appear here, with their errors."));
   }
   return card("Failed and parked", h("a", { href: "#/tasks?state=failed,parked" }, "All"),
     h("ul.plain", null, tasks.map(troubleRow)));

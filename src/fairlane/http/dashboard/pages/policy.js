@@ -48,7 +48,7 @@ function lanes(all) {
 }
 
 function list(versions, newest, again) {
-  if (!versions.length) return h("p.muted", null, "The defaults are in force; nobody has changed anything yet.");
+  if (!versions.length) return h("p.muted", null, "The defaults are in force; there are no changes yet.");
   return h("ul.versions", null, versions.map((one) =>
     h("li", { key: one.version, class: one.version === newest ? "now" : "", "data-row": true },
     h("b", null, `v${one.version}`), h("span", null, [one.author, one.source].filter(Boolean).join(" · ")),
@@ -56,8 +56,8 @@ function list(versions, newest, again) {
     h("small", null, one.note, one.note && " · ", summary(one.changes)),
     h("div.actions", null, button("Differences", () => difference(one.version),
       { class: "small", "aria-label": `Differences of version ${one.version}` }),
-      one.version !== newest && button("Bring back…", () => bringBack(one.version, again),
-        { class: "small", "aria-label": `Bring version ${one.version} back`, needs: "POST /policy/rollback" })))));
+      one.version !== newest && button("Restore…", () => bringBack(one.version, again),
+        { class: "small", "aria-label": `Restore version ${one.version}`, needs: "POST /policy/rollback" })))));
 }
 
 function summary(changes) {
@@ -71,7 +71,7 @@ async function difference(version) {
 }
 
 function diff(changes) {
-  if (!changes.length) return h("p.muted", null, "Nothing differs.");
+  if (!changes.length) return h("p.muted", null, "No differences.");
   const say = (value) => (value === undefined ? "–" : JSON.stringify(value));
   return h("div.diff", null, table([
     { name: "What", cell: (one) => one.path },
@@ -81,8 +81,8 @@ function diff(changes) {
 }
 
 function bringBack(version, again) {
-  return confirmed({ title: `Bring version ${version} back?`, text: "It becomes the newest version; nothing is lost.",
-    confirm: `Bring version ${version} back` },
+  return confirmed({ title: `Restore version ${version}?`, text: "It becomes the newest version; no version is lost.",
+    confirm: `Restore version ${version}` },
     () => post("/policy/rollback", { version }), (answer) => `Version ${answer.version} is in force`).then(again);
 }
 
@@ -94,14 +94,14 @@ function edit(policy, again) {
   const note = h("input", { type: "text", maxlength: 500, placeholder: "Why, in one line" });
   const outcome = h("div", { "aria-live": "polite" });
   const box = sheet("Edit the policy", h("div.form", null, text, h("label.field", null, "Note", note), outcome,
-    h("div.actions", null, button("Check", check), button("Put in force", save, { class: "primary" }))));
+    h("div.actions", null, button("Check", check), button("Apply", save, { class: "primary" }))));
   box.classList.add("wide");
 
   async function check() {
     await said(async () => {
       const found = await post("/policy/check", text.value);
       fill(outcome, found.valid ? diff(found.changes)
-        : problem({ message: found.problems.length > 1 ? "It is not valid" : found.problems[0], details: found }));
+        : problem({ message: found.problems.length > 1 ? "The policy is not valid" : found.problems[0], details: found }));
     });
   }
   async function save() {
@@ -110,7 +110,7 @@ function edit(policy, again) {
         text.value);
       box.close();
       await attempt(async () => answer, answer.changed ? `Version ${answer.version} is in force`
-        : "Nothing has changed");
+        : "No changes");
       again();
     });
   }

@@ -32,7 +32,7 @@ function list(sessions, again) {
     { name: "Session", cell: (one) => sessionLink(one.sessionKey) },
     { name: "Running", class: "right", cell: (one) => number(one.running) },
     { name: "Waiting", class: "right", cell: (one) => number(one.waiting) },
-    { name: "Still growing", class: "right", cell: (one) => number(one.debouncing) },
+    { name: "Merging", class: "right", cell: (one) => number(one.debouncing) },
     { name: "At once", class: "right", cell: (one) => [number(one.effectiveConcurrency),
       one.throttled && " (throttled)"] },
     { name: "Context", cell: (one) => (one.usage ? [meter(one), percent(part(one))] : "–") },
@@ -46,7 +46,7 @@ function stops(key, running, waiting, again) {
   const act = (verb, question) => confirmed({ ...question, danger: true },
     () => post(`/sessions/${enc(key)}/${verb}`), said).then(again);
   return [
-    button("Stop", () => act("stop", { title: `Stop the oldest run of ${key}?`, text: "The rest goes on.",
+    button("Stop", () => act("stop", { title: `Stop the oldest run of ${key}?`, text: "The other tasks continue.",
       confirm: "Stop it" }),
       { class: "small", disabled: !running, "aria-label": `Stop the oldest run of ${key}`,
         needs: "POST /sessions/{key}/stop" }),
@@ -77,10 +77,10 @@ export function showOne(root, { id }) {
 const crumbs = (id) => h("p.crumbs", null, h("a", { href: "#/sessions" }, "Sessions"), " / ", h("span.mono", null, id));
 
 function gone(id, error) {
-  return [problem(error), h("section.card", null, empty("It is idle, and forgotten",
-    "A session costs nothing while nothing runs or waits. A message brings it back:",
+  return [problem(error), h("section.card", null, empty("The session is idle and no longer stored",
+    "The server stores no session without running or waiting tasks. Send a message to start it again:",
     curl("-X POST", `/sessions/${enc(id)}/messages`, { message: "Hello", handler: "echo" })),
-  h("p", null, h("a", { href: `#/tasks?sessionKey=${enc(id)}` }, "Tasks that it has had")))];
+  h("p", null, h("a", { href: `#/tasks?sessionKey=${enc(id)}` }, "Its past tasks")))];
 }
 
 function page(root, session, again) {
@@ -89,10 +89,10 @@ function page(root, session, again) {
     head(key, stops(key, session.running.length, session.waiting.length, again)),
     h("div.columns.wide-left", null,
       h("div.stack", null,
-        card(`Running (${session.running.length})`, null, tasks(session.running, "Nobody has the turn.")),
+        card(`Running (${session.running.length})`, null, tasks(session.running, "No task is running.")),
         card(`Waiting (${session.waiting.length})`, h("a", { href: `#/tasks?sessionKey=${enc(key)}` },
           "All of its tasks"),
-          tasks(session.waiting, "Nothing waits for its turn."))),
+          tasks(session.waiting, "No task is waiting."))),
       card("Facts", null, usage(session), h("dl.facts", null, facts(session)))));
 }
 

@@ -168,8 +168,8 @@ class TasksPage {
 
   nothing() {
     if (Object.keys(this.filter).length || !this.pager.first) {
-      return empty("No task fits", this.next ? "None of the tasks looked through so far; go on with “Older”."
-        : "Take away a filter, or wait: what fits will appear by itself.");
+      return empty("No matching tasks", this.next ? "No match in the tasks searched so far; continue with “Older”."
+        : "Remove a filter, or wait: new matches appear by themselves.");
     }
     return empty("No tasks yet", "Submit one; it appears here at once:",
       curl("-X POST", "/tasks", { handler: "echo", agentId: me(), params: { hello: "world" } }));
@@ -199,7 +199,7 @@ class TasksPage {
 
   // Why nothing can be done to all that fit, if so.
   notAll() {
-    if (this.filter.text || this.filter.dependsOn) return "Select tasks first: a text does not choose among all";
+    if (this.filter.text || this.filter.dependsOn) return "Select tasks first: a text filter cannot select all matches";
     return Object.keys(this.filter).length ? "" : "Set a filter, or select tasks first";
   }
 
