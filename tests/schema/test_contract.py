@@ -8,6 +8,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from fairlane.schema.catalog import OPERATIONS
+from fairlane.schema.examples import EXAMPLES
 from fairlane.schema.operation import GET, Response
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
@@ -126,6 +127,32 @@ async def test_what_is_not_declared_is_found(contract: Contract) -> None:
     for wrong in ({"odd": 1}, {"state": "new"}, {"createdAt": "today"}, {"position": None}):
         with pytest.raises(AssertionError, match=next(iter(wrong))):
             contract.check({**good, **wrong}, accepted, "wrong")
+
+
+async def test_examples_fit_their_schemas(contract: Contract) -> None:
+    assert set(EXAMPLES) <= set(OPERATIONS)
+    for name, example in EXAMPLES.items():
+        operation = OPERATIONS[name]
+        described = contract.document["paths"][operation.path][operation.method.lower()]
+        response = described["responses"][str(operation.status)]["content"]["application/json"]
+        assert response["example"] == example.response
+        contract.check(example.response, response["schema"], name)
+        if example.request is not None:
+            request = described["requestBody"]["content"]["application/json"]
+            assert request["example"] == example.request
+            contract.check(example.request, request["schema"], name)
+
+
+async def test_a_scheduler_accepts_the_requests_of_the_examples(contract: Contract) -> None:
+    for name, example in EXAMPLES.items():
+        if example.request is None:
+            continue
+        operation, lease = OPERATIONS[name], {}
+        if "/leases/{id}" in operation.path:
+            await contract.post("/tasks", EXAMPLES["submit"].request, status=202)
+            lease = (await contract.post("/leases", EXAMPLES["lease"].request))["leases"][0]
+        target = operation.path.format(id=lease.get("leaseId"), key="chat:7")
+        await contract.ask(operation.method, target, example.request, status=operation.status)
 
 
 async def work(ask: Contract, app: MemoryFairlane, hook: Hook) -> None:

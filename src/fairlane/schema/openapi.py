@@ -91,7 +91,10 @@ def _operation(
     }
     body = _body_type(operation)
     if body is not None:
-        described["requestBody"] = _body(known[body], required=operation.needs_body)
+        described["requestBody"] = {
+            "required": operation.needs_body,
+            "content": _content(known[body], _example(operation).request),
+        }
     return described
 
 
@@ -106,7 +109,10 @@ def _responses(operation: AnyOperation, known: Mapping[Any, Schema], errors: Sch
     described = {
         str(status): {
             "description": operation.summary,
-            "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}},
+            "content": _content(
+                schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
+                _example(operation).response if status == operation.status else None,
+            ),
         }
         for status, schemas in found.items()
     }
