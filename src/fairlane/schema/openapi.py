@@ -9,6 +9,7 @@ import msgspec
 
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import json_limits
+from fairlane.schema.examples import EXAMPLES, Example
 from fairlane.schema.operation import AnyOperation, Response
 
 Schema = JsonObject
@@ -119,8 +120,12 @@ def _responses(operation: AnyOperation, known: Mapping[Any, Schema], errors: Sch
     return errors | described
 
 
-def _body(schema: Schema, *, required: bool) -> Schema:
-    return {"required": required, "content": {JSON: {"schema": schema}}}
+def _example(operation: AnyOperation) -> Example:
+    return EXAMPLES.get(operation.name, Example())
+
+
+def _content(schema: Schema, example: object) -> Schema:
+    return {JSON: {"schema": schema} | ({} if example is None else {"example": example})}
 
 
 def _parameters(operation: AnyOperation, components: JsonMapping) -> Iterator[Schema]:
