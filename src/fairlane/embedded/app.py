@@ -18,6 +18,7 @@ from typing import Any, Final, Self, Unpack
 import msgspec
 
 from fairlane import config
+from fairlane.client.arguments import as_body
 from fairlane.client.base import AsyncBaseClient, AsyncShapes, WhichEvents
 from fairlane.client.methods import Q, R, TaskFields
 from fairlane.clock import Clock, SystemClock
@@ -35,6 +36,7 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, capability_of
 from fairlane.core.policy import Policy
+from fairlane.core.submissions import TaskRequest
 from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.engine.commands import SetPolicy, UseSecret
@@ -46,11 +48,12 @@ from fairlane.outbound.outbox import Outbox
 from fairlane.outbound.sending import Sender
 from fairlane.outbound.targets import parse_target
 from fairlane.outbound.webhooks import Deliverer
+from fairlane.schema import decoding, wire
 from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
-from fairlane.schema.tasks import TaskAccepted, TaskCancelled, TaskReset, TaskRetried
-from fairlane.services import catalog, following
+from fairlane.schema.tasks import SubmitTask, TaskAccepted, TaskCancelled, TaskReset, TaskRetried
+from fairlane.services import catalog, following, tasks
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
 from fairlane.tracing import Tracer
@@ -319,7 +322,13 @@ class Fairlane(AsyncBaseClient):
         The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
         `priority`, `delay_ms`, `depends_on`, …
         """
-        return TaskHandle(self, await super().submit(idempotency_key=idempotency_key, **fields))
+        if idempotency_key is not None:
+            return TaskHandle(self, await super().submit(idempotency_key=idempotency_key, **fields))
+        # The same checks and the same service, without the layers for all operations: a third less.
+        self._require_start()
+        raw = wire.encode(as_body(TaskRequest, "submit", fields))
+        request = SubmitTask(decoding.decode(raw, TaskRequest))
+        return TaskHandle(self, await tasks.submit(self.node, TRUSTED, request))
 
     async def schedule(
         self,
