@@ -92,8 +92,9 @@ class Contract:
                 properties = shape.get("properties", {})
                 self.seen |= {(name, field) for field in value if field in properties}
                 for field, inner in value.items():
-                    others = shape.get("additionalProperties") or {}
-                    self._look(inner, properties.get(field, others))
+                    others = shape.get("additionalProperties")
+                    named = others if isinstance(others, dict) else {}
+                    self._look(inner, properties.get(field, named))
             elif isinstance(value, list) and shape.get("type") == "array":
                 for item in value:
                     self._look(item, shape.get("items", {}))

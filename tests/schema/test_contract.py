@@ -153,6 +153,9 @@ async def test_a_scheduler_accepts_the_requests_of_the_examples(contract: Contra
             lease = (await contract.post("/leases", EXAMPLES["lease"].request))["leases"][0]
         target = operation.path.format(id=lease.get("leaseId"), key="chat:7")
         await contract.ask(operation.method, target, example.request, status=operation.status)
+    assert {name for name, one in EXAMPLES.items() if one.request} <= {
+        name for name, _ in contract.asked
+    }
 
 
 async def work(ask: Contract, app: MemoryFairlane, hook: Hook) -> None:

@@ -30,23 +30,23 @@ def describe(
     listed = list(operations)
     kinds = [*bodies, *(kind for operation in listed for kind in _types(operation))]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    known = dict(zip(kinds, schemas, strict=True))
+    known = dict(zip(kinds, map(_explicit, schemas), strict=True))
+    sent = {kind.__name__ for kind in _subclasses(Response)}
+    shapes = {
+        name: _explicit(_omitting(schema) if name in sent else _bounded(schema))
+        for name, schema in components.items()
+    }
     paths: Schema = {}
     for operation in listed:
-        described = _operation(operation, known, components, statuses)
+        described = _operation(operation, known, shapes, statuses)
         ways = paths.setdefault(operation.path, {})
         ways[operation.method.lower()] = described
         for method in map(str.lower, operation.also):
             ways[method] = {**described, "operationId": f"{operation.name}_{method}"}
     hidden = {kind.__name__ for one in listed for kind in _parameter_types(one)}
-    sent = {kind.__name__ for kind in _subclasses(Response)}
     return {
         "paths": paths,
-        "schemas": {
-            name: _omitting(schema) if name in sent else _bounded(schema)
-            for name, schema in components.items()
-            if name not in hidden
-        },
+        "schemas": {name: shape for name, shape in shapes.items() if name not in hidden},
     }
 
 
@@ -170,14 +170,30 @@ def _without_null(schema: Schema) -> Schema:
 
 
 def _omitting(schema: Schema) -> Schema:
-    """Describe a response: a field whose default is None is absent then, and never null."""
-    return {
-        **schema,
-        "properties": {
-            name: _without_null(one) if one.get("default", "") is None else one
-            for name, one in schema["properties"].items()
-        },
-    }
+    """Describe a response: a field that has its default is absent, so None is never null."""
+    properties = {}
+    for name, one in schema["properties"].items():
+        shape = _without_null(one) if one.get("default", "") is None else one
+        properties[name] = {key: value for key, value in shape.items() if key != "default"}
+    return {**schema, "properties": properties}
+
+
+def _explicit(schema: Any) -> Any:
+    """Say what generators of clients guess wrong.
+
+    An object without named fields may have any. A default of null says no more than that the field
+    is optional, but some read a field with a default as one that is always there.
+    """
+    if isinstance(schema, list):
+        return [_explicit(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _explicit(value) for key, value in schema.items()}
+    if found.get("type") == "object" and not {"properties", "additionalProperties"} & set(found):
+        found["additionalProperties"] = True
+    if found.get("default", "") is None:
+        del found["default"]
+    return found
 
 
 def _security(operation: AnyOperation) -> list[Schema]:
