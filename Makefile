@@ -16,10 +16,10 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check audit sbom fmt generate docs bench simulate lock clean
+.PHONY: help run demo test check check-typescript audit sbom fmt generate docs bench simulate lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## start the server (ARGS="--port 8000 ..." for its flags)
 	$(BIN)/fairlane serve $(ARGS)
@@ -46,6 +46,9 @@ check: $(VENV)/.dev ## format, lint, types, layers, known holes in dependencies
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory audit
+
+check-typescript: $(VENV)/.dev ## generate TypeScript types from OpenAPI, compile and run examples/tasks.mts (needs npm)
+	$(BIN)/python scripts/check_typescript.py
 
 # Without a network nobody can be asked: then it says so, and only the floors are checked.
 audit: $(VENV)/.dev ## look for known holes in what the locks pin
