@@ -78,6 +78,14 @@ async def test_tasks_are_found_by_lane_session_and_batch(stage: Stage) -> None:
     assert await listed(stage, batchId=batch.json["batchId"]) == [in_batch]
 
 
+async def test_tasks_are_found_by_handler(stage: Stage) -> None:
+    other = await stage.submit(lane=HELD, handler="report")
+    echo = await stage.submit(lane=HELD, handler="echo")
+    assert await listed(stage, handler="echo") == [echo]
+    assert await listed(stage, handler="report", lane=HELD) == [other]
+    assert await listed(stage, handler="repor") == []
+
+
 async def test_a_list_has_whole_records(stage: Stage) -> None:
     task = await stage.run(params={"text": "x"})
     (item,) = (await stage.api.get("/tasks", agentId=stage.agent)).json["tasks"]

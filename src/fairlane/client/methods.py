@@ -1235,6 +1235,7 @@ class Methods(ABC):
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
         depends_on: str | None = None,
         text: str | None = None,
         brief: bool = False,
@@ -1250,6 +1251,7 @@ class Methods(ABC):
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
             depends_on: Only tasks that depend on the task with this id
             text: Only tasks with this text in id, handler, session, error or instruction; a
                 page covers 20,000 tasks and may be empty although there is a next one
@@ -1264,6 +1266,7 @@ class Methods(ABC):
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
             depends_on=depends_on,
             text=text,
             brief=brief,
@@ -2626,6 +2629,7 @@ class AsyncMethods(ABC):
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
         depends_on: str | None = None,
         text: str | None = None,
         brief: bool = False,
@@ -2641,6 +2645,7 @@ class AsyncMethods(ABC):
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
             depends_on: Only tasks that depend on the task with this id
             text: Only tasks with this text in id, handler, session, error or instruction; a
                 page covers 20,000 tasks and may be empty although there is a next one
@@ -2655,6 +2660,7 @@ class AsyncMethods(ABC):
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
             depends_on=depends_on,
             text=text,
             brief=brief,

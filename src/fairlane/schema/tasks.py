@@ -95,6 +95,7 @@ class ListTasks(Request):
     session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
     batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
     kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
+    handler: Annotated[str | None, Meta(description="Only tasks of this handler")] = None
     depends_on: Annotated[
         str | None, Meta(description="Only tasks that depend on the task with this id")
     ] = None

@@ -12,7 +12,7 @@ import msgspec
 from fairlane.core import lifecycle
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
-from fairlane.core.model import Submission, Task
+from fairlane.core.model import HANDLER, Submission, Task, capability_of
 from fairlane.core.policy import nearest
 from fairlane.core.submissions import (
     BATCH_MAX,
@@ -188,6 +188,7 @@ async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> T
         session=request.session,
         batch=request.batch,
         kind=request.kind,
+        capability=None if request.handler is None else capability_of(HANDLER, request.handler),
         before=before,
         parent=request.depends_on,
         floor=None if text is None else await _search_floor(node, before),

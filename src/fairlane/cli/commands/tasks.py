@@ -76,7 +76,13 @@ _WHICH: Final = {
     "batch": "batch",
     "kind": "kind",
 }
-_LISTED: Final = {**_WHICH, "depends_on": "depends_on", "text": "text", "brief": "brief"}
+_LISTED: Final = {
+    **_WHICH,
+    "handler": "handler",
+    "depends_on": "depends_on",
+    "text": "text",
+    "brief": "brief",
+}
 # Options that describe one task, by the field of `POST /tasks` that each fills.
 _FIELDS: Final = {
     "action": "action",
@@ -242,6 +248,7 @@ def draw_submitted(terminal: Terminal, response: Fields) -> None:
 
 def _list_options(parser: Parser) -> None:
     filter_tasks(parser)
+    parser.add_argument("--handler", metavar="NAME", help="only tasks of this handler")
     parser.add_argument("--depends-on", metavar="ID", help="only tasks that depend on this task")
     parser.add_argument(
         "--text",

@@ -28,6 +28,7 @@ WHERE true
 --? session: AND task.session = :session
 --? batch: AND task.batch = :batch
 --? kind: AND task.kind = :kind
+--? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
 --? floor: AND task.seq > :floor
@@ -47,6 +48,7 @@ WHERE true
 --? session: AND task.session = :session
 --? batch: AND task.batch = :batch
 --? kind: AND task.kind = :kind
+--? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
 --? floor: AND task.seq > :floor

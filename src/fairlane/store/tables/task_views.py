@@ -36,8 +36,8 @@ class TaskView(msgspec.Struct, frozen=True):
 class Filter(msgspec.Struct, frozen=True):
     """Which tasks to list; `before` continues below a sequence number, `floor` ends above one.
 
-    `parent` is a task that they depend on, `text` a LIKE pattern with the escape character `!`.
-    Both are for lists only.
+    `capability` is what a worker must offer to run them, `parent` a task that they depend on,
+    `text` a LIKE pattern with the escape character `!`. These three are for lists only.
     """
 
     agent: str | None = None
@@ -46,6 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
     session: str | None = None
     batch: str | None = None
     kind: str | None = None
+    capability: str | None = None
     before: int | None = None
     parent: str | None = None
     floor: int | None = None
