@@ -79,8 +79,9 @@ async def test_tasks_are_found_by_lane_session_and_batch(stage: Stage) -> None:
 
 
 async def test_tasks_are_found_by_handler(stage: Stage) -> None:
-    other = await stage.submit(lane=HELD, handler="report")
-    echo = await stage.submit(lane=HELD, handler="echo")
+    held = {"agentId": stage.agent, "lane": HELD}
+    other = await stage.api.submit(handler="report", **held)
+    echo = await stage.api.submit(handler="echo", **held)
     assert await listed(stage, handler="echo") == [echo]
     assert await listed(stage, handler="report", lane=HELD) == [other]
     assert await listed(stage, handler="repor") == []

@@ -79,7 +79,7 @@ def test_a_timeout_is_the_kinds_when_the_task_names_none() -> None:
 
 
 def test_the_state_of_a_lease_has_moments_only_when_there_are_any() -> None:
-    done = LeaseStatus(**lease_state(rows.queued(state="done", token=7)))
+    done = LeaseStatus(**lease_state(rows.queued(state="done", fencing_token=7)))
     assert done.to_dict() == {
         "leaseId": "lse_1_7",
         "taskId": "tsk_1",

@@ -122,14 +122,14 @@ def test_an_instruction_has_a_kind_of_its_own() -> None:
         ({**ACTION, "llm_config": {}}, "'llmConfig' goes with 'instruction', not with 'action'"),
         ({"handler": "a", "params": nested(65)}, "field 'params' must not be nested deeper"),
         ({"handler": "a", "metadata": nested(65)}, "field 'metadata' must not be nested deeper"),
-        ({"handler": "a", "timeout": 1, "timeout_ms": 2}, "'timeout' is another word"),
+        ({"handler": "a", "timeout": 1, "timeout_ms": 2}, "'timeout' is an alias"),
         ({"instruction": "a", "timeout_ms": 600_001}, "field 'timeoutMs' must be from 1 to 600000"),
         ({"handler": "a", "run_at": "1970-01-01T00:00:01Z", "delay_ms": 0}, "give either 'runAt'"),
         ({"handler": "a", "run_at": "soon"}, "invalid runAt format"),
         ({"handler": "a", "deadline": "soon"}, "invalid deadline format"),
         ({"handler": "a", "depends_on": ["#b"]}, "names an item of the same batch"),
         ({"handler": "a", "depends_on": ["tsk_1"]}, "cycle"),
-        ({"handler": "a", "callback_url": "x", "webhook_url": "y"}, "'webhookUrl' is another word"),
+        ({"handler": "a", "callback_url": "x", "webhook_url": "y"}, "'webhookUrl' is an alias"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], said: str) -> None:

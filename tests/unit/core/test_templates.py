@@ -107,7 +107,7 @@ def test_null_is_as_good_as_absent() -> None:
 def test_timeout_is_another_word_for_the_timeout_in_milliseconds() -> None:
     assert made(timeout=5).definition.timeout_ms == 5
     assert made(timeout=5, timeoutMs=5).definition.timeout_ms == 5
-    assert "give one of them" in problem(timeout=5, timeoutMs=6)
+    assert "give only one of them" in problem(timeout=5, timeoutMs=6)
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
