@@ -264,20 +264,26 @@ _Found = tuple[Ceiling | None, str]
 
 
 def _overall_ceiling(facts: Facts) -> _Found:
-    limit = facts.policy.max_inflight
-    if limit is None:
+    """Return the ceiling of all lanes, less the slots that the task's lane keeps for others."""
+    if facts.policy.max_inflight is None:
         return None, ""
-    text = f"{_full_text(limit, 'of all lanes together')}"
+    kept = _reserved(facts)
+    limit = max(0, facts.policy.max_inflight - kept)
+    text = _full_text(limit, "of all lanes together", kept)
     return Ceiling(GLOBAL, limit, facts.all_slots, "maxInflight"), text
 
 
 def _lane_ceiling(facts: Facts) -> _Found:
-    lane, settings = facts.task.lane, facts.policy.lanes[facts.task.lane]
-    kept = 0 if facts.task.priority <= CRITICAL else settings.reserved.critical
-    limit = settings.max_inflight - kept
-    besides = f" ({kept} more {'is' if kept == 1 else 'are'} kept for critical work)" * bool(kept)
+    lane, kept = facts.task.lane, _reserved(facts)
+    limit = facts.policy.lanes[lane].max_inflight - kept
     ceiling = Ceiling(LANE, limit, facts.lane_slots, f"lanes.{lane}.maxInflight")
-    return ceiling, f"{_full_text(limit, f'of lane {lane}')}{besides}"
+    return ceiling, _full_text(limit, f"of lane {lane}", kept)
+
+
+def _reserved(facts: Facts) -> int:
+    """Return how many slots the lane keeps for critical tasks and from this one."""
+    settings = facts.policy.lanes[facts.task.lane]
+    return 0 if facts.task.priority <= CRITICAL else settings.reserved.critical
 
 
 def _agent_ceiling(facts: Facts) -> _Found:
@@ -305,10 +311,13 @@ def _worker_ceiling(facts: Facts) -> _Found:
     return Ceiling(WORKER, limit * len(servers), sum(servers), "workerCount"), text
 
 
-def _full_text(limit: int, whose: str) -> str:
-    return (
-        f"the only slot {whose} is taken" if limit == 1 else f"all {limit} slots {whose} are taken"
-    )
+def _full_text(limit: int, whose: str, kept: int) -> str:
+    if limit == 0:
+        return f"every slot {whose} is kept for critical work"
+    besides = f" ({kept} more {'is' if kept == 1 else 'are'} kept for critical work)" * bool(kept)
+    if limit == 1:
+        return f"the only slot {whose} is taken{besides}"
+    return f"all {limit} slots {whose} are taken{besides}"
 
 
 def _before(facts: Facts) -> str:

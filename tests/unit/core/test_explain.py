@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlane.core import explain
@@ -167,6 +168,20 @@ def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
     wider = narrow(max_inflight=4, reserved=ReservedPolicy(critical=2))
     text = "all 2 slots of lane main are taken (2 more are kept for critical work)"
     assert why(ready(), wider, lane_slots=2).reason.startswith(f"{text}; ")
+
+
+def test_slots_kept_for_critical_work_count_in_the_ceiling_of_all_lanes() -> None:
+    """Leasing keeps them free below both ceilings."""
+    wide = narrow(max_inflight=10, reserved=ReservedPolicy(critical=1))
+    policy = msgspec.structs.replace(wide, max_inflight=4)
+    found = why(ready(), policy, all_slots=3)
+    assert found.ceilings == [Ceiling("global", 3, 3, "maxInflight")]
+    text = "all 3 slots of all lanes together are taken (1 more is kept for critical work)"
+    assert found.reason.startswith(f"{text}; ")
+    assert why(ready(priority=-20), policy, all_slots=3).ceiling is None
+    none_left = msgspec.structs.replace(wide, max_inflight=1)
+    text = "every slot of all lanes together is kept for critical work"
+    assert why(ready(), none_left).reason.startswith(f"{text}; ")
 
 
 @pytest.mark.parametrize(
