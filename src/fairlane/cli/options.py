@@ -348,7 +348,7 @@ def retries(group: Group, default: str = "") -> None:
         "--multiplier",
         metavar="X",
         type=number,
-        help="each further wait is this many times the one before (default 2)",
+        help="multiplier for each further wait (default 2)",
     )
 
 

@@ -287,7 +287,7 @@ class TaskFields(TypedDict, total=False):
     lane: Lane that the task waits in
     session: Session whose tasks run in order
     priority: Tasks with a lower number run first, -1000000 to 1000000
-    deadline: Fail the task if it has not started by then
+    deadline: Fail the task if it has not finished by then
     run_at: Do not start before this moment
     delay_ms: Do not start before this delay has passed, 0 to 31536000000
     callback_url: URL that receives a POST when the task finishes
@@ -992,7 +992,7 @@ class Methods(ABC):
         return self.perform(QUEUE_DRAIN, request)
 
     def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
-        """Import a queue file, all of it or nothing.
+        """Import a queue file: all of its entries or none.
 
         Args:
             document: A queue file: schemaVersion and entries
@@ -2386,7 +2386,7 @@ class AsyncMethods(ABC):
         return await self.perform(QUEUE_DRAIN, request)
 
     async def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
-        """Import a queue file, all of it or nothing.
+        """Import a queue file: all of its entries or none.
 
         Args:
             document: A queue file: schemaVersion and entries

@@ -137,7 +137,7 @@ def fail(
     own: Backoff | None,
     now: int,
 ) -> LeaseDecision:
-    """Fail the attempt. `own` are the task's own retry settings."""
+    """Fail the attempt. `own` holds the task's own retry settings."""
     if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
     if task.terminal:
@@ -173,9 +173,9 @@ def release(
 
 
 def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
-    """Take back an expired lease: one failed attempt, unless the run had certainly not started.
+    """Take back an expired lease: one failed attempt, unless the run is known not to have started.
 
-    Fairlane's own nodes report a start; an external worker need not, so its lease alone counts.
+    Fairlane's own nodes report a start; external workers may not, so a lease counts as an attempt.
     """
     if task.terminal:
         return _closed(task)
@@ -379,6 +379,6 @@ def _lost(task: Task | None) -> LeaseLost:
         details = {"taskId": task.id, "state": task.state}
     return LeaseLost(
         "the lease is over: it expired, was released, or the task has ended; "
-        "stop the work and lease again",
+        "stop working on it and request a new lease",
         details=details,
     )

@@ -112,7 +112,7 @@ class TaskRequest(TaskWork, gc=False):
         Priority | None, Meta(description="Tasks with a lower number run first")
     ] = None
     deadline: Annotated[
-        Moment | None, Meta(description="Fail the task if it has not started by then")
+        Moment | None, Meta(description="Fail the task if it has not finished by then")
     ] = None
     run_at: Annotated[Moment | None, Meta(description="Do not start before this moment")] = None
     delay_ms: Annotated[

@@ -39,9 +39,7 @@ class _Refused(Exception):
 
 
 class _NoMore(dict[bytes, bytes]):
-    """Where headers behind a body would go. Nobody has a use for them, and they would be taken for
-    headers that somebody before us has checked.
-    """
+    """Refuses trailers: a proxy may have checked only the headers in front of the body."""
 
     def __contains__(self, _: object) -> bool:
         raise _Refused
@@ -51,7 +49,7 @@ _NO_MORE: Final = _NoMore()
 
 
 class HttpConnection(asyncio.Protocol):
-    """The numbers are attributes for tests that do not want to wait, or to open thousands."""
+    """One connection. The limits are class attributes, so that tests can lower them."""
 
     read_seconds = limits.READ_SECONDS
     write_seconds = limits.WRITE_SECONDS
@@ -67,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
         self.local: tuple[str, int] | None = None
         self.write_paused = False
         self._parser = httptools.HttpRequestParser(self)
-        # The parser is to answer a request although something follows its `Connection: close`.
+        # Accept a request even if data follows its `Connection: close`.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -107,7 +105,7 @@ class HttpConnection(asyncio.Protocol):
             self.address = _UNIX
         connections = self._server.connections
         connections.add(self)
-        # A client that says nothing at all is like one that says nothing more.
+        # A client that never sends anything counts as idle from the start.
         self.silent_since = self._loop.time()
         self._idle = self._loop.call_later(self.idle_seconds, self._look_whether_idle)
         if len(connections) > (self.connections_max or limits.connections_max()):
@@ -128,7 +126,7 @@ class HttpConnection(asyncio.Protocol):
         self._latest = self._current = None
 
     def eof_received(self) -> None:
-        """Half a connection is none: the transport closes it when all has been sent."""
+        """Half-open connections are not supported: close when everything has been sent."""
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.is_closing():
@@ -140,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # It is answered as the request that it is as well, and is the last.
+            # Answer an upgrade request as plain HTTP, then close.
             self._hear_no_more()
         except httptools.HttpParserError:
             self._refuse(self._refusal)
@@ -327,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- time
 
     def _watch(self) -> None:
-        """A request that has begun has to end. So has what is no request, between requests."""
+        """Time out incomplete requests, and stray bytes between requests."""
         if self._arriving or (self._current is None and self.silent_since is None):
             if self._timer is None:
                 self._timed_bytes = 0
@@ -346,14 +344,14 @@ class HttpConnection(asyncio.Protocol):
             return
         much = self._timed_bytes >= wire.BODY_BYTES_MAX and self._current is not None
         if self._read_paused or much:
-            self._watch()  # it is us who do not read, or there is much to read
+            self._watch()  # reading is paused, or data is still arriving
         elif self._arriving:
             self._refuse(limits.LATE)
         else:
             self.close()
 
     def _look_whether_idle(self) -> None:
-        """One timer for all silences of a connection: it is set anew only when it has run out."""
+        """One timer for all silences of a connection: it is re-armed only when it fires."""
         now, since = self._loop.time(), self.silent_since
         left = self.idle_seconds if since is None else since + self.idle_seconds - now
         if left > 0:
@@ -394,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- the end
 
     def _make_room(self) -> None:
-        """Drop a part of the silent connections, the longest silent first; if none is, this."""
+        """Drop some idle connections, the longest idle first; if none is idle, this one."""
         silent = sorted(self._silent(), key=lambda one: one[0])
         for _, other in silent[: max(1, len(silent) // 4)]:
             other.abort()
@@ -407,10 +405,10 @@ class HttpConnection(asyncio.Protocol):
                 yield other.silent_since, other
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer what is arriving and hang up. No answer may be taken for that of another."""
+        """Answer the arriving request and close. No response may be taken for that of another."""
         self._disarm()
         if self._in_head or not self._arriving:
-            if self._current is not None:  # what came before is the last
+            if self._current is not None:  # finish the current request, then close
                 self._hear_no_more()
                 return
             self.write(answer)

@@ -365,7 +365,7 @@ QUEUE_IMPORT: Final = Operation(
     ImportEntries,
     EntriesImported,
     Scope.OPERATE,
-    "Import a queue file, all of it or nothing",
+    "Import a queue file: all of its entries or none",
     agents=False,
     body_bytes_max=coolworkflow.FILE_BYTES_MAX,
     items_max=coolworkflow.ENTRIES_MAX,

@@ -92,7 +92,7 @@ async def follow_events(
 ) -> EventStream[T]:
     """Return the events after those that the request names, or from now on, as `encode` has them.
 
-    Raise what keeps the caller from them. `look_seconds` is how often to look for events of which
+    Raise if the caller may not read them. `look_seconds` is how often to look for events of which
     nobody tells this node; None for never, unless the store is shared.
     """
     wanted, after = event_filter(caller, request), first_id(request)
@@ -217,7 +217,7 @@ async def _patiently(begin: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Followed:
-    """A node that is followed, and how often to look for what nobody tells it."""
+    """A node that is followed, and how often to poll it for events it is not notified about."""
 
     def __init__(self, node: Node, look_seconds: float | None) -> None:
         self._node = node
@@ -230,7 +230,7 @@ class _Followed:
         late = True
         with contextlib.suppress(Draining), self._node.follow() as waiter:
             while True:
-                # Asked first: a caller that reads slowly still gets what came before the end.
+                # Check before reading, so that slow readers still get the final events.
                 drained = self._node.drained
                 step = await self._read(_event_step, self._views, wanted, after, encode, late=late)
                 if step is None:
@@ -303,7 +303,7 @@ class _Followed:
         await asyncio.sleep(0 if self._node.drained else AWAY_SECONDS)
 
     async def _news(self, waiter: Waiter, after: int | None = None) -> bool:
-        """Wait until there may be something new, or an event behind `after`.
+        """Wait until there may be something new, or an event after `after`.
 
         Return False when it is time to show that the stream is alive.
         """

@@ -32,8 +32,7 @@ class WriterCache:
     next transaction need not read them.
 
     It is valid only while no other process writes; `alone` says whether that is guaranteed. Lines
-    are not copied: a transaction counts in them, so one that is not committed has to `clear` the
-    cache.
+    are not copied: a transaction changes them, so a rollback must `clear` the cache.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
@@ -173,7 +172,7 @@ class Counters:
             self._lines.pop(pair, None)
 
     def save_to_cache(self) -> None:
-        """Cache the lines, and the sessions with runs, whose ends are to come."""
+        """Cache the lines, and the sessions with running tasks."""
         if len(self._lines) > _LINES_MAX:
             self._lines.clear()
         for key, session in self._sessions.items():
@@ -230,7 +229,7 @@ class Counters:
         self._dirty_batches.add(batch.id)
 
     def drop_batch(self, id_: str) -> None:
-        """Remove a batch that none of its tasks was admitted to."""
+        """Remove a batch with no admitted tasks."""
         del self._batches[id_]
         self._dirty_batches.discard(id_)
         batch_table.forget(self._connection, [id_])

@@ -63,7 +63,7 @@ POLICY: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "maxAttempts": (whole, "number of attempts before an entry is parked"),
     "leaseTtlMs": (whole, "how long a lease lasts without renewal"),
     "backoffBaseMs": (whole, "wait before the first retry"),
-    "backoffFactor": (number, "each further wait is this many times the one before"),
+    "backoffFactor": (number, "multiplier for each further wait"),
     "backoffCapMs": (whole, "longest wait before a retry"),
 }
 _MOMENTS: Final = ("enqueuedAt", "leaseExpiresAt", "nextEligibleAt", "drainedAt", "endedAt")
@@ -120,7 +120,7 @@ def _queue(queue: Commands) -> None:
     queue.add("show", daemonless(show), one("entry"), "Show an entry")
     about = "Take the next entries off the queue without leases"
     queue.add("drain", daemonless(drain, create=True), _drain_options, about)
-    about = "Import a queue.json file of cool-workflow, all of it or nothing"
+    about = "Import a queue.json file of cool-workflow: all of its entries or none"
     run = daemonless(import_, create=True)
     queue.add("import", run, lambda parser: input_file(parser, "JSON file"), about)
 

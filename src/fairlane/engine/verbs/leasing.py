@@ -51,7 +51,7 @@ Group = tuple[tuple[str, ...] | None, Wanted]  # lanes and capabilities
 
 
 def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Grant]]:
-    """Yield the grants of each request, possibly none."""
+    """Return the grants of each request, possibly none."""
     answers: list[list[Grant]] = [[] for _ in requests]
     groups: dict[Group, list[int]] = {}
     for number, request in enumerate(requests):
@@ -73,7 +73,7 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
 
 
 def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
-    """Lease one task after the other. The caller ends each before it asks for the next."""
+    """Lease tasks one at a time. The caller ends each before it asks for the next."""
     capabilities = Wanted(request.capabilities, request.any_handler, request.agent, passing=True)
     lanes = request.lanes or tuple(tx.policy.lanes)
     given = 0
@@ -120,7 +120,7 @@ def could_start(tx: Transaction, lane: str) -> bool:
 def _take(
     tx: Transaction, lanes: Sequence[str], capabilities: Wanted, wanted: int
 ) -> Iterator[Ready]:
-    """Yield up to `wanted` tasks: first a part from each lane, then the rest from any.
+    """Yield up to `wanted` tasks: an even share from each lane, then the remainder from any lane.
 
     The caller leases each task before it asks for the next, so that the counts are current.
     """
@@ -339,7 +339,9 @@ def _heads(tx: Transaction, lane: str, capabilities: Wanted, order: Sequence[str
     turns = Counter(order)
     by_depth: dict[int, list[int]] = {}
     for agent, count in turns.items():
-        depth = 1 << (count - 1).bit_length()  # few different limits, few statements
+        depth = (
+            1 << (count - 1).bit_length()
+        )  # round up to a power of two, so that there are few different statements
         numbers = by_depth.setdefault(depth, [])
         for capability, line in tx.counters.lines(lane, agent).items():
             if line.ready and capability in capabilities:

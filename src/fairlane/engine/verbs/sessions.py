@@ -101,7 +101,7 @@ def _is_stale(message: Message, session: Session) -> bool:
 def _full(session: Session, cap: int) -> SessionQueueFull:
     waiting = session.waiting + session.debouncing
     return SessionQueueFull(
-        f"session queue is full: {waiting} messages wait already",
+        f"session queue is full: {waiting} waiting",
         details={"sessionKey": session.key, "waiting": waiting, "cap": cap},
         retry_after_ms=1000,
     )
