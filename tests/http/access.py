@@ -179,7 +179,7 @@ class World:
 async def world(callers: Callers) -> World:
     """One of everything, each with names of its own."""
     alice, number = await callers.alice(), next(_numbers)
-    names = {"lane": "team", "file": "x", "key": f"chat:{number}", "entry": f"entry-{number}"}
+    names = {"lane": "team", "file": "none.js", "key": f"chat:{number}", "entry": f"entry-{number}"}
     names["handler"] = f"nobody-{number}"
     body = {"handler": names["handler"], "params": {"text": SECRET}, "metadata": {"m": SECRET}}
 

@@ -58,6 +58,15 @@ async def test_the_lanes_have_their_documented_ceilings(work: Work) -> None:
     assert {*DEFAULTS, "instruction", "queue", ONE, HELD} <= {*names}
 
 
+async def test_one_lane_is_shown_as_in_the_list(work: Work) -> None:
+    answer = await work.api.get("/lanes/team")
+    assert answer.status == 200
+    assert answer.json == await lane(work, "team")
+    unknown = await work.api.get("/lanes/teem")
+    assert (unknown.status, unknown.json["code"]) == (404, "not_found")
+    assert "did you mean team?" in unknown.json["error"]
+
+
 async def test_a_lane_that_policy_adds_begins_empty(work: Work) -> None:
     assert await lane(work, UNUSED) == {
         "name": UNUSED,

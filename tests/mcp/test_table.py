@@ -38,6 +38,7 @@ LEFT_OUT = {
     "queue_import": "is for a person who moves in",
     "cron_job_runs": "cron_runs does it with job",
     "history": "draws curves, for people",
+    "lane": "lanes lists them all",
     "nodes": "is for operators",
     "live": "is for probes",
     "ready": "is for probes",

@@ -59,6 +59,7 @@ from fairlane.schema.events import (
 from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus, Unhealthy
 from fairlane.schema.lanes import (
     CLEAR_LANE,
+    LANE,
     LANES,
     PAUSE_LANE,
     RESUME_LANE,
@@ -67,6 +68,7 @@ from fairlane.schema.lanes import (
     LaneList,
     LanePaused,
     LaneRequest,
+    LaneStatus,
     ListLanes,
 )
 from fairlane.schema.leases import (
@@ -593,6 +595,15 @@ class Methods(ABC):
         """List the lanes and how full they are."""
         request = ListLanes()
         return self.perform(LANES, request)
+
+    def lane(self, name: str) -> LaneStatus:
+        """Show how full a lane is.
+
+        Args:
+            name: Name of the lane
+        """
+        request = LaneRequest(name=name)
+        return self.perform(LANE, request)
 
     def pause_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Stop starting tasks in a lane; running tasks continue.
@@ -1983,6 +1994,15 @@ class AsyncMethods(ABC):
         """List the lanes and how full they are."""
         request = ListLanes()
         return await self.perform(LANES, request)
+
+    async def lane(self, name: str) -> LaneStatus:
+        """Show how full a lane is.
+
+        Args:
+            name: Name of the lane
+        """
+        request = LaneRequest(name=name)
+        return await self.perform(LANE, request)
 
     async def pause_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
         """Stop starting tasks in a lane; running tasks continue.

@@ -1,4 +1,4 @@
-"""Lanes: list them, pause, resume and clear one."""
+"""Lanes: list them, show, pause, resume and clear one."""
 
 from __future__ import annotations
 
@@ -87,6 +87,9 @@ def lane_status(
 
 LANES: Final = Operation(
     "lanes", GET, "/lanes", ListLanes, LaneList, Scope.READ, "List the lanes and how full they are"
+)
+LANE: Final = Operation(
+    "lane", GET, "/lanes/{name}", LaneRequest, LaneStatus, Scope.READ, "Show how full a lane is"
 )
 PAUSE_LANE: Final = Operation(
     "pause_lane",

@@ -1,4 +1,4 @@
-"""Lanes: list, pause, resume, clear."""
+"""Lanes: list, show, pause, resume, clear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlane.engine.commands import Cancel, SetPolicy
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Filter
 from fairlane.schema import lanes as schema
-from fairlane.schema.lanes import ClearedLane, LaneList, LanePaused, lane_status
+from fairlane.schema.lanes import ClearedLane, LaneList, LanePaused, LaneStatus, lane_status
 from fairlane.services.actors import actor
 from fairlane.services.registry import implements
 
@@ -22,17 +22,29 @@ LANE_CLEARED: Final = "lane_cleared: an operator cleared the lane"
 
 @implements(schema.LANES)
 async def list_lanes(node: Node, caller: Caller, _: schema.ListLanes) -> LaneList:
+    found = await _statuses(node, caller, sorted(node.policy.lanes))
+    return LaneList(lanes=found, count=len(found))
+
+
+@implements(schema.LANE)
+async def show_lane(node: Node, caller: Caller, request: schema.LaneRequest) -> LaneStatus:
+    _require_lane(node, request.name)
+    (found,) = await _statuses(node, caller, [request.name])
+    return found
+
+
+async def _statuses(node: Node, caller: Caller, names: list[str]) -> list[LaneStatus]:
+    """Return the status of these lanes: of the caller's own tasks if its token is one agent's."""
     lanes = node.policy.lanes
     tallies = await node.views.read(node.views.lanes, caller.agent)
-    oldest = dict.fromkeys(lanes)
+    oldest = dict.fromkeys(names)
     if caller.agent is None:
-        oldest = await node.views.read(node.views.oldest_waits, list(lanes))
+        oldest = await node.views.read(node.views.oldest_waits, names)
     now = node.clock.now()
-    found = [
+    return [
         lane_status(name, lanes[name], tallies.get(name, Tally()), oldest[name], now)
-        for name in sorted(lanes)
+        for name in names
     ]
-    return LaneList(lanes=found, count=len(found))
 
 
 @implements(schema.PAUSE_LANE)
