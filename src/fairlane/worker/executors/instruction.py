@@ -185,7 +185,7 @@ async def _document(answer: ResponseStream) -> Any:
     async for chunk in answer:
         body += chunk
         if len(body) > RESPONSE_BYTES_MAX:
-            text = f"{WHO} answered more than {RESPONSE_BYTES_MAX} bytes"
+            text = f"{WHO} sent more than {RESPONSE_BYTES_MAX} bytes"
             raise ExecutionFailed(text, retryable=False)
     try:
         return exchange.parsed(bytes(body))
