@@ -219,6 +219,7 @@ async def read_tasks(ask: Contract) -> None:
         await ask.get(f"/tasks/{task['taskId']}/why")
         await ask.get(f"/tasks/{task['taskId']}/wait?timeoutMs=0")
         await ask.get(f"/tasks/{task['taskId']}/events")
+        await ask.get(f"/tasks/{task['taskId']}/output")
     assert page["count"]
 
 
@@ -250,6 +251,7 @@ async def queue(ask: Contract) -> None:
     await ask.post("/queue/drain", {"limit": 1})
     await ask.post("/leases", {"worker": "w", "lanes": ["queue"]})
     await ask.post("/lanes/queue/pause")
+    await ask.get("/lanes/queue")
     await ask.post("/queue/drain", {"limit": 100})
     await ask.post("/lanes/queue/resume")
     for target in ("/queue", "/queue?limit=1", "/queue?status=drained", "/scheduler/policy"):

@@ -149,6 +149,12 @@ def test_a_query_may_say_numbers_and_flags_as_text() -> None:
         validation.convert_query({"flag": "maybe", "share": "0.5", "mode": "queue"}, Sample)
 
 
+def test_the_parameters_of_a_path_are_called_so() -> None:
+    assert validation.convert_path({"delayMs": "7"}, Sample).delay_ms == 7
+    with pytest.raises(InvalidRequest, match="path parameter 'delayMs' must be from 0 to 10"):
+        validation.convert_path({"delayMs": "70"}, Sample)
+
+
 @pytest.mark.parametrize("text", ["1e1", "5.0", " 5", "+5", "0" * 20, "५"])
 def test_a_whole_number_in_a_query_is_written_in_digits(text: str) -> None:
     with pytest.raises(InvalidRequest, match="'delayMs' must be a whole number"):
