@@ -129,7 +129,7 @@ async def test_what_a_token_may_not_see_is_said_to_be_so(fresh: Server, window: 
     dash = await window(fresh)
     await logged_in(dash, "overview", name="m", scopes=["submit"])
     await expect(dash.page.get_by_role("alert")).to_have_text(
-        "this needs a token with the scope read"
+        "this request needs a token with the scope read"
     )
     await expect(dash.page.locator(".light")).to_have_text("not connected")
 
@@ -146,7 +146,8 @@ async def test_what_a_token_may_not_do_cannot_be_pressed_and_says_why(
             button = dash.main.get_by_role("button", name=name).first
             await expect(button).to_be_disabled()
             await expect(button).to_have_attribute(
-                "title", re.compile("^this needs a token with the scope (cancel|operate|admin)$")
+                "title",
+                re.compile("^this request needs a token with the scope (cancel|operate|admin)$"),
             )
 
 

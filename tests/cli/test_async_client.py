@@ -103,7 +103,7 @@ async def test_output_is_followed_to_its_end(client: AsyncClient, agent: str) ->
 
 async def test_nobody_there_is_told_as_such() -> None:
     async with AsyncClient("http://127.0.0.1:1", reconnect_seconds=0) as client:
-        with pytest.raises(Unreachable, match="start it with fairlane serve"):
+        with pytest.raises(Unreachable, match="start one with fairlane serve"):
             await client.stats()
         with pytest.raises(Unreachable):
             async for _ in client.events():

@@ -107,7 +107,7 @@ def test_the_same_key_with_another_task_is_refused(run: Run, side: list[str], ag
     flags = ("--handler", "other", "--agent", agent, "--idempotency-key", "k")
     ran = run("submit", *flags, *side)
     assert (ran.code, ran.out) == (4, "")
-    assert ran.err.startswith("error: this Idempotency-Key was used with another body")
+    assert ran.err.startswith("error: this Idempotency-Key was already used with a different body")
 
 
 @pytest.mark.slow
@@ -334,7 +334,7 @@ def test_what_cannot_be_cancelled_does_not_keep_the_others(
     ran = run("cancel", ended, "tsk_none", task_id, *side)
     assert (ran.code, ran.out) == (4, f"cancelled {task_id}\n")
     assert ran.err.splitlines() == [
-        f'error: task "{ended}" already in terminal state "cancelled"',
+        f'error: task "{ended}" has already ended: it is "cancelled"',
         'error: task "tsk_none" not found',
     ]
 

@@ -212,7 +212,7 @@ def test_a_server_that_is_not_there_ends_with_5(run: Run, nobody: str, command: 
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == (
         f"error: cannot reach {nobody}: no server is listening there; "
-        "start it with fairlane serve\n"
+        "start one with fairlane serve\n"
     )
 
 

@@ -345,7 +345,7 @@ def test_the_last_lease_that_runs_out_parks(queue: Queue) -> None:
     name, _ = lease_for_a_while(queue)
     assert reclaimed(queue, name) == [name]
     reason = queue.entry(name)["parkedReason"]
-    assert reason == "worker stopped reporting: its lease ran out (attempt 1/1)"
+    assert reason == "worker stopped reporting: its lease expired (attempt 1/1)"
 
 
 def test_a_live_lease_is_not_reclaimed(light: Queue) -> None:

@@ -273,7 +273,7 @@ def test_a_key_is_of_no_use_without_a_task(run: Run) -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ((), "Missing required parameter: city"),
+        ((), "missing required parameter: city"),
         (("--set", "cty=x"), "unknown parameter 'cty'; did you mean city?"),
         (("--set", "city=x", "--set", "n="), "Parameter 'n' must be a number, got: string"),
         (("--set", "city=x", "--override", "agnetId=x"), "unknown field 'overrides.agnetId'"),

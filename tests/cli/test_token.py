@@ -48,7 +48,7 @@ def test_only_the_token_goes_to_the_output(run: Run, tmp_path: Path) -> None:
     assert found is not None
     assert re.fullmatch(
         rf"token {found[0]} \(bot\) of agent a1: submit, read, lease, "
-        r"until \S+Z; store it now, it is not shown again\n",
+        r"until \S+Z; save it now; it will not be shown again\n",
         ran.err,
     )
     listed = run("token", "list", "--json", "--store", _store(tmp_path))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EVERYTHING = 10_000_000
 ENDED = ("done", "failed", "cancelled")
 PARKED = "parked"
-WORKER_GONE = "worker stopped reporting: its lease ran out"
+WORKER_GONE = "worker stopped reporting: its lease expired"
 
 
 class Final(msgspec.Struct):

@@ -147,5 +147,5 @@ async def test_a_loader_may_return_what_pinchtabs_returns(
 @pytest.mark.parametrize("loaded", [None, [], "x"])
 async def test_what_is_no_document_is_told(loaded: Any) -> None:
     async with Fairlane(MEMORY) as app:
-        with pytest.raises(InvalidPolicy, match="a policy is a JSON object"):
+        with pytest.raises(InvalidPolicy, match="a policy must be a JSON object"):
             await ConfigWatcher(0.01, lambda: loaded, app).look()

@@ -74,7 +74,7 @@ async def test_how_long_it_takes_is_told_by_the_pace_of_late(app: MemoryFairlane
     await run_for(app, gate, 20)
     after = await app.why(ids[-1])
     assert (after["position"], after["estimateMs"]) == (38, 38_000)
-    assert after["reason"].endswith("37 go before it, about 38 s at the pace of the last 20 s")
+    assert after["reason"].endswith("37 go before it, about 38 s at the rate of the last 20 s")
 
 
 async def test_an_agent_is_told_its_own_pace(app: MemoryFairlane) -> None:

@@ -277,7 +277,7 @@ async def test_what_handlers_return_can_be_read_or_fails_alone(inside: Inside) -
         ended.append((await inside.ask("GET", f"/tasks/{run['taskId']}/wait?timeoutMs=20000")).json)
     assert {task["state"] for task in ended} <= {"done", "failed"}
     assert "nested deeper than 64 levels" in ended[len(usual)]["error"]
-    assert ended[-1]["error"].startswith("the handler's result is not JSON")
+    assert ended[-1]["error"].startswith("the handler's result cannot be encoded as JSON")
     await Reader(inside).everything()
 
 

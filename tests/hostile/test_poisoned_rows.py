@@ -241,7 +241,7 @@ async def test_a_damaged_request_fails_alone_and_the_others_of_its_batch_are_lea
     assert [one["taskId"] for one in leased] == [ids[0], ids[2]]
     ended = (await inside.ask("GET", f"/tasks/{ids[1]}/wait?timeoutMs=10000")).json
     assert (ended["state"], ended["unreadable"]) == ("failed", ["request"])
-    assert ended["error"] == "its stored request cannot be read: submit the task again"
+    assert ended["error"] == "the stored request cannot be read; submit the task again"
 
 
 async def test_the_servers_own_worker_fails_a_damaged_request_alone(

@@ -78,7 +78,7 @@ async def test_an_ended_task_cannot_be_cancelled(
     task = await stage.run(fake=fake)
     answer = await stage.api.cancel(task["taskId"])
     assert (answer.status, answer.code) == (409, "conflict")
-    assert answer.error == f'task "{task["taskId"]}" already in terminal state "{state}"'
+    assert answer.error == f'task "{task["taskId"]}" has already ended: it is "{state}"'
     assert await stage.api.show(task["taskId"]) == task
 
 

@@ -246,7 +246,7 @@ async def test_an_endpoint_that_answers_410_is_disabled_until_it_is_enabled(stag
     assert shown["state"] == "disabled"
     second = await stage.run(callbackUrl=hook.url)
     one = await settled(stage, second["taskId"], "given_up")
-    assert one["lastError"] == "the endpoint is disabled: it answered 410"
+    assert one["lastError"] == "the endpoint is disabled: it responded with 410"
     await stage.run(callbackUrl=marker.url)
     await marker.one()
     assert len(hook.deliveries) == 1

@@ -297,7 +297,7 @@ async def test_a_lane_with_tasks_in_it_cannot_go(api: Api) -> None:
     answer = await api.ask("PUT", "/policy", {})
     assert answer.code == "invalid_policy"
     assert answer.json["details"]["problems"] == [
-        "lanes.gpu cannot go while 1 task is in it; empty it first"
+        "lanes.gpu cannot be removed while 1 task is in it; empty it first"
     ]
     check = _done(await api.post("/policy/check", {}))
     assert check["problems"] == answer.json["details"]["problems"]

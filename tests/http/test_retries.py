@@ -275,7 +275,7 @@ async def test_an_ended_task_cannot_be_cancelled_and_stays_as_it_is(work: Work, 
     before = await work.api.show(task_id)
     for answer in (await work.delete(task_id), await work.api.cancel(task_id)):
         assert (answer.status, answer.code) == (409, "conflict")
-        assert answer.error == f'task "{task_id}" already in terminal state "{state}"'
+        assert answer.error == f'task "{task_id}" has already ended: it is "{state}"'
     assert await work.api.show(task_id) == before
 
 

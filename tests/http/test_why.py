@@ -20,7 +20,7 @@ async def test_a_delayed_task_says_until_when(work: Work) -> None:
         "state": "queued",
         "ready": False,
         "gate": "delay",
-        "reason": f"it is not to start before {task['nextEligibleAt']}",
+        "reason": f"it is scheduled to start no earlier than {task['nextEligibleAt']}",
         "waitingFor": [task["nextEligibleAt"]],
         "ceiling": None,
         "ceilings": [],
@@ -53,7 +53,7 @@ async def test_a_server_that_runs_as_much_as_it_may_is_the_ceiling(serve: Serve)
     assert (why["ready"], why["ceiling"], why["ceilings"]) == (True, ceiling, [ceiling])
     assert why["waitingFor"] == [running]
     assert why["reason"] == (
-        "the server runs 1 at once and has as many (workerCount); nothing goes before it"
+        "the server runs 1 at once and has as many (workerCount); no task is ahead of it"
     )
     outside = await server.api.submit(agentId="b", handler="of-a-worker-outside")
     why = (await server.api.get(f"/tasks/{outside}/why")).json

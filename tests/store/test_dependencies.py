@@ -160,13 +160,13 @@ def test_a_cycle_within_a_request_refuses_it_and_no_other(scheduler: Scheduler) 
     first, refused, last = outcome.answers
     assert (first[0].id, last[0].id) == ("before", "after")
     assert isinstance(refused, InvalidRequest)
-    assert refused.message.startswith("field 'dependsOn' makes a cycle: ")
+    assert refused.message.startswith("field 'dependsOn' forms a cycle: ")
     assert [scheduler.find(name) for name in ("a", "b", "with them")] == [None] * 3
 
 
 def test_a_task_cannot_wait_for_itself(scheduler: Scheduler) -> None:
     refused = scheduler.refused(Submit([child("a", "a")]))
-    assert refused.message == "field 'dependsOn' makes a cycle: a -> a"
+    assert refused.message == "field 'dependsOn' forms a cycle: a -> a"
     assert scheduler.find("a") is None
 
 
@@ -185,7 +185,7 @@ def test_a_cycle_through_ids_that_were_known_in_advance_is_refused(
         answers = [scheduler.apply(request).answers[0] for request in requests]
     (refused,) = answers[2]
     assert isinstance(refused, InvalidRequest)
-    assert refused.message == "field 'dependsOn' makes a cycle: c -> a -> b -> c"
+    assert refused.message == "field 'dependsOn' forms a cycle: c -> a -> b -> c"
     assert scheduler.find("c") is None
     assert scheduler.states("a", "b") == ["waiting_dependency"] * 2
     scheduler.submit("c", "x")

@@ -144,7 +144,7 @@ def test_an_endpoint_that_is_gone_gets_nothing_more_until_it_is_enabled(
     assert scheduler.ask(ClaimDeliveries(10)) == []
     assert states(scheduler) == [
         ("given_up", "receiver answered 410"),
-        ("given_up", "the endpoint is disabled: it answered 410"),
+        ("given_up", "the endpoint is disabled: it responded with 410"),
     ]
     enabled = scheduler.ask(EnableEndpoint("one"))
     assert enabled.disabled_at is None

@@ -113,7 +113,7 @@ def test_what_time_does_is_told(scheduler: Scheduler) -> None:
     assert scheduler.types("late") == ["created", "started", "failed"]
     assert scheduler.events("late")[-1].error == "deadline exceeded while running"
     assert scheduler.types("lost") == ["created", "started", "retrying"]
-    assert scheduler.events("lost")[-1].error == "worker stopped reporting: its lease ran out"
+    assert scheduler.events("lost")[-1].error == "worker stopped reporting: its lease expired"
 
 
 def test_what_the_queue_refuses_is_told(scheduler: Scheduler) -> None:

@@ -318,7 +318,7 @@ def test_a_queued_task_is_cancelled_at_once_and_only_once(scheduler: Scheduler) 
     assert (task.state, task.completed_at) == ("cancelled", scheduler.clock.now())
     error = scheduler.refused(Cancel("first"))
     assert isinstance(error, Conflict)
-    assert error.message == 'task "first" already in terminal state "cancelled"'
+    assert error.message == 'task "first" has already ended: it is "cancelled"'
     assert error.details == {"state": "cancelled"}
     assert scheduler.names(5) == ["second"]
     assert scheduler.tally().cancelled == 1

@@ -57,7 +57,7 @@ def test_an_interrupting_message_cancels_what_runs_and_drains_what_waits(
     chat.say("new", mode="interrupt")
     assert scheduler.states("running", "waiting", "growing") == ["cancelled"] * 3
     assert {chat.error(name) for name in ("running", "waiting", "growing")} == {
-        "interrupted: a newer message of its session was to run at once"
+        "interrupted: a newer message in its session had to run immediately"
     }
     scheduler.complete(run, '{"late":true}')
     assert scheduler.run_to_end() == ["new"]

@@ -108,7 +108,7 @@ def test_an_outage_is_over_when_something_could_be_written(
         assert not world.scheduler.apply().committed
     seconds = world.clock.monotonic() - ManualClock().monotonic()
     assert [record.getMessage() for record in caplog.records] == [
-        "the store cannot be written; requests get 503 until it can: no room left",
+        "the store cannot be written; requests fail with 503 until it recovers: no room left",
         f"the store works again after {seconds:.1f} s (15 failures)",
     ]
 
@@ -129,7 +129,7 @@ def test_an_outage_of_reads_and_writes_is_one(caplog: pytest.LogCaptureFixture) 
         outages.worked(WRITES)
         outages.worked(WRITES)
     assert [record.getMessage() for record in caplog.records] == [
-        "the store cannot be read; requests get 503 until it can: gone",
+        "the store cannot be read; requests fail with 503 until it recovers: gone",
         "the store works again after 2.0 s (3 failures)",
     ]
 

@@ -51,7 +51,7 @@ SPOILT: list[tuple[LiteralString, list[str]]] = [
         "UPDATE lane SET queued = queued + 1",
         [
             "lane main: queued is 6, the tasks say 5",
-            "lane main: what was submitted is not all accounted for",
+            "lane main: not all submitted tasks are accounted for",
         ],
     ),
     ("UPDATE line SET ready = 9", ["line main/a/handler/work: ready is 9, the tasks say 1"]),

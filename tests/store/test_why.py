@@ -56,7 +56,7 @@ def test_a_task_for_later_tells_when(scheduler: Scheduler) -> None:
     found = why(scheduler, "later")
     assert (found.ready, found.gate) == (False, "delay")
     assert found.waiting_for == ["2023-11-14T22:14:50.000Z"]
-    assert found.reason == "it is not to start before 2023-11-14T22:14:50.000Z"
+    assert found.reason == "it is scheduled to start no earlier than 2023-11-14T22:14:50.000Z"
 
 
 def test_a_retry_tells_what_went_wrong_and_when_it_starts(scheduler: Scheduler) -> None:
@@ -65,7 +65,8 @@ def test_a_retry_tells_what_went_wrong_and_when_it_starts(scheduler: Scheduler) 
     found = why(scheduler, "again")
     assert found.gate == "delay"
     assert found.reason == (
-        "attempt 1 of 3 failed: no luck; the next may start at 2023-11-14T22:13:21.000Z"
+        "attempt 1 of 3 failed: no luck; "
+        "the next attempt starts no earlier than 2023-11-14T22:13:21.000Z"
     )
 
 
@@ -77,7 +78,7 @@ def test_a_message_may_still_grow(scheduler: Scheduler) -> None:
     )
     found = why(scheduler, "said")
     assert (found.gate, found.waiting_for) == ("debounce", ["2023-11-14T22:13:20.800Z"])
-    assert "more of it may come until 2023-11-14T22:13:20.800Z" in found.reason
+    assert "it is waiting until 2023-11-14T22:13:20.800Z" in found.reason
 
 
 def test_a_session_names_who_has_the_turn_and_the_place_in_it(scheduler: Scheduler) -> None:
@@ -104,7 +105,7 @@ def test_a_paused_lane_is_a_gate(scheduler: Scheduler) -> None:
     scheduler.submit("one", "two")
     found = why(scheduler, "two")
     assert (found.ready, found.gate, found.ceiling, found.position) == (False, "paused", None, 2)
-    assert found.reason == "lane main is paused; resume it to let its tasks start"
+    assert found.reason == "lane main is paused; its tasks start when you resume it"
 
 
 def test_a_full_lane_names_who_has_its_slots(scheduler: Scheduler) -> None:
@@ -126,7 +127,7 @@ def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) ->
     found = why(scheduler, "three")
     assert found.ceiling is not None
     assert (found.ceiling.limit, found.ceiling.in_use) == (2, 2)
-    assert "(1 more is kept for critical work)" in found.reason
+    assert "(1 more is reserved for critical tasks)" in found.reason
     scheduler.submit("urgent", priority=-20)
     assert why(scheduler, "urgent").ceiling is None
 
@@ -190,7 +191,7 @@ def test_servers_that_run_as_much_as_they_may_are_told(scheduler: Scheduler) -> 
     assert [(one.scope, one.limit, one.in_use) for one in found.ceilings] == [("worker", 1, 1)]
     assert (found.ready, found.waiting_for) == (True, ["one"])
     assert found.reason == (
-        "the server runs 1 at once and has as many (workerCount); nothing goes before it"
+        "the server runs 1 at once and has as many (workerCount); no task is ahead of it"
     )
     assert why_on(scheduler, "two", frozenset({"handler/work"})).ceilings
     outside = why_on(scheduler, "two", frozenset({"handler/other"}))
@@ -237,7 +238,7 @@ def test_what_other_agents_have_before_it_is_counted(scheduler: Scheduler) -> No
         "a3": "4 go before it, 3 of other agents or handlers",
         "b1": "1 goes before it, 1 of other agents or handlers",
         "b2": "3 go before it, 2 of other agents or handlers",
-        "c1": "nothing goes before it",
+        "c1": "no task is ahead of it",
     }
     assert why(scheduler, "a3").position == 2
 
@@ -247,7 +248,7 @@ def test_an_agent_at_its_limit_goes_before_nobody(scheduler: Scheduler) -> None:
     scheduler.submit("a1", "a2", agent="a")
     scheduler.lease(5)
     scheduler.submit("b1", agent="b")
-    assert why(scheduler, "b1").reason.endswith("; nothing goes before it")
+    assert why(scheduler, "b1").reason.endswith("; no task is ahead of it")
     assert "1 goes before it" in why(scheduler, "a2").reason
 
 
@@ -306,7 +307,7 @@ def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None
 def test_what_runs_or_has_ended_does_not_wait(scheduler: Scheduler) -> None:
     scheduler.submit("one")
     task = scheduler.lease_one()
-    assert why(scheduler, "one").reason == "node_1 has taken it and has not begun yet"
+    assert why(scheduler, "one").reason == "node_1 has leased it but has not started it yet"
     scheduler.start(task)
     assert why(scheduler, "one").reason == "it runs on node_1, in attempt 1 of 3"
     scheduler.cancel("one")

@@ -184,7 +184,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"retryPolicy": {"maxRetries": -1}}, "field 'retryPolicy.maxRetries'"),
         ({"retryPolicy": {"jitter": 1.5}}, "field 'retryPolicy.jitter'"),
         ({"retryPolicy": {"retries": 1}}, "'retryPolicy.retries'; did you mean maxRetries?"),
-        ({"alertAfter": 2}, "'alertAfter' goes with 'alertUrl'"),
+        ({"alertAfter": 2}, "'alertAfter' needs 'alertUrl'"),
         ({"keepRuns": 0}, "field 'keepRuns'"),
         ({"endAt": "2020-01-01T00:00:00Z"}, "field 'endAt' must be in the future"),
         (

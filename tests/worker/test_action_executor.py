@@ -627,7 +627,9 @@ async def test_a_dropped_connection_is_a_failure(
 ) -> None:
     instance.actions = Behaviour(drop=True)
     message = await transport_failure(executor)
-    assert message == ("executor request failed: the connection was closed before an answer came")
+    assert message == (
+        "executor request failed: the connection was closed before a response arrived"
+    )
 
 
 async def test_no_token_gets_into_the_log_when_an_answer_is_no_http(
@@ -644,7 +646,7 @@ async def test_an_answer_that_breaks_off_is_a_failure(
     executor: ActionExecutor, instance: TabInstance
 ) -> None:
     instance.actions = Behaviour(break_off=True)
-    assert await transport_failure(executor) == "executor request failed: the answer broke off"
+    assert await transport_failure(executor) == "executor request failed: the response was cut off"
 
 
 class Failing:

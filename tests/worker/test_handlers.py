@@ -218,7 +218,7 @@ async def test_a_long_message_is_cut_on_a_character(handlers: Handlers) -> None:
 @pytest.mark.parametrize("result", [object(), {("a",): 1}, "\udc80", {"x": lambda: 1}])
 async def test_a_result_that_is_not_json_fails_for_good(handlers: Handlers, result: Any) -> None:
     failure = await handlers.failure(lambda _: result)
-    assert failure.message.startswith("the handler's result is not JSON: ")
+    assert failure.message.startswith("the handler's result cannot be encoded as JSON: ")
     assert not failure.retryable
 
 

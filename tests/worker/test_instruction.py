@@ -553,7 +553,7 @@ async def test_a_json_document_that_breaks_off_is_a_failure(
     how = {"content_type": "application/json", "break_off": True}
     failure = await failure_after(executor, agent, '{"a": 1}', **how)
     assert (failure.message, failure.retryable) == (
-        "Chat API request failed: the answer broke off",
+        "Chat API request failed: the response was cut off",
         True,
     )
 
@@ -736,7 +736,7 @@ async def test_an_agent_without_an_address_is_named_as_what_it_is() -> None:
 async def test_an_agent_that_hangs_up_is_a_failure(executor: InstructionExecutor) -> None:
     failure = await failure_with(executor, drop=True)
     assert failure.message == (
-        "Chat API request failed: the connection was closed before an answer came"
+        "Chat API request failed: the connection was closed before a response arrived"
     )
     assert failure.retryable
 

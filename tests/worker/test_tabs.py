@@ -326,7 +326,9 @@ async def test_the_same_instance_twice_is_one(sender: Sender, a: TabInstance) ->
 
 async def test_no_instance_at_all_says_what_to_do(sender: Sender) -> None:
     failure = await failure_of(TabResolver([], sender), "t")
-    assert failure.message == "no tab instance is configured: start Fairlane with --instance URL"
+    assert (
+        failure.message == "no browser instance is configured: start Fairlane with --instance URL"
+    )
     assert not failure.retryable
 
 

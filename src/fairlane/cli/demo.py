@@ -102,7 +102,7 @@ class Fleet:
     async def show(self, url: str) -> None:
         """Run the agents and draw the result until the time is up or the task is cancelled."""
         console = make_console(sys.stdout)
-        console.print(f"the dashboard is at {url}/ until the demo ends; press Ctrl-C to end it")
+        console.print(f"the dashboard is at {url}/ until the demo ends; press Ctrl-C to stop it")
         try:
             async with _limit(self._seconds), AsyncClient(url, token=NO_TOKEN) as client:
                 await client.patch_policy(POLICY, note="demo")
@@ -178,7 +178,7 @@ class Fleet:
 
     def _screen(self, url: str, seen: dict[str, Fields], width: int) -> Group:
         title = Text(f"fairlane demo: {url}/", style="bold")
-        title.append("  press Ctrl-C to end it", style="bright_black")
+        title.append("  press Ctrl-C to stop it", style="bright_black")
         return Group(title, Text(""), self.table(), Text(""), top.draw(seen, width=width))
 
     def table(self) -> Table:

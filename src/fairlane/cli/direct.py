@@ -172,7 +172,7 @@ def usable_store(
 def _empty_store(url: str, tell: Tell) -> Store:
     """Return an empty store in memory, instead of one that does not exist."""
     if url != NOWHERE:
-        tell(f"no store exists at {location(url)} yet; it counts as empty")
+        tell(f"no store exists at {location(url)} yet; treating it as empty")
     store = open_store(NOWHERE)
     store.migrate()
     return store

@@ -202,7 +202,10 @@ def _bounded(bounds: msgspec.Meta) -> Callable[[str], int]:
 
 # The metavar, type and help of each option of a submitted task.
 _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
-    "agent": ("agent that the task belongs to; fairness is between agents", {"metavar": "ID"}),
+    "agent": (
+        "agent that the task belongs to; slots are shared fairly between agents",
+        {"metavar": "ID"},
+    ),
     "lane": ("lane that the task runs in", {"metavar": "NAME"}),
     "session": ("session that the task belongs to; its tasks run in order", {"metavar": "KEY"}),
     "name": ("unique name", {"metavar": "NAME"}),
@@ -230,7 +233,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
     ),
     "callback-url": ("URL that receives a POST when the task finishes", {"metavar": "URL"}),
     "idempotency-key": (
-        "key that makes it safe to send this request again: it takes effect once",
+        "key that makes it safe to resend this request: it takes effect only once",
         {"metavar": "KEY"},
     ),
     "timeout": ("time limit for each attempt", {"metavar": "MS", "type": milliseconds}),
@@ -240,11 +243,11 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
         {"action": "store_true", "default": None},
     ),
     "sender": (
-        "who sends the message; only messages of one sender are merged",
+        "sender of the message; only messages from the same sender are merged",
         {"metavar": "NAME"},
     ),
     "sent-at": (
-        "when the message was sent (RFC 3339); outdated ones are refused",
+        "when the message was sent (RFC 3339); refused if that was before the last stopall",
         {"metavar": "TIME"},
     ),
     "no-merge": (
@@ -255,7 +258,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
     "cap": ("maximum number of waiting tasks", {"metavar": "N", "type": whole}),
     "drop": ("what to drop when the cap is exceeded: old or new", {"metavar": "WHICH"}),
     "debounce": (
-        "wait this long for more messages of the same sender; 0 turns it off",
+        "wait this long for more messages from the same sender; 0 disables the wait",
         {"metavar": "MS", "type": milliseconds},
     ),
     "debounce-max": (
@@ -302,7 +305,7 @@ def filter_tasks(parser: Parser) -> None:
         metavar="STATE",
         action="append",
         help=f"only tasks in this state: {', '.join(lifecycle.STATES)}; "
-        "repeat the option or separate states by commas",
+        "repeat the option or separate states with commas",
     )
     filters(parser, "tasks", "agent", "lane", "session", "batch", "kind")
 
@@ -312,7 +315,7 @@ def paging(parser: Parser) -> None:
     parser.add_argument("--limit", help=f"{about} per page (default 100)", **how)
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
-        "--cursor", metavar="CURSOR", help="start where a previous page ended: its nextCursor"
+        "--cursor", metavar="CURSOR", help="continue after a previous page; use its nextCursor"
     )
     place.add_argument("--all", action="store_true", help="print all pages")
 

@@ -224,11 +224,11 @@ class _Server:
             return  # closing a terminal sends the signal twice: from the shell and from the system
         self._signals += 1
         if self._signals > 1:
-            log.warning("second signal: ending immediately; running tasks will be retried")
+            log.warning("second signal: stopping immediately; running tasks will be retried")
             # Nothing to clean up: every response that was sent is durable.
             signal.raise_signal(signal.SIGKILL)
         self._app.refuse_new()
-        log.info("stopping: no new work is accepted; a second signal ends immediately")
+        log.info("stopping: no new work is accepted; send a second signal to stop immediately")
         self._told.set()
 
 

@@ -40,7 +40,7 @@ class Server:
 
     def unreachable(self, error: OSError, timeout_seconds: float) -> Unreachable:
         if isinstance(error, ConnectionRefusedError):
-            why = "no server is listening there; start it with fairlane serve"
+            why = "no server is listening there; start one with fairlane serve"
         elif isinstance(error, TimeoutError):
             why = f"no response within {timeout_seconds:g} s"
         elif isinstance(error, MalformedResponse):

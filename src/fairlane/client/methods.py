@@ -350,7 +350,7 @@ class Methods(ABC):
             action: Only this action: a method and a route, as in PUT /policy
             outcome: Only entries with this outcome
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
             after: Only entries newer than the one with this id, 0 to 4611686018427387904
         """
         request = ListAudit(
@@ -366,7 +366,7 @@ class Methods(ABC):
         Args:
             agent: Only batches of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListBatches(agent=agent, limit=limit, cursor=cursor)
         return self.perform(BATCHES, request)
@@ -414,7 +414,7 @@ class Methods(ABC):
             name: Only jobs with this name
             enabled: Only enabled (true) or disabled (false) jobs
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronJobs(agent=agent, name=name, enabled=enabled, limit=limit, cursor=cursor)
         return self.perform(CRON_JOBS, request)
@@ -482,7 +482,7 @@ class Methods(ABC):
             job: Id of the job, or its name if only one agent uses that name
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronJobRuns(job=job, status=status, limit=limit, cursor=cursor)
         return self.perform(CRON_JOB_RUNS, request)
@@ -504,7 +504,7 @@ class Methods(ABC):
             job_id: Only runs of the job with this id; it may be deleted
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronRuns(job=job, job_id=job_id, status=status, limit=limit, cursor=cursor)
         return self.perform(CRON_RUNS, request)
@@ -610,17 +610,17 @@ class Methods(ABC):
 
         Args:
             name: Name of the lane
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return self.perform(PAUSE_LANE, request)
 
     def resume_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
-        """Start tasks in a paused lane again.
+        """Resume starting tasks in a paused lane.
 
         Args:
             name: Name of the lane
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return self.perform(RESUME_LANE, request)
@@ -805,11 +805,11 @@ class Methods(ABC):
 
         Args:
             document: The policy document
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangePolicy(
             document=as_object(document),
@@ -833,11 +833,11 @@ class Methods(ABC):
 
         Args:
             document: The policy document
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangePolicy(
             document=as_object(document),
@@ -863,7 +863,7 @@ class Methods(ABC):
 
         Args:
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = PolicyVersions(limit=limit, cursor=cursor)
         return self.perform(POLICY_VERSIONS, request)
@@ -872,7 +872,7 @@ class Methods(ABC):
         """Compare two versions of the policy.
 
         Args:
-            before: Version to compare with; default: the version before, 0 to
+            before: Version to compare with; default: the previous version, 0 to
                 4611686018427387904
             after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
@@ -892,11 +892,11 @@ class Methods(ABC):
 
         Args:
             version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = RollbackPolicy(
             version=version,
@@ -1025,7 +1025,7 @@ class Methods(ABC):
 
         Args:
             settings: The rules to change
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return self.perform(SET_QUEUE_POLICY, request)
@@ -1133,7 +1133,7 @@ class Methods(ABC):
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
             mode=mode,
@@ -1203,7 +1203,7 @@ class Methods(ABC):
         """Submit a task.
 
         Args:
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SubmitTask(
             task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
@@ -1226,7 +1226,7 @@ class Methods(ABC):
             parallelism: Maximum number of the batch's tasks in flight, 1 to 10
             agent: Agent that the batch belongs to
             callback_url: URL that receives a POST when the batch finishes
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SubmitBatch(
             tasks=as_raw(tasks),
@@ -1268,7 +1268,7 @@ class Methods(ABC):
                 page covers 20,000 tasks and may be empty although there is a next one
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListTasks(
             agent=agent,
@@ -1342,7 +1342,7 @@ class Methods(ABC):
         return self.perform(DELETE, request)
 
     def retry(self, task_id: str) -> TaskRetried:
-        """Queue a failed or cancelled task again, with all its attempts.
+        """Queue a failed or cancelled task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
@@ -1351,7 +1351,7 @@ class Methods(ABC):
         return self.perform(RETRY, request)
 
     def reset(self, task_id: str) -> TaskReset:
-        """Queue a parked task again, with all its attempts.
+        """Queue a parked task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
@@ -1484,7 +1484,7 @@ class Methods(ABC):
         Args:
             name: Only the template with this name
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListTemplates(name=name, limit=limit, cursor=cursor)
         return self.perform(TEMPLATES, request)
@@ -1533,7 +1533,7 @@ class Methods(ABC):
             params: Values for the template's parameters
             overrides: Fields of the task, which override the template's
             submit: Submit the task; default: only show it
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = FillTemplate(
             template_id=template_id,
@@ -1673,7 +1673,7 @@ class Methods(ABC):
         Args:
             agent: Only endpoints of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
         return self.perform(WEBHOOKS, request)
@@ -1694,7 +1694,8 @@ class Methods(ABC):
 
         Args:
             endpoint_id: Id of the endpoint
-            overlap_seconds: How long both secrets sign; default: one day, 0 to 604800
+            overlap_seconds: How long webhooks are signed with both secrets; default: one day, 0
+                to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return self.perform(ROTATE_WEBHOOK, request)
@@ -1709,7 +1710,7 @@ class Methods(ABC):
         return self.perform(ENABLE_WEBHOOK, request)
 
     def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
-        """Delete a webhook endpoint; the common secret signs its webhooks again.
+        """Delete a webhook endpoint; its webhooks are signed with the shared secret again.
 
         Args:
             endpoint_id: Id of the endpoint
@@ -1749,7 +1750,7 @@ class AsyncMethods(ABC):
             action: Only this action: a method and a route, as in PUT /policy
             outcome: Only entries with this outcome
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
             after: Only entries newer than the one with this id, 0 to 4611686018427387904
         """
         request = ListAudit(
@@ -1765,7 +1766,7 @@ class AsyncMethods(ABC):
         Args:
             agent: Only batches of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListBatches(agent=agent, limit=limit, cursor=cursor)
         return await self.perform(BATCHES, request)
@@ -1813,7 +1814,7 @@ class AsyncMethods(ABC):
             name: Only jobs with this name
             enabled: Only enabled (true) or disabled (false) jobs
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronJobs(agent=agent, name=name, enabled=enabled, limit=limit, cursor=cursor)
         return await self.perform(CRON_JOBS, request)
@@ -1881,7 +1882,7 @@ class AsyncMethods(ABC):
             job: Id of the job, or its name if only one agent uses that name
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronJobRuns(job=job, status=status, limit=limit, cursor=cursor)
         return await self.perform(CRON_JOB_RUNS, request)
@@ -1903,7 +1904,7 @@ class AsyncMethods(ABC):
             job_id: Only runs of the job with this id; it may be deleted
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListCronRuns(job=job, job_id=job_id, status=status, limit=limit, cursor=cursor)
         return await self.perform(CRON_RUNS, request)
@@ -2009,17 +2010,17 @@ class AsyncMethods(ABC):
 
         Args:
             name: Name of the lane
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return await self.perform(PAUSE_LANE, request)
 
     async def resume_lane(self, name: str, *, actor: str | None = None) -> LanePaused:
-        """Start tasks in a paused lane again.
+        """Resume starting tasks in a paused lane.
 
         Args:
             name: Name of the lane
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangeLane(name=name, actor=actor)
         return await self.perform(RESUME_LANE, request)
@@ -2204,11 +2205,11 @@ class AsyncMethods(ABC):
 
         Args:
             document: The policy document
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangePolicy(
             document=as_object(document),
@@ -2232,11 +2233,11 @@ class AsyncMethods(ABC):
 
         Args:
             document: The policy document
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = ChangePolicy(
             document=as_object(document),
@@ -2266,7 +2267,7 @@ class AsyncMethods(ABC):
 
         Args:
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = PolicyVersions(limit=limit, cursor=cursor)
         return await self.perform(POLICY_VERSIONS, request)
@@ -2275,7 +2276,7 @@ class AsyncMethods(ABC):
         """Compare two versions of the policy.
 
         Args:
-            before: Version to compare with; default: the version before, 0 to
+            before: Version to compare with; default: the previous version, 0 to
                 4611686018427387904
             after: Version to compare; default: the newest, 0 to 4611686018427387904
         """
@@ -2295,11 +2296,11 @@ class AsyncMethods(ABC):
 
         Args:
             version: Number of a version; 0 for the defaults, 0 to 4611686018427387904
-            note: Reason of the change
+            note: Reason for the change
             author: Author of the change
             expected_version: Refuse the change if another version is in force, 0 to
                 4611686018427387904
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = RollbackPolicy(
             version=version,
@@ -2428,7 +2429,7 @@ class AsyncMethods(ABC):
 
         Args:
             settings: The rules to change
-            actor: Who makes the change, for people; one line of text
+            actor: Author of the change, for human readers; one line of text
         """
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return await self.perform(SET_QUEUE_POLICY, request)
@@ -2536,7 +2537,7 @@ class AsyncMethods(ABC):
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
             mode=mode,
@@ -2606,7 +2607,7 @@ class AsyncMethods(ABC):
         """Submit a task.
 
         Args:
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SubmitTask(
             task=as_body(TaskRequest, "submit", task), idempotency_key=idempotency_key
@@ -2629,7 +2630,7 @@ class AsyncMethods(ABC):
             parallelism: Maximum number of the batch's tasks in flight, 1 to 10
             agent: Agent that the batch belongs to
             callback_url: URL that receives a POST when the batch finishes
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = SubmitBatch(
             tasks=as_raw(tasks),
@@ -2671,7 +2672,7 @@ class AsyncMethods(ABC):
                 page covers 20,000 tasks and may be empty although there is a next one
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListTasks(
             agent=agent,
@@ -2745,7 +2746,7 @@ class AsyncMethods(ABC):
         return await self.perform(DELETE, request)
 
     async def retry(self, task_id: str) -> TaskRetried:
-        """Queue a failed or cancelled task again, with all its attempts.
+        """Queue a failed or cancelled task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
@@ -2754,7 +2755,7 @@ class AsyncMethods(ABC):
         return await self.perform(RETRY, request)
 
     async def reset(self, task_id: str) -> TaskReset:
-        """Queue a parked task again, with all its attempts.
+        """Queue a parked task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
@@ -2887,7 +2888,7 @@ class AsyncMethods(ABC):
         Args:
             name: Only the template with this name
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListTemplates(name=name, limit=limit, cursor=cursor)
         return await self.perform(TEMPLATES, request)
@@ -2938,7 +2939,7 @@ class AsyncMethods(ABC):
             params: Values for the template's parameters
             overrides: Fields of the task, which override the template's
             submit: Submit the task; default: only show it
-            idempotency_key: A repeated request with this key changes nothing
+            idempotency_key: A repeated request with the same key has no further effect
         """
         request = FillTemplate(
             template_id=template_id,
@@ -3078,7 +3079,7 @@ class AsyncMethods(ABC):
         Args:
             agent: Only endpoints of this agent
             limit: Maximum number of items, 1 to 1000
-            cursor: nextCursor of the page before
+            cursor: nextCursor of the previous page
         """
         request = ListWebhooks(agent=agent, limit=limit, cursor=cursor)
         return await self.perform(WEBHOOKS, request)
@@ -3099,7 +3100,8 @@ class AsyncMethods(ABC):
 
         Args:
             endpoint_id: Id of the endpoint
-            overlap_seconds: How long both secrets sign; default: one day, 0 to 604800
+            overlap_seconds: How long webhooks are signed with both secrets; default: one day, 0
+                to 604800
         """
         request = RotateWebhook(endpoint_id=endpoint_id, overlap_seconds=overlap_seconds)
         return await self.perform(ROTATE_WEBHOOK, request)
@@ -3114,7 +3116,7 @@ class AsyncMethods(ABC):
         return await self.perform(ENABLE_WEBHOOK, request)
 
     async def delete_webhook(self, endpoint_id: str) -> WebhookDeleted:
-        """Delete a webhook endpoint; the common secret signs its webhooks again.
+        """Delete a webhook endpoint; its webhooks are signed with the shared secret again.
 
         Args:
             endpoint_id: Id of the endpoint

@@ -68,7 +68,7 @@ class Caller(msgspec.Struct, frozen=True):
     def require(self, scope: Scope) -> None:
         if scope not in self.scopes:
             raise Forbidden(
-                f"this needs a token with the scope {scope}", details={"scope": str(scope)}
+                f"this request needs a token with the scope {scope}", details={"scope": str(scope)}
             )
 
     def owns(self, agent: str | None) -> bool:
@@ -88,8 +88,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 # One text for every problem with a token, so that it reveals nothing.
 NOT_LET_IN: Final = (
-    "this needs a valid token: send it as Authorization: Bearer fl_…; "
-    "fairlane token create makes one"
+    "this request needs a valid token: send it as Authorization: Bearer fl_…; "
+    "create one with fairlane token create"
 )
 TRUSTED: Final = Caller("local")
 CALLER: Final = "fairlane.caller"  # key under which an authenticated request names its caller
@@ -182,7 +182,7 @@ def parse_scopes(words: Iterable[str], agent: str | None) -> str:
             raise InvalidRequest(f"field 'scopes': '{word[:40]}' is none of {known}, {EVERY}")
     if agent is not None and Scope.ADMIN in given:
         raise InvalidRequest(
-            "field 'scopes': admin is about all agents; a token that is one agent's cannot have it"
+            "field 'scopes': admin is about all agents; a token bound to one agent cannot have it"
         )
     return " ".join(scope for scope in Scope if scope in given)
 

@@ -65,7 +65,7 @@ SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 
 # Stands in for a stored definition that cannot be read.
-DAMAGED: Final = "its definition in the store is damaged: delete it and create it again"
+DAMAGED: Final = "its stored definition is damaged: delete the job and create it again"
 
 BY_CALLER: Final = "by caller"
 FINISHED: Final = "finished"

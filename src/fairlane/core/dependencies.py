@@ -81,4 +81,4 @@ def in_order(parents: Mapping[str, Iterable[str]]) -> list[str]:
 def cycle_error(names: Sequence[str]) -> InvalidRequest:
     """Return the error for a cycle; `names` begin and end with the same name."""
     shown = list(names) if len(names) <= CYCLE_SHOWN_MAX else [*names[:CYCLE_SHOWN_MAX], "..."]
-    return InvalidRequest(f"field 'dependsOn' makes a cycle: {' -> '.join(shown)}")
+    return InvalidRequest(f"field 'dependsOn' forms a cycle: {' -> '.join(shown)}")

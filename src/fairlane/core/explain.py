@@ -116,7 +116,7 @@ def why(facts: Facts) -> Why:
         return _delayed(facts)
     if task.gate == DEBOUNCE_GATE:
         until = moments.text(task.eligible_at or 0)
-        text = f"more of it may come until {until}, which then becomes part of it"
+        text = f"it is waiting until {until} for more messages to merge with it"
         return Why(text, gate=DEBOUNCE_GATE, waiting_for=[until])
     if task.gate == SESSION_GATE:
         return _in_session(facts)
@@ -131,7 +131,7 @@ def _not_waiting(facts: Facts) -> str:
     if task.state == lifecycle.RUNNING:
         return f"it runs on {task.worker}, in attempt {task.attempts} of {task.max_attempts}"
     if task.state == lifecycle.ASSIGNED:
-        return f"{task.worker} has taken it and has not begun yet"
+        return f"{task.worker} has leased it but has not started it yet"
     if task.state == lifecycle.PARKED:
         return f"it is parked after {_attempts(task)}{because}; reset it to try again"
     if task.leased:
@@ -158,11 +158,11 @@ def _depends(facts: Facts) -> Why:
 def _delayed(facts: Facts) -> Why:
     task = facts.task
     until = moments.text(task.eligible_at or 0)
-    text = f"it is not to start before {until}"
+    text = f"it is scheduled to start no earlier than {until}"
     if task.attempts:
         because = f": {facts.error}" if facts.error else ""
         tried = f"attempt {task.attempts} of {task.max_attempts} failed{because}"
-        text = f"{tried}; the next may start at {until}"
+        text = f"{tried}; the next attempt starts no earlier than {until}"
     return Why(text, gate=DELAY_GATE, waiting_for=[until])
 
 
@@ -197,9 +197,9 @@ def _ready(facts: Facts) -> Why:
     task, settings = facts.task, facts.policy.lanes.get(facts.task.lane)
     position = facts.ahead + 1
     if settings is None:
-        return Why(f"lane {task.lane} is not in the policy any more", gate=PAUSED)
+        return Why(f"lane {task.lane} is no longer in the policy", gate=PAUSED)
     if settings.paused:
-        text = f"lane {task.lane} is paused; resume it to let its tasks start"
+        text = f"lane {task.lane} is paused; its tasks start when you resume it"
         return Why(text, gate=PAUSED, position=position)
     full = _full(facts)
     if not full:
@@ -225,7 +225,7 @@ def _estimate(facts: Facts) -> tuple[int | None, str]:
     if pace.starts < PACE_STARTS_MIN or pace.span_ms < PACE_MS_MIN:
         return None, ""
     wait_ms = round((facts.ahead + 1) * pace.span_ms / pace.starts)
-    return wait_ms, f", about {_roughly(wait_ms)} at the pace of the last {_roughly(pace.span_ms)}"
+    return wait_ms, f", about {_roughly(wait_ms)} at the rate of the last {_roughly(pace.span_ms)}"
 
 
 def _still(facts: Facts) -> str:
@@ -313,8 +313,10 @@ def _worker_ceiling(facts: Facts) -> _Found:
 
 def _full_text(limit: int, whose: str, kept: int) -> str:
     if limit == 0:
-        return f"every slot {whose} is kept for critical work"
-    besides = f" ({kept} more {'is' if kept == 1 else 'are'} kept for critical work)" * bool(kept)
+        return f"every slot {whose} is reserved for critical tasks"
+    besides = f" ({kept} more {'is' if kept == 1 else 'are'} reserved for critical tasks)" * bool(
+        kept
+    )
     if limit == 1:
         return f"the only slot {whose} is taken{besides}"
     return f"all {limit} slots {whose} are taken{besides}"
@@ -324,7 +326,7 @@ def _before(facts: Facts) -> str:
     """Return how many tasks go before it, in its line and in others."""
     count = facts.ahead + facts.beside
     if not count:
-        return "nothing goes before it"
+        return "no task is ahead of it"
     number = f"{AHEAD_MAX} or more" if count >= AHEAD_MAX else str(count)
     text = f"{number} {'goes' if count == 1 else 'go'} before it"
     return f"{text}, {facts.beside} of other agents or handlers" if facts.beside else text

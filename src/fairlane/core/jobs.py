@@ -37,12 +37,12 @@ READ_ONLY: Final = frozenset(
 )
 # Task fields that a job does not accept, and what to do instead.
 _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
-    "session": "a job's tasks have the session of the job; see 'overlap'",
+    "session": "a job's tasks always run in the job's own session; use 'overlap'",
     "run_at": "the schedule says when",
     "delay_ms": "the schedule says when",
-    "deadline": "a moment is no good for a task that comes again; see 'timeoutMs'",
-    "depends_on": "a job's tasks depend on no others",
-    "key": "only the items of a batch have one",
+    "deadline": "a fixed time makes no sense for a recurring task; use 'timeoutMs'",
+    "depends_on": "a job's tasks cannot depend on other tasks",
+    "key": "only items in a batch can have one",
 }
 # Stored on the job, although a caller may name it in the task.
 _LIFTED: Final = ("timeoutMs", "retryPolicy")
@@ -243,7 +243,7 @@ def _name_problems(job: JobDocument) -> list[Problem]:
         text = f"field 'name' must not begin with '{ID_PREFIX}_': ids do"
         problems.append(Problem("name", text))
     if job.alert_after is not None and not job.alert_url:
-        problems.append(Problem("alertAfter", "'alertAfter' goes with 'alertUrl'"))
+        problems.append(Problem("alertAfter", "'alertAfter' needs 'alertUrl'"))
     if job.delete_after_run and job.schedule.kind != cron.AT:
         text = "'deleteAfterRun' goes with a schedule of kind at: the others go on"
         problems.append(Problem("deleteAfterRun", text))
@@ -252,7 +252,7 @@ def _name_problems(job: JobDocument) -> list[Problem]:
 
 def _task_problems(job: JobDocument) -> list[Problem]:
     problems = [
-        Problem(path, f"'{path}' is not for jobs: {instead}")
+        Problem(path, f"'{path}' is not allowed in a job: {instead}")
         for name, instead in _NOT_IN_A_TASK.items()
         if getattr(job.task, name) is not None
         for path in [f"task.{json_name(name)}"]

@@ -19,8 +19,8 @@ from fairlane.core.retries import Backoff
 
 QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
-WORKER_GONE = "worker stopped reporting: its lease ran out"
-UNREADABLE = "its stored request cannot be read: submit the task again"
+WORKER_GONE = "worker stopped reporting: its lease expired"
+UNREADABLE = "the stored request cannot be read; submit the task again"
 RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
 
 # A fencing token stays below 2**53, which every JSON parser reads exactly.
@@ -207,7 +207,7 @@ def cancel(task: Task | None, task_id: str, now: int, reason: str | None = None)
     if task is None:
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.terminal:
-        message = f'task "{task_id}" already in terminal state "{task.state}"'
+        message = f'task "{task_id}" has already ended: it is "{task.state}"'
         return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     after = _end_from_outside(task, lifecycle.CANCEL, now)
     return LeaseDecision(Change(task, after, lifecycle.CANCEL, error=reason), after)
@@ -235,7 +235,7 @@ def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -
 
 
 def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -> LeaseDecision:
-    """Run a failed or cancelled task again, with all its attempts and its full time."""
+    """Run a failed or cancelled task again, with a full set of attempts and its full time."""
     if task is None:
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state not in (lifecycle.FAILED, lifecycle.CANCELLED):
@@ -363,8 +363,8 @@ def _in_order(text: str) -> bytes:
 
 def _other_result(task: Task) -> LeaseLost:
     return LeaseLost(
-        "the lease is over: it has completed the task with another result, which stays; "
-        "read it from the task",
+        "the lease is no longer valid: it already completed the task with a different result, "
+        "which is kept; read it from the task",
         details={"taskId": task.id, "state": task.state},
     )
 
@@ -378,7 +378,7 @@ def _lost(task: Task | None) -> LeaseLost:
     if task is not None:
         details = {"taskId": task.id, "state": task.state}
     return LeaseLost(
-        "the lease is over: it expired, was released, or the task has ended; "
+        "the lease is no longer valid: it expired or was released, or the task has ended; "
         "stop working on it and request a new lease",
         details=details,
     )

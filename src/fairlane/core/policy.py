@@ -273,7 +273,7 @@ def _with_shorter_instructions(document: Any) -> Any:
 
 def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect | None) -> Policy:
     if not isinstance(document, dict):
-        raise InvalidPolicy(["a policy is a JSON object"])
+        raise InvalidPolicy(["a policy must be a JSON object"])
     document = unframed(document)
     if dialect is not None:
         reading.words = dialect.keys
@@ -389,5 +389,5 @@ def _contradictions(document: JsonObject) -> list[str]:
     for name, kind in document["kinds"].items():
         if kind["lane"] not in document["lanes"]:
             hint = nearest(kind["lane"], document["lanes"])
-            problems.append(f"kinds.{name}.lane names no lane of the policy{hint}")
+            problems.append(f"kinds.{name}.lane is not a lane in the policy{hint}")
     return problems

@@ -237,7 +237,7 @@ def _check_cron(schedule: Schedule, now: int) -> None:
     _check_expr(schedule.expr)
     if next_slot(schedule, now) is None:
         raise InvalidRequest(
-            f"field 'schedule.expr': '{schedule.expr}' never fires: no such date comes"
+            f"field 'schedule.expr': '{schedule.expr}' never fires: that date does not exist"
         )
 
 
@@ -247,7 +247,8 @@ def _check_zone(name: str) -> None:
     except (LookupError, ValueError, OSError):
         hint = nearest(name, available_timezones())
         raise InvalidRequest(
-            f"field 'schedule.tz': '{name[:40]}' is no IANA time zone (such as Europe/Berlin){hint}"
+            f"field 'schedule.tz': '{name[:40]}' is not an IANA time zone "
+            f"(such as Europe/Berlin){hint}"
         ) from None
 
 

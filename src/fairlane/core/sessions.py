@@ -36,7 +36,7 @@ DROPS: Final[tuple[str, ...]] = get_args(Drop)
 
 # Why a message of a session ended without running; the first word is its code.
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
-INTERRUPTED: Final = "interrupted: a newer message of its session was to run at once"
+INTERRUPTED: Final = "interrupted: a newer message in its session had to run immediately"
 STOPPED: Final = "stopped: its session was stopped"
 RESET: Final = "session_reset: its session was reset"
 

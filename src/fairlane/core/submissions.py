@@ -334,7 +334,7 @@ def invalid_task(error: InvalidRequest) -> InvalidRequest:
 
 def _check_size(items: Sequence[Item], agent: str | None) -> None:
     if not items:
-        raise InvalidRequest("batch must contain at least one task: give 'tasks'")
+        raise InvalidRequest("a batch must contain at least one task: set 'tasks'")
     if len(items) > BATCH_MAX:
         raise _too_large(len(items), BATCH_MAX)
     requests = [item for item in items if isinstance(item, TaskRequest)]
@@ -348,7 +348,7 @@ def _check_size(items: Sequence[Item], agent: str | None) -> None:
 
 def _too_large(count: int, limit: int) -> BatchTooLarge:
     details = {"submitted": count, "max": limit}
-    return BatchTooLarge(f"batch exceeds maximum size of {limit} tasks", details=details)
+    return BatchTooLarge(f"the batch exceeds the maximum size of {limit} tasks", details=details)
 
 
 def _linked(items: Sequence[Item], ids: Sequence[str]) -> list[Item]:
@@ -367,7 +367,7 @@ def _linked(items: Sequence[Item], ids: Sequence[str]) -> list[Item]:
             missing = [one for one in item.depends_on if one.startswith("#") and one not in names]
             if missing:
                 key = missing[0][1:41]
-                text = f"field 'dependsOn': no valid item of the batch has the key '{key}'"
+                text = f"field 'dependsOn': no valid item in the batch has the key '{key}'"
                 linked[number] = InvalidRequest(text)
             else:
                 item.depends_on = [names.get(parent, parent) for parent in item.depends_on]
@@ -392,6 +392,8 @@ def _refuse_children(made: list[Submission | InvalidRequest], ids: Sequence[str]
         found = False
         for number, one in enumerate(made):
             if isinstance(one, Submission) and not refused.isdisjoint(one.depends_on):
-                made[number] = InvalidRequest("field 'dependsOn' names an item that was refused")
+                made[number] = InvalidRequest(
+                    "field 'dependsOn' refers to an item that was rejected"
+                )
                 refused.add(one.id)
                 found = True

@@ -326,7 +326,7 @@ def _inserted(parameter: Parameter, value: object) -> str:
         value = parameter.default
     if value is None:
         if parameter.required:
-            raise InvalidRequest(f"Missing required parameter: {parameter.name}")
+            raise InvalidRequest(f"missing required parameter: {parameter.name}")
         return ""
     text = _value_text(parameter.type, value)
     if text is None:

@@ -41,10 +41,11 @@ Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[
     str,
-    Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="nextCursor of the page before"),
+    Meta(pattern=r"^[1-9][0-9]{0,17}" + _END, description="nextCursor of the previous page"),
 ]
 Actor = Annotated[
-    str, Meta(max_length=500, description="Who makes the change, for people; one line of text")
+    str,
+    Meta(max_length=500, description="Author of the change, for human readers; one line of text"),
 ]
 # The number of a row that only grows: an event, an audit entry, a version of the policy.
 SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]

@@ -19,8 +19,8 @@ GIVEN_UP: Final = "given_up"
 DeliveryState = Literal["due", "delivered", "given_up"]
 
 GONE: Final = 410
-DISABLED: Final = "the endpoint is disabled: it answered 410"
-SECRET_LOST: Final = "the endpoint's secret cannot be opened: rotate it, then redeliver"  # noqa: S105 - a sentence, not a secret
+DISABLED: Final = "the endpoint is disabled: it responded with 410"
+SECRET_LOST: Final = "the endpoint's secret cannot be decrypted: rotate it, then redeliver"  # noqa: S105 - a sentence, not a secret
 OVERLAP_SECONDS_DEFAULT: Final = 24 * 3600
 OVERLAP_SECONDS_MAX: Final = 7 * 24 * 3600
 ANY_AGENT: Final = ""

@@ -396,11 +396,11 @@ class TaskHandle:
         return await self._app.cancel(self.id)
 
     async def retry(self) -> TaskRetried:
-        """Queue a failed or cancelled task again, with all its attempts."""
+        """Queue a failed or cancelled task again, with a full set of attempts."""
         return await self._app.retry(self.id)
 
     async def reset(self) -> TaskReset:
-        """Queue a parked task again, with all its attempts."""
+        """Queue a parked task again, with a full set of attempts."""
         return await self._app.reset(self.id)
 
     async def result(self, timeout: float | None = None) -> Any:
@@ -476,7 +476,7 @@ class ConfigWatcher:
         loaded = load() if inspect.iscoroutinefunction(load) else await asyncio.to_thread(load)
         document = await loaded if inspect.isawaitable(loaded) else loaded
         if not isinstance(document, Mapping):
-            raise InvalidPolicy(["a policy is a JSON object"])
+            raise InvalidPolicy(["a policy must be a JSON object"])
         return copy.deepcopy({**document})
 
     async def _run(self) -> None:

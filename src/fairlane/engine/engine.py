@@ -207,8 +207,8 @@ class Engine:
                 raise
         if unknown is not None:
             self._unanswered = (self._commit_id, unknown[1])
-            raise store_unavailable("whether the request was carried out is not known")
-        raise store_unavailable("the request was not carried out")
+            raise store_unavailable("it is unknown whether the request took effect")
+        raise store_unavailable("the request had no effect")
 
     def clock_was_set(self) -> bool:
         """Return whether spans have to move because the judging clock was set."""

@@ -383,8 +383,8 @@ class Writer:
                         refused.append(ticket)
                     else:
                         self._inbox.append(ticket)
-            unknown = store_unavailable("whether the request was carried out is not known")
-            undone = store_unavailable("the request was not carried out")
+            unknown = store_unavailable("it is unknown whether the request took effect")
+            undone = store_unavailable("the request had no effect")
             _answer([(t, unknown) for t in writing] + [(t, undone) for t in refused])
             self._answer_late_leases()
 

@@ -136,13 +136,13 @@ def _framing(request: HttpRequest, host: bytes | None) -> FairlaneError | None:
 def _misdirected(host: bytes) -> FairlaneError:
     name = one_line(host.decode("latin-1")[:100])
     return Misdirected(
-        f"this server does not serve host '{name}'; use the address it printed at start, or add "
+        f"this server does not serve host '{name}'; use the address it printed at startup, or add "
         "the name to allowed_hosts"
     )
 
 
 def _elsewhere() -> FairlaneError:
-    return Forbidden("refused: the request comes from a page of another site")
+    return Forbidden("refused: the request comes from a page on another site")
 
 
 def _is_visit(request: HttpRequest, headers: Headers) -> bool:

@@ -198,7 +198,7 @@ def refusal(problem: FairlaneError) -> Answer:
 
 
 def went_wrong() -> Answer:
-    shape = {"code": "internal_error", "error": "internal error; the server's log has details"}
+    shape = {"code": "internal_error", "error": "internal error; see the server's log for details"}
     return Answer(500, shape)
 
 

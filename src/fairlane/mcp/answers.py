@@ -46,7 +46,7 @@ async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool) 
     except Exception:
         log.exception("the tool %s failed", tool.name)
         return _failed(
-            {"code": "internal_error", "error": "internal error; the server's log has details"}
+            {"code": "internal_error", "error": "internal error; see the server's log for details"}
         )
 
 

@@ -95,7 +95,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "contextWindow": "size of the context window in tokens",
     # policy, templates, cron
     "version": "number of a version; 0 has the defaults",
-    "from": "version to compare with; default: the version before `to`",
+    "from": "version to compare with; default: the previous version `to`",
     "to": "version to compare; default: the version in force",
     "patch": "true: the document contains only changes",
     "author": "author of the change",

@@ -95,7 +95,7 @@ def parse_host(host: str) -> tuple[str, Address | None]:
 @lru_cache(maxsize=4096)
 def _parse_authority(authority: str) -> tuple[str, Address | None, int | None]:
     if "@" in authority:
-        raise InvalidRequest("URL must not carry credentials")
+        raise InvalidRequest("URL must not contain credentials")
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
         raise _bad_host()

@@ -108,7 +108,7 @@ RESUME_LANE: Final = Operation(
     ChangeLane,
     LanePaused,
     Scope.OPERATE,
-    "Start tasks in a paused lane again",
+    "Resume starting tasks in a paused lane",
     agents=False,
 )
 CLEAR_LANE: Final = Operation(

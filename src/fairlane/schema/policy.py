@@ -47,7 +47,7 @@ class PolicyVersions(Request):
 class ComparePolicy(Request):
     before: Annotated[
         SequenceNumber | None,
-        Meta(description="Version to compare with; default: the version before"),
+        Meta(description="Version to compare with; default: the previous version"),
     ] = field(name="from", default=None)
     after: Annotated[
         SequenceNumber | None, Meta(description="Version to compare; default: the newest")
@@ -64,7 +64,7 @@ class CheckPolicy(Request):
 class PolicyReason(Request, kw_only=True):
     """The note, the author, and the version that must still be in force."""
 
-    note: Annotated[Note | None, Query(), Meta(description="Reason of the change")] = None
+    note: Annotated[Note | None, Query(), Meta(description="Reason for the change")] = None
     author: Annotated[Actor | None, Query(), Meta(description="Author of the change")] = None
     expected_version: Annotated[
         SequenceNumber | None,

@@ -46,7 +46,7 @@ Once = Annotated[
     str,
     Meta(
         pattern=r"^[\x21-\x7e]{1,255}$(?!\n)",
-        description="A repeated request with this key changes nothing",
+        description="A repeated request with the same key has no further effect",
     ),
 ]
 
@@ -389,7 +389,7 @@ RETRY: Final = Operation(
     NamedTask,
     TaskRetried,
     Scope.OPERATE,
-    "Queue a failed or cancelled task again, with all its attempts",
+    "Queue a failed or cancelled task again, with a full set of attempts",
 )
 RESET: Final = Operation(
     "reset",
@@ -398,7 +398,7 @@ RESET: Final = Operation(
     NamedTask,
     TaskReset,
     Scope.OPERATE,
-    "Queue a parked task again, with all its attempts",
+    "Queue a parked task again, with a full set of attempts",
 )
 CANCEL_MANY: Final = Operation(
     "cancel_many",

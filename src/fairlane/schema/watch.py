@@ -58,7 +58,7 @@ class AgentShare(Response):
 class HistoryShown(Response):
     window: Annotated[str, one_of(get_args(Window))]
     step_ms: int
-    since: Annotated[Moment | None, Meta(description="When this process started to measure")]
+    since: Annotated[Moment | None, Meta(description="When this process started measuring")]
     points: list[HistoryPoint]
     agents: list[AgentShare]
 

@@ -68,7 +68,7 @@ class WebhookRequest(Request):
 class RotateWebhook(WebhookRequest):
     overlap_seconds: Annotated[
         Annotated[int, Meta(ge=0, le=OVERLAP_SECONDS_MAX)] | None,
-        Meta(description="How long both secrets sign; default: one day"),
+        Meta(description="How long webhooks are signed with both secrets; default: one day"),
     ] = None
 
 
@@ -258,5 +258,5 @@ DELETE_WEBHOOK: Final = Operation(
     WebhookRequest,
     WebhookDeleted,
     Scope.OPERATE,
-    "Delete a webhook endpoint; the common secret signs its webhooks again",
+    "Delete a webhook endpoint; its webhooks are signed with the shared secret again",
 )

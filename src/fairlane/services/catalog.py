@@ -90,7 +90,7 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
     reading, given = operation.reading, operation.given(request)
     for value in (*given["path"].values(), *given["query"].values()):
         if isinstance(value, str) and "\0" in value:
-            raise InvalidRequest("a parameter must not hold the character U+0000")
+            raise InvalidRequest("a parameter must not contain the character U+0000")
     values: dict[str, Any] = reading.path(given["path"]) if given["path"] else {}
     if reading.headers:
         values |= reading.header(given["header"])

@@ -28,7 +28,7 @@ UNAVAILABLE: Final[Mapping[str, str]] = {
     "40": "the transaction was rolled back: a deadlock or a conflict",
     "42501": "the role lacks a privilege: grants may differ after a failover",
     "42P01": "a table does not exist: this is another database, or it is being restored",
-    "53": "no room: disk, memory or connections",
+    "53": "out of resources: disk, memory or connections",
     "55": "something is locked or not in the state for it",
     "57": "an operator or a time-out intervened: shutdown, recovery, cancelled statement",
     "58": "the database's system failed: an I/O error, a lost file",

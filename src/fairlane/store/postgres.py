@@ -140,7 +140,7 @@ class PostgresConnection:
             else:
                 self._connection.patience = _STATEMENT_SECONDS
                 return row
-        raise ConnectionLost("another session holds the lock and does not let go")
+        raise ConnectionLost("another session holds the lock and does not release it")
 
     def _begin(self) -> SchedulerRow:
         self._guarded = []

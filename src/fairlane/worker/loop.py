@@ -451,7 +451,7 @@ class _Outage:
     def worked(self) -> None:
         if self._away:
             self._away = False
-            log.warning("leases are available again")
+            log.warning("leasing works again")
 
 
 async def _repeated(

@@ -121,7 +121,7 @@ class RemoteSource:
     ) -> None:
         report = self._client.fail_lease(
             _id(assignment),
-            error or "failed without a word",
+            error or "failed without an error message",
             retryable=retryable,
             retry_after_ms=retry_after_ms,
         )

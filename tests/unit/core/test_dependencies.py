@@ -80,7 +80,7 @@ def test_parents_from_elsewhere_do_not_matter() -> None:
 def test_a_cycle_is_refused_and_shown(parents: dict[str, list[str]], cycles: list[str]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         dependencies.in_order(parents)
-    assert refused.value.message in [f"field 'dependsOn' makes a cycle: {one}" for one in cycles]
+    assert refused.value.message in [f"field 'dependsOn' forms a cycle: {one}" for one in cycles]
 
 
 def test_of_a_long_cycle_the_beginning_is_shown() -> None:

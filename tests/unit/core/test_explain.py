@@ -40,7 +40,7 @@ def narrow(**settings: Any) -> Policy:
             None,
             "it runs on w, in attempt 1 of 3",
         ),
-        (rows.assigned(worker="w"), None, "w has taken it and has not begun yet"),
+        (rows.assigned(worker="w"), None, "w has leased it but has not started it yet"),
         (
             rows.running(state="parked", lease_expires_at=None, attempts=3),
             "boom",
@@ -82,9 +82,13 @@ def test_few_parents_are_all_named_and_many_are_not() -> None:
 @pytest.mark.parametrize(
     ("attempts", "error", "reason"),
     [
-        (0, None, f"it is not to start before {SHOWN}"),
-        (1, "boom", f"attempt 1 of 3 failed: boom; the next may start at {SHOWN}"),
-        (2, None, f"attempt 2 of 3 failed; the next may start at {SHOWN}"),
+        (0, None, f"it is scheduled to start no earlier than {SHOWN}"),
+        (
+            1,
+            "boom",
+            f"attempt 1 of 3 failed: boom; the next attempt starts no earlier than {SHOWN}",
+        ),
+        (2, None, f"attempt 2 of 3 failed; the next attempt starts no earlier than {SHOWN}"),
     ],
 )
 def test_a_delay_tells_its_end(attempts: int, error: str | None, reason: str) -> None:
@@ -128,7 +132,7 @@ def test_a_batch_says_how_many_it_runs() -> None:
 def test_a_lane_that_is_paused_or_gone_is_a_gate() -> None:
     assert why(ready(), narrow(paused=True)).gate == "paused"
     found = why(rows.queued(lane="gone"))
-    assert (found.gate, found.reason) == ("paused", "lane gone is not in the policy any more")
+    assert (found.gate, found.reason) == ("paused", "lane gone is no longer in the policy")
 
 
 OVERALL = Ceiling("global", 2, 2, "maxInflight")
@@ -146,7 +150,7 @@ def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
     assert found.reason == (
         "all 2 slots of all lanes together are taken, and all 2 slots of lane main are taken, and "
         "agent ada has the only slot that it may have in lane main, and the server runs 3 at once "
-        "and has as many (workerCount); nothing goes before it"
+        "and has as many (workerCount); no task is ahead of it"
     )
     assert why(ready(), policy, **everything).ceilings == [LANE, AGENT]
     assert why(ready(), policy, agent_slots=1).ceilings == [AGENT]
@@ -154,7 +158,7 @@ def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
     assert (free.ready, free.ceiling, free.position) == (True, None, 1)
     assert free.reason == (
         "a slot is free: it goes to the next worker that asks for handler/count; "
-        "nothing goes before it"
+        "no task is ahead of it"
     )
 
 
@@ -162,11 +166,11 @@ def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
     policy = narrow(reserved=ReservedPolicy(critical=1))
     found = why(ready(), policy, lane_slots=1)
     assert found.ceilings == [Ceiling("lane", 1, 1, "lanes.main.maxInflight")]
-    text = "the only slot of lane main is taken (1 more is kept for critical work)"
+    text = "the only slot of lane main is taken (1 more is reserved for critical tasks)"
     assert found.reason.startswith(f"{text}; ")
     assert why(ready(priority=-20), policy, lane_slots=1).ceiling is None
     wider = narrow(max_inflight=4, reserved=ReservedPolicy(critical=2))
-    text = "all 2 slots of lane main are taken (2 more are kept for critical work)"
+    text = "all 2 slots of lane main are taken (2 more are reserved for critical tasks)"
     assert why(ready(), wider, lane_slots=2).reason.startswith(f"{text}; ")
 
 
@@ -176,11 +180,11 @@ def test_slots_kept_for_critical_work_count_in_the_ceiling_of_all_lanes() -> Non
     policy = msgspec.structs.replace(wide, max_inflight=4)
     found = why(ready(), policy, all_slots=3)
     assert found.ceilings == [Ceiling("global", 3, 3, "maxInflight")]
-    text = "all 3 slots of all lanes together are taken (1 more is kept for critical work)"
+    text = "all 3 slots of all lanes together are taken (1 more is reserved for critical tasks)"
     assert found.reason.startswith(f"{text}; ")
     assert why(ready(priority=-20), policy, all_slots=3).ceiling is None
     none_left = msgspec.structs.replace(wide, max_inflight=1)
-    text = "every slot of all lanes together is kept for critical work"
+    text = "every slot of all lanes together is reserved for critical tasks"
     assert why(ready(), none_left).reason.startswith(f"{text}; ")
 
 
@@ -222,7 +226,7 @@ def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
 @pytest.mark.parametrize(
     ("ahead", "words"),
     [
-        (0, "nothing goes before it"),
+        (0, "no task is ahead of it"),
         (1, "1 goes before it"),
         (7, "7 go before it"),
         (AHEAD_MAX, "10000 or more go before it"),
@@ -249,10 +253,10 @@ def test_what_others_have_before_it_is_told(ahead: int, beside: int, words: str)
 @pytest.mark.parametrize(
     ("ahead", "pace", "estimate_ms", "said"),
     [
-        (3, Pace(30, 300_000), 40_000, "about 40 s at the pace of the last 5 min"),
-        (0, Pace(600, 20_000), 33, "about 1 s at the pace of the last 20 s"),
-        (119, Pace(10, 60_000), 720_000, "about 12 min at the pace of the last 60 s"),
-        (2999, Pace(25, 300_000), 36_000_000, "about 10 h at the pace of the last 5 min"),
+        (3, Pace(30, 300_000), 40_000, "about 40 s at the rate of the last 5 min"),
+        (0, Pace(600, 20_000), 33, "about 1 s at the rate of the last 20 s"),
+        (119, Pace(10, 60_000), 720_000, "about 12 min at the rate of the last 60 s"),
+        (2999, Pace(25, 300_000), 36_000_000, "about 10 h at the rate of the last 5 min"),
     ],
 )
 def test_a_full_ceiling_tells_how_long_it_may_take(
@@ -295,7 +299,7 @@ def test_a_line_that_nobody_takes_is_not_blamed_on_the_ceiling_alone(
 ) -> None:
     found = why(ready(), narrow(), lane_slots=2, pace=pace, lane_pace=lane_pace)
     assert found.estimate_ms is None
-    assert found.reason.startswith("all 2 slots of lane main are taken; nothing goes before it")
+    assert found.reason.startswith("all 2 slots of lane main are taken; no task is ahead of it")
     assert ("is there a worker for handler/count?" in found.reason) == said
     assert ("in the last 2 min nothing of its line was begun" in found.reason) == said
 

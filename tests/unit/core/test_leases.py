@@ -502,7 +502,7 @@ def test_cancelling_what_has_ended_is_a_conflict(state: str) -> None:
     decision = leases.cancel(rows.queued(state=state), "tsk_1", LATER)
     assert decision.change is None
     assert isinstance(decision.answer, Conflict)
-    assert decision.answer.message == f'task "tsk_1" already in terminal state "{state}"'
+    assert decision.answer.message == f'task "tsk_1" has already ended: it is "{state}"'
     assert decision.answer.details == {"state": state}
 
 

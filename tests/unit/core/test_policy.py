@@ -348,7 +348,7 @@ def test_what_is_said_in_our_own_keys_goes_before_pinchtabs() -> None:
 
 @pytest.mark.parametrize("document", [None, [], "fair", 3, True])
 def test_a_policy_is_an_object(document: Any) -> None:
-    assert _problems(document) == ["a policy is a JSON object"]
+    assert _problems(document) == ["a policy must be a JSON object"]
 
 
 @pytest.mark.parametrize(
@@ -517,7 +517,7 @@ def test_a_strange_key_is_shown_in_one_short_line() -> None:
 
 def test_a_kind_may_only_name_a_lane_that_exists() -> None:
     (problem,) = _problems({"kinds": {"action": {"lane": "browsers"}}})
-    assert problem == "kinds.action.lane names no lane of the policy; did you mean browser?"
+    assert problem == "kinds.action.lane is not a lane in the policy; did you mean browser?"
 
 
 def test_a_kind_may_name_a_lane_of_the_same_document() -> None:

@@ -119,7 +119,7 @@ def test_a_patch_says_none_where_null_would_be_the_default() -> None:
 def test_a_lane_and_who_names_it_can_change_in_one_patch() -> None:
     policy = from_document({"lanes": {"gpu": {}}, "kinds": {"handler": {"lane": "gpu"}}})
     (problem,) = _problems(patch, {"lanes": {"gpu": None}}, policy)
-    assert problem == "kinds.handler.lane names no lane of the policy"
+    assert problem == "kinds.handler.lane is not a lane in the policy"
     both = {"lanes": {"gpu": None}, "kinds": {"handler": {"lane": None}}}
     assert patch(policy, both) == Policy()
 

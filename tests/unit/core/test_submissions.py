@@ -216,7 +216,7 @@ def test_what_is_wrong_with_an_item_is_told_in_its_place() -> None:
     assert made[0] is broken
     assert isinstance(made[1], Submission)
     assert "'k' is used twice" in told(made[2])
-    assert "no valid item of the batch has the key 'nobody'" in told(made[3])
+    assert "no valid item in the batch has the key 'nobody'" in told(made[3])
     assert told(made[4]).startswith("invalid task: give either")
     for number in (5, 6):
         assert "names an item that was refused" in told(made[number])

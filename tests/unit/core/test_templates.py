@@ -470,8 +470,8 @@ def test_what_has_no_spelling_is_no_text(value: Any, kind: str) -> None:
 
 def test_a_required_parameter_must_be_given() -> None:
     template = with_parameter(required=True)
-    assert misused(template) == "Missing required parameter: x"
-    assert misused(template, x=None) == "Missing required parameter: x"
+    assert misused(template) == "missing required parameter: x"
+    assert misused(template, x=None) == "missing required parameter: x"
     assert used(template, x="") == "<>"
 
 

@@ -35,13 +35,16 @@ class Exit(IntEnum):
 
 MEANINGS: Final[Mapping[Exit, str]] = {
     Exit.OK: "success",
-    Exit.NOT_WELL: "a task that was waited for did not end as done, or doctor found a problem",
+    Exit.NOT_WELL: "a task you waited for did not end in state done, or doctor found a problem",
     Exit.USAGE: "invalid command, option or value",
     Exit.NOT_FOUND: "the task, batch, template, cron job, session or lane does not exist",
-    Exit.REFUSED: "refused: a queue is full, the server is stopping, or the state forbids it",
-    Exit.UNREACHABLE: "the server or the store does not respond",
+    Exit.REFUSED: (
+        "refused: a queue is full, access is denied, the server is stopping, "
+        "or the state does not allow it"
+    ),
+    Exit.UNREACHABLE: "the server or the store did not respond",
     Exit.SET_UP: "configuration error: an operator must fix it",
-    Exit.DEFECT: "bug in fairlane, in this program or in the server",
+    Exit.DEFECT: "a bug in fairlane, either in this program or in the server",
     Exit.TIME_IS_UP: "timeout while waiting",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
     Exit.PIPE_CLOSED: "the reader of the output closed the pipe",
@@ -56,10 +59,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "why": ("tasks", "Explain why a task is not running yet"),
     "wait": ("tasks", "Wait until tasks have finished"),
     "cancel": ("tasks", "Cancel tasks, by ID or by filter"),
-    "retry": ("tasks", "Queue failed or cancelled tasks again, with all their attempts"),
-    "reset": ("tasks", "Queue parked tasks again, with all their attempts"),
+    "retry": ("tasks", "Queue failed or cancelled tasks again, with a full set of attempts"),
+    "reset": ("tasks", "Queue parked tasks again, with a full set of attempts"),
     "batch": ("groups", "Submit, show, list and cancel batches of tasks"),
-    "events": ("system", "Print past events; with --follow, new ones as they happen"),
+    "events": ("system", "Print past events, or new ones as they happen with --follow"),
     "output": ("tasks", "Print the text that a task has produced"),
     "prune": ("tasks", "Delete finished tasks whose retention time has passed"),
     "message": ("groups", "Send a message to a session"),
@@ -67,9 +70,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "stopall": ("groups", "Stop all runs of a session and cancel its waiting tasks"),
     "sessions": ("groups", "List, show, configure and reset sessions"),
     "lanes": ("groups", "List, pause, resume and clear lanes"),
-    "sched": ("queue", "Plan and take leases, report results, configure the queue"),
+    "sched": ("queue", "Plan and acquire leases, report results, configure the queue"),
     "queue": ("queue", "Add, list, show, drain and import queue entries"),
-    "worker": ("serve", "Run the handlers of a Python module for a server"),
+    "worker": (
+        "serve",
+        "Run a worker: execute a server's tasks with handlers from a Python module",
+    ),
     "mcp": ("serve", "Serve the commands as MCP tools on stdin and stdout"),
     "stats": ("system", "Show task totals and the current load"),
     "audit": ("tokens", "Show the audit log: changes, denied requests, blocked targets"),
@@ -79,9 +85,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "completion": ("system", "Print a completion script for your shell"),
     "templates": ("templates", "Manage instruction templates and create tasks from them"),
     "cron": ("cron", "Manage cron jobs, which submit tasks on a schedule"),
-    "policy": ("policy", "Show, change and compare versions of the policy"),
+    "policy": ("policy", "Show and change the policy, compare and restore its versions"),
     "token": ("tokens", "Create, list and revoke access tokens"),
-    "deliveries": ("webhooks", "List webhook deliveries and send them again"),
+    "deliveries": ("webhooks", "List and resend webhook deliveries"),
     "webhooks": ("webhooks", "Manage the signing secrets of webhook receivers"),
 }
 # Commands that mean `list` when they have no verb, and whether a name may follow.
@@ -198,7 +204,8 @@ def where(parser: Parser) -> None:
     which.add_argument(
         "--store",
         metavar="URL",
-        help="open this store directly instead of asking a server; a server may be running on it",
+        help="open this store directly instead of going through a server; "
+        "safe while a server is using it",
     )
     token_file(parser)
 
@@ -207,12 +214,14 @@ def token_file(parser: Parser) -> None:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="file with the access token for the server (default: the variable FAIRLANE_TOKEN)",
+        help="file that contains the access token (default: use the token in FAIRLANE_TOKEN)",
     )
 
 
 def store_only(parser: Parser) -> None:
-    parser.add_argument("--store", metavar="URL", help="store to use (default: as for serve)")
+    parser.add_argument(
+        "--store", metavar="URL", help="store to use (default: the same as for fairlane serve)"
+    )
     as_json(parser)
 
 
@@ -271,7 +280,7 @@ def _outline() -> tuple[Parser, Leaves]:
 
 def _empty(only: str | None = None) -> tuple[Parser, Commands, dict[str, Parser]]:
     lines = [f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items()]
-    more = "Run fairlane COMMAND --help for the options of a command."
+    more = "Run fairlane COMMAND --help to see a command's options."
     epilog = "\n".join([more, "", "exit codes:", *lines])
     parser = Parser(prog="fairlane", description=ABOUT, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"fairlane {__version__}")

@@ -65,7 +65,7 @@ _EXAMPLES: Final = (
     "    --instruction 'Write the standup notes'\n"
     "  fairlane cron add --every 30m --name poll --handler poll --param url=https://a.example\n"
     "  fairlane cron add --at 2027-01-01T09:00:00+01:00 --name hello --handler echo\n"
-    "  fairlane cron add --at 90m --name tea --instruction 'Remind me of the tea'"
+    "  fairlane cron add --at 90m --name tea --instruction 'Remind me about the tea'"
 )
 
 
@@ -95,10 +95,15 @@ def _verbs(cron: Commands) -> None:
     add_("edit", connected(edit), _edit_options, "Change a job", epilog=examples)
     about = "Delete jobs; tasks they have started continue, and their log is kept"
     add_("delete", connected(delete), _delete_options, about)
-    add_("on", connected(switch), _jobs, "Enable jobs; missed runs are skipped")
+    add_("on", connected(switch), _jobs, "Enable jobs; runs missed while disabled are skipped")
     add_("off", connected(switch), _jobs, "Disable jobs; running tasks continue")
     add_("run", connected(run_now), _run_options, "Run a job now; its schedule does not change")
-    add_("runs", connected(runs), _runs_options, "List runs of one job or of all, newest first")
+    add_(
+        "runs",
+        connected(runs),
+        _runs_options,
+        "List the runs of one job, or of all jobs, newest first",
+    )
     example = "example:\n  fairlane cron preview '30 2 * * *' --tz Europe/Berlin -n 10"
     about = "Show when a schedule would run"
     add_("preview", connected(preview), _preview_options, about, epilog=example)

@@ -135,14 +135,20 @@ def _behaviour_options(group: argparse._ArgumentGroup) -> None:
     def add_(option: str, metavar: str, about: str, read: Callable[[str], Any] = str) -> None:
         group.add_argument(option, metavar=metavar, type=read, help=about)
 
-    add_("--overlap", "HOW", "if the previous run has not ended: skip (default), queue or allow")
+    add_(
+        "--overlap",
+        "HOW",
+        "what to do if the previous run is still going: skip (default), queue or allow",
+    )
     add_("--misfire", "HOW", "what to do about missed runs: skip, once (default) or all")
-    about = "a run that is less late than this is not missed (default 60s, at most one interval)"
+    about = (
+        "how late a run may start before it counts as missed (default 60s, at most one interval)"
+    )
     add_("--misfire-grace", "TIME", about, duration)
     add_("--misfire-cap", "N", "with --misfire all: run at most this many (default 10)", count)
     about = "with --misfire all: spread the runs over this time (default 0s)"
     add_("--misfire-spread", "TIME", about, duration)
-    add_("--jitter", "TIME", "delay each run by a random time up to this", duration)
+    add_("--jitter", "TIME", "delay each run by a random amount up to this", duration)
     add_("--start", "TIME", "no run before this time (RFC 3339)")
     add_("--end", "TIME", "no run after this time (RFC 3339)")
     add_("--max-runs", "N", "disable the job after this many runs", count)
@@ -376,7 +382,7 @@ def import_options(parser: Parser) -> None:
         help="treat the text of each line as an instruction for an agent, not as a command",
     )
     offer(parser, "agent", agent="agent that the jobs belong to")
-    about = "time zone of lines above any CRON_TZ= or TZ= line (default: UTC)"
+    about = "time zone for lines before the first CRON_TZ= or TZ= line (default: UTC)"
     parser.add_argument("--tz", metavar="ZONE", help=about)
     parser.add_argument("--prefix", metavar="TEXT", default="", help="prefix for the job names")
     dry_run(parser, "only show which jobs would be created")

@@ -139,7 +139,9 @@ def register(commands: Commands) -> None:
 
 def _sessions(sessions: Commands) -> None:
     add = sessions.add
-    add("list", connected(list_), _list_options, "List sessions by key, or show one session")
+    add(
+        "list", connected(list_), _list_options, "List sessions, sorted by key, or show one session"
+    )
     add("set", connected(set_), _set_options, "Change the settings of a session permanently")
     add(
         "usage",
@@ -179,7 +181,7 @@ def _set_options(parser: Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="return a setting to the policy's value, such as --unset cap (repeatable)",
+        help="reset a setting to the policy's value, such as --unset cap (repeatable)",
     )
 
 
@@ -268,10 +270,12 @@ def _session_lines(session: Fields) -> Iterator[tuple[str, Cell]]:
 def _message_options(parser: Parser) -> None:
     _key(parser)
     parser.add_argument(
-        "text", metavar="TEXT", help="the message; /stop and /stopall work as the commands"
+        "text",
+        metavar="TEXT",
+        help="the message; /stop and /stopall work like the commands of the same name",
     )
     offer(parser, "sender", "agent")
-    offer(parser, "handler", handler="handler that runs the message instead of the agent")
+    offer(parser, "handler", handler="handler that processes the message, instead of an agent")
     offer(parser, *_BEHAVIOUR_OPTIONS, "no-merge", "sent-at", "lane", "priority", "timeout")
     offer(parser, "metadata", "callback-url", "idempotency-key")
     wait_option(parser)
@@ -300,10 +304,10 @@ def _draw_sent(terminal: Terminal, response: Fields) -> None:
 
 
 def _lanes(lanes: Commands) -> None:
-    lanes.add("list", connected(list_lanes), None, "List lanes with their load")
-    about = "Start no more tasks in a lane; running tasks continue"
+    lanes.add("list", connected(list_lanes), None, "List lanes and their load")
+    about = "Stop starting tasks in a lane; running tasks continue"
     lanes.add("pause", connected(set_paused), _lane, about)
-    lanes.add("resume", connected(set_paused), _lane, "Start tasks in a paused lane again")
+    lanes.add("resume", connected(set_paused), _lane, "Resume starting tasks in a paused lane")
     lanes.add(
         "clear",
         connected(clear),

@@ -65,7 +65,7 @@ def _verbs(policy: Commands) -> None:
     add("show", _command(show), _show_options, "Print the current policy, or one of its versions")
     about = "Change keys of the policy, or replace it"
     add("set", _command(set_, create=True), _set_options, about, epilog=_SET_NOTE)
-    about = "Report the problems of a policy file, or what it would change"
+    about = "Report problems in a policy file, or what it would change"
     add("check", _command(check, empty=True), lambda parser: input_file(parser, "JSON file"), about)
     about = "List the versions: author, time, note and changes"
     add("versions", _command(versions), paging, about)

@@ -59,7 +59,7 @@ LEASES_MAX: Final = 1000
 RELEASED: Final = "released as failed"
 # The keys of a `scheduling-policy.json`: each is an option. How its value is read, and its help.
 POLICY: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    "maxConcurrent": (whole, "maximum number of leases at the same time"),
+    "maxConcurrent": (whole, "maximum number of concurrent leases"),
     "maxAttempts": (whole, "number of attempts before an entry is parked"),
     "leaseTtlMs": (whole, "how long a lease lasts without renewal"),
     "backoffBaseMs": (whole, "wait before the first retry"),
@@ -83,7 +83,12 @@ def register(commands: Commands) -> None:
 
 def _sched(sched: Commands) -> None:
     add = sched.add
-    add("plan", daemonless(plan), _plan_options, "Show what would be leased and why the rest waits")
+    add(
+        "plan",
+        daemonless(plan),
+        _plan_options,
+        "Show what would be leased and why the rest is waiting",
+    )
     add("lease", daemonless(lease, create=True), _lease_options, "Lease ready tasks")
     add("renew", daemonless(renew), _renew_options, "Extend a lease")
     add("complete", daemonless(complete), _complete_options, "Report that a leased task is done")
@@ -94,7 +99,7 @@ def _sched(sched: Commands) -> None:
         "reset",
         daemonless(reset),
         one("entry"),
-        "Queue a parked entry again, with all its attempts",
+        "Queue a parked entry again, with a full set of attempts",
     )
     sched.noun(
         "policy",
@@ -311,7 +316,7 @@ def _add_options(parser: Parser) -> None:
     about = "inputs, as a JSON object"
     parser.add_argument("--inputs", metavar="JSON", type=json_object, help=about)
     named_values(parser, "--input", "one input")
-    parser.add_argument("--id", metavar="ID", help="ID of the entry; it must not exist yet")
+    parser.add_argument("--id", metavar="ID", help="ID of the entry; it must not be in use")
     offer(parser, "note", "agent", agent="agent that the entry belongs to")
 
 

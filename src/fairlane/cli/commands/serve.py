@@ -32,11 +32,15 @@ _SETTINGS: Final[dict[str, tuple[str, str, JsonObject]]] = {
     "uds": ("PATH", "Unix socket to listen on, in place of host and port", {}),
     "allowed_hosts": (
         "NAME[:PORT]",
-        "another host name that requests may use for this server (repeatable)",
+        "additional host name under which clients may reach this server (repeatable)",
         _REPEATABLE,
     ),
-    "store": ("URL", "sqlite:///PATH or postgresql://… (default: a file of your user)", {}),
-    "policy": ("FILE", "JSON file with the policy; it is read again when it changes", {}),
+    "store": (
+        "URL",
+        "sqlite:///PATH or postgresql://… (default: fairlane.db in your user data directory)",
+        {},
+    ),
+    "policy": ("FILE", "JSON file with the policy; reloaded when it changes", {}),
     "instance": (
         "URL",
         "browser instance; URL#token=env:NAME if it needs a token (repeatable)",
@@ -45,27 +49,31 @@ _SETTINGS: Final[dict[str, tuple[str, str, JsonObject]]] = {
     "agent": ("URL", "agent that runs instructions; URL#token=env:NAME if it needs a token", {}),
     "allow_outbound": (
         "HOST|CIDR[:PORT]",
-        "allow requests to this address although it is not public (repeatable)",
+        "allow outbound requests to this address even if it is not public (repeatable)",
         _REPEATABLE,
     ),
     "deny_outbound": (
         "HOST|CIDR[:PORT]",
-        "refuse requests to this address although it is public (repeatable)",
+        "block outbound requests to this address even if it is public (repeatable)",
         _REPEATABLE,
     ),
-    "drain_seconds": ("N", "how long running tasks may take to finish (default: 10)", {}),
+    "drain_seconds": (
+        "N",
+        "seconds that running tasks get to finish on shutdown (default: 10)",
+        {},
+    ),
     "max_streams": ("N", "maximum number of open streams per token or address (default: 500)", {}),
     "max_waits": ("N", "maximum number of long polls per token or address (default: 4000)", {}),
     "mcp_writes": (
         "",
-        "allow agents to make changes over /mcp, not only to read",
+        "allow agents to make changes through /mcp, not just read",
         {"action": "store_true"},
     ),
     "log_level": ("LEVEL", "debug, info, warning or error (default: info)", {}),
     "log_format": ("FORMAT", "text or json (default: text)", {}),
     "secret_key": (
         "REFERENCE",
-        "env:NAME or file:PATH of the key that encrypts secrets in the store",
+        "where to find the key that encrypts secrets in the store: env:NAME or file:PATH",
         {},
     ),
     "secrets_folder": ("PATH", "directory with the secret files that tasks may refer to", {}),
@@ -90,7 +98,7 @@ _MCP_NOTE: Final = (
     "This is for programs that start an MCP server themselves. fairlane serve offers the same\n"
     "tools over HTTP at /mcp. Needs an extra: pip install 'fairlane[mcp]'."
 )
-_DEMO_NOTE: Final = "The demo keeps everything in memory. Ctrl-C ends it."
+_DEMO_NOTE: Final = "The demo keeps everything in memory. Press Ctrl-C to stop it."
 _WORKER_FORM: Final = "MODULE:NAME, for example tasks:worker"
 
 
@@ -121,7 +129,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def _demo_options(parser: Parser) -> None:
-    about = "end after this time (default: run until Ctrl-C)"
+    about = "stop after this many seconds (default: run until Ctrl-C)"
     parser.add_argument("--seconds", metavar="N", type=seconds, help=about)
     about = "port to listen on (default: any free port)"
     parser.add_argument("--port", metavar="N", type=port, default=0, help=about)
@@ -138,14 +146,14 @@ def demo(args: argparse.Namespace) -> int:
 
 
 def _worker_options(parser: Parser) -> None:
-    about = "Python module, and the fairlane.Worker in it"
+    about = "Python module, and the name of the fairlane.Worker in it"
     parser.add_argument("app", metavar="MODULE:NAME", help=about)
     parser.add_argument(
         "--lanes",
         metavar="NAMES",
         type=lambda text: [name for name in text.split(",") if name],
         action="extend",
-        help="lanes to lease from; repeat the option or separate lanes by commas (default: all)",
+        help="lanes to lease from; repeat the option or separate lanes with commas (default: all)",
     )
     about = "address of the server (default: FAIRLANE_URL, or what the module sets)"
     parser.add_argument("--url", metavar="URL", help=about)
@@ -154,7 +162,7 @@ def _worker_options(parser: Parser) -> None:
     parser.add_argument("--concurrency", metavar="N", type=count, help=about)
     about = "name of the worker in events and tasks"
     parser.add_argument("--name", metavar="NAME", help=about)
-    about = "how long running tasks may take to finish (default: 10)"
+    about = "seconds that running tasks get to finish on shutdown (default: 10)"
     parser.add_argument("--drain-seconds", metavar="N", type=seconds, help=about)
     levels = ("debug", "info", "warning", "error")
     about = "debug, info, warning or error (default: info)"
@@ -240,7 +248,7 @@ def _is_import(file: str) -> bool:
 
 
 def _mcp_options(parser: Parser) -> None:
-    about = "also offer the tools that make changes, not only those that read"
+    about = "also offer tools that make changes, not just read-only ones"
     parser.add_argument("--allow-writes", action="store_true", help=about)
 
 

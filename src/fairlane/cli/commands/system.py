@@ -55,7 +55,10 @@ _EMPTY: Final = (
 def register(commands: Commands) -> None:
     commands.add("stats", connected(stats))
     commands.add("events", connected(events), _events_options)
-    note = "Ctrl-C ends it. In a pipe it prints once; with --json it prints one line per update."
+    note = (
+        "Press Ctrl-C to stop it. In a pipe it prints once; "
+        "with --json it prints one line per update."
+    )
     commands.add("top", connected(top), _top_options, epilog=note)
     commands.add("doctor", doctor, side=store_only)
     note = 'For bash, add this to ~/.bashrc: eval "$(fairlane completion bash)"'
@@ -110,7 +113,7 @@ def _events_options(parser: Parser) -> None:
         metavar="TYPE",
         action="append",
         help="only events of this type, such as task.completed; "
-        "repeat the option or separate types by commas",
+        "repeat the option or separate types with commas",
     )
 
 

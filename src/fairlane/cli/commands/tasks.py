@@ -160,13 +160,17 @@ def _submit_options(parser: Parser) -> None:
     )
     later = parser.add_mutually_exclusive_group()
     later.add_argument(
-        "--delay", metavar="TIME", type=seconds, help="do not start before this delay: 5s, 10m, 2h"
+        "--delay",
+        metavar="TIME",
+        type=seconds,
+        help="wait at least this long before starting, such as 5s, 10m or 2h",
     )
     offer(later, "run-at")
     parser.add_argument(
         "--deadline",
         metavar="TIME",
-        help="fail if not finished by then: RFC 3339, or a duration from now like 30s, 5m, 1d",
+        help="fail if not finished by this time: RFC 3339, or a duration from now like 30s, "
+        "5m or 1d",
     )
     retries(parser)
     offer(parser, "preemptible", "idempotency-key")

@@ -145,7 +145,7 @@ def _fields(parser: Parser) -> None:
     about = "JSON file as for POST /templates; - reads standard input; options override it"
     parser.add_argument("--file", metavar="FILE", help=about)
     offer(parser, "name", name="unique name of the template")
-    parser.add_argument("--description", metavar="TEXT", help="description for readers of the list")
+    parser.add_argument("--description", metavar="TEXT", help="short description, shown in lists")
     about = "prompt for an agent, with {{name}} in place of each parameter"
     offer(parser, "instruction", instruction=about)
     offer(parser, "priority", "metadata", metadata="JSON object to store with each task")

@@ -42,7 +42,7 @@ def register(commands: Commands) -> None:
 
 
 def _verbs(token: Commands) -> None:
-    about = "Create a token and print it, only once"
+    about = "Create a token and print it; it is shown only once"
     run = connected(create, create=True)
     token.add("create", run, _create_options, about, epilog=_CREATE_NOTE)
     token.add("list", connected(list_), None, "List all tokens, including revoked ones")
@@ -56,7 +56,7 @@ def _create_options(parser: Parser) -> None:
     request = CreateAccessToken
     declared(parser, request, "name", metavar="NAME", required=True)
     declared(parser, request, "agent", metavar="ID")
-    about = "what the token may do; repeat the option or separate scopes by commas"
+    about = "what the token may do; repeat the option or separate scopes with commas"
     declared(parser, request, "scopes", "--scope", metavar="SCOPE", help=about)
     about = "when the token expires: a duration like 30d, a date, or RFC 3339 (default: never)"
     declared(parser, request, "expires_at", "--expires", metavar="TIME", help=about)
@@ -73,7 +73,7 @@ def create(args: argparse.Namespace, side: Side, out: Output) -> None:
         rate=args.rate,
         max_open=args.max_open,
     )
-    out.secret(token, token["token"], f"{_about(token)}; store it now, it is not shown again")
+    out.secret(token, token["token"], f"{_about(token)}; save it now; it will not be shown again")
 
 
 def _about(token: Shape) -> str:
@@ -131,8 +131,8 @@ def revoke(args: argparse.Namespace, side: Side, out: Output) -> int:
 
 
 def _audit_options(parser: Parser) -> None:
-    parser.add_argument("--who", metavar="NAME", help="only entries of this token")
-    about = "only entries of this action, such as 'PATCH /policy'"
+    parser.add_argument("--who", metavar="NAME", help="only entries made with this token")
+    about = "only entries for this action, such as 'PATCH /policy'"
     parser.add_argument("--action", metavar="ACTION", help=about)
     about = "only entries with this outcome: done, refused, denied or blocked"
     parser.add_argument("--outcome", metavar="OUTCOME", help=about)

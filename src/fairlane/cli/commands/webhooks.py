@@ -53,25 +53,28 @@ def _deliveries(deliveries: Commands) -> None:
     add("list", connected(list_), _list_options, "List deliveries, newest first")
     add("show", connected(show), one("delivery"), "Show a delivery and its attempts")
     run = _each(BaseClient.redeliver, "will be sent again")
-    add("redeliver", connected(run), several("delivery"), "Send deliveries again now")
+    add("redeliver", connected(run), several("delivery"), "Resend deliveries now")
 
 
 def _webhooks(webhooks: Commands) -> None:
     add = webhooks.add
     add(
-        "list", connected(list_receivers), _receiver_options, "List receivers with their own secret"
+        "list",
+        connected(list_receivers),
+        _receiver_options,
+        "List receivers that have their own secret",
     )
-    about = "Create a secret for a receiver and print it, only once"
+    about = "Create a secret for a receiver and print it; it is shown only once"
     add("add", connected(create, create=True), _add_options, about)
-    about = "Replace the secret of a receiver and print the new one, only once"
+    about = "Replace a receiver's secret and print the new one; it is shown only once"
     add("rotate", connected(rotate), _rotate_options, about)
-    about = "Send again to receivers that were disabled after a 410 response"
+    about = "Resume sending to receivers that were disabled after a 410 response"
     run = _each(BaseClient.enable_webhook, "is enabled")
     add("enable", connected(run), several("receiver"), about)
-    about = "Delete the secrets of receivers; the shared secret signs again"
+    about = "Delete receivers' secrets; their webhooks are signed with the shared secret again"
     run = _each(BaseClient.delete_webhook, "is removed")
     add("remove", connected(run), several("receiver"), about)
-    about = "Print the shared secret, for receivers without their own"
+    about = "Print the shared secret, used for receivers without their own"
     add("secret", secret, None, about, side=store_only)
 
 
@@ -201,7 +204,7 @@ def _print_secret(out: Output, receiver: Shape) -> None:
     overlaps = "previousUntil" in receiver
     until = f"; the old secret signs too until {receiver['previousUntil']}" if overlaps else ""
     about = f"secret of {receiver['id']} for {receiver['url']}{until}"
-    out.secret(receiver, receiver["secret"], f"{about}; store it now, it is not shown again")
+    out.secret(receiver, receiver["secret"], f"{about}; save it now; it will not be shown again")
 
 
 def secret(args: argparse.Namespace) -> int:

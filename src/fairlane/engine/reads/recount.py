@@ -28,7 +28,7 @@ def recount(connection: Connection) -> list[str]:
         sums = tuple(sum(column) for column in zip(*mine, strict=True)) or (0,) * len(_COUNTED)
         _compare(f"lane {name}", tally, sums, problems)
         if not tally.balanced:
-            problems.append(f"lane {name}: what was submitted is not all accounted for")
+            problems.append(f"lane {name}: not all submitted tasks are accounted for")
     return [
         *problems,
         *_recount_sessions(connection),

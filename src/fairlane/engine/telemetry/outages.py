@@ -23,7 +23,7 @@ RETRY_AFTER_MS: Final = 1000
 def store_unavailable(consequence: str) -> StoreUnavailable:
     """Return the error for callers; it names no address and no path."""
     return StoreUnavailable(
-        f"the store does not answer; {consequence}", retry_after_ms=RETRY_AFTER_MS
+        f"the store does not respond; {consequence}", retry_after_ms=RETRY_AFTER_MS
     )
 
 
@@ -49,7 +49,9 @@ class Outages:
             if not first:
                 return
             self._began = since
-        log.warning("the store cannot be %s; requests get 503 until it can: %s", what, reason)
+        log.warning(
+            "the store cannot be %s; requests fail with 503 until it recovers: %s", what, reason
+        )
 
     def seconds(self, what: str) -> float:
         """Return how long it has been failing; 0 if it works."""

@@ -228,7 +228,9 @@ def _fire(tx: Transaction, due: Sequence[Job], now: int) -> None:
         for slot in decision.skipped:
             late = now - slot.at > job.definition.grace_ms
             skipped = new_run(job, slot, cron.MISFIRED if late else cron.SCHEDULED)
-            _end_without_task(job, skipped, cron.SKIPPED, "the run before goes on still", now)
+            _end_without_task(
+                job, skipped, cron.SKIPPED, "the previous run is still in progress", now
+            )
             runs.append(skipped)
         fired = [(job, new_run(job, f.slot, f.trigger), f.run_at) for f in decision.fires]
         runs += [run for _, run, _ in fired]

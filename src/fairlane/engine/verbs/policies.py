@@ -59,7 +59,7 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
         count = tally.queued + tally.slots + tally.parked
         if count:
             tasks = "1 task is" if count == 1 else f"{count} tasks are"
-            problems.append(f"lanes.{lane} cannot go while {tasks} in it; empty it first")
+            problems.append(f"lanes.{lane} cannot be removed while {tasks} in it; empty it first")
     if problems:
         raise InvalidPolicy(problems)
     newest = table.newest(tx.connection)

@@ -60,7 +60,7 @@ def _quota(tx: Transaction, request: Enqueue) -> FairlaneError | None:
 
 def _problem(tx: Transaction, new: Sequence[QueueEntry], taken: set[str]) -> FairlaneError | None:
     if not tx.policy.enabled:
-        return Disabled("the scheduler is disabled by its policy; set enabled to true")
+        return Disabled("the policy disables the scheduler; set enabled to true in the policy")
     if LANE not in tx.policy.lanes:
         return Conflict(f'lane "{LANE}" is not in the policy; put it back to use the queue')
     there = [entry.submission.id for entry in new if entry.submission.id in taken]

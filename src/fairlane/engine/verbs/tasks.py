@@ -64,7 +64,7 @@ REJECTED_KEPT_MAX: Final = 1000
 
 def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[Any]:
     if not tx.policy.enabled:
-        error = Disabled("the scheduler is disabled by its policy; set enabled to true")
+        error = Disabled("the policy disables the scheduler; set enabled to true in the policy")
         return iter([error] * len(requests))
     submissions = [s for r in requests for s in r.submissions]
     lanes = [tx.policy.lane_name(s.lane, s.kind) for s in submissions]
@@ -280,7 +280,8 @@ def _outcome(answer: Task | FairlaneError) -> str | _Refusal:
 def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
     if memory.digest != digest:
         return IdempotencyConflict(
-            "this Idempotency-Key was used with another body; use a new key for a new request"
+            "this Idempotency-Key was already used with a different body; "
+            "use a new key for a new request"
         )
     found = tx.tasks_by_id(id_ for id_ in memory.outcomes if isinstance(id_, str))
     return [_same_outcome(found, outcome) for outcome in memory.outcomes]
@@ -289,7 +290,7 @@ def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
 def _same_outcome(found: Mapping[str, Task], outcome: str | _Refusal) -> Task | FairlaneError:
     if isinstance(outcome, str):
         return found.get(outcome) or NotFound(
-            "the task of this Idempotency-Key is no longer stored"
+            "the task created with this Idempotency-Key is no longer stored"
         )
     error = QueueFull if outcome.code == QueueFull.code else InvalidRequest
     return error(outcome.message, details=outcome.details)
@@ -557,7 +558,7 @@ def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> T
         return decision.answer
     after = change.after
     if after.lane not in tx.policy.lanes:
-        return Conflict(f'lane "{after.lane}" is not in the policy any more; submit the task anew')
+        return Conflict(f'lane "{after.lane}" is no longer in the policy; submit the task anew')
     tx.counters.load_lines([(after.lane, after.agent)])
     problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
     if problem is not None:

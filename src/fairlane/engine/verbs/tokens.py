@@ -163,7 +163,7 @@ class Tokens:
         return not self._stale and self._clock.monotonic() < self._good_until
 
     async def refresh(self, late_seconds: float = 0.0) -> None:
-        """Bring the cache up to date. Raise if the store does not answer.
+        """Bring the cache up to date. Raise if the store does not respond.
 
         A change by another process may be noticed up to `late_seconds` late.
         """

@@ -147,6 +147,7 @@ def _json_able(result: object) -> Any:
         _decoder.decode(msgspec.json.encode(result))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ExecutionFailed(
-            failures.one_line(f"the handler's result is not JSON: {error}"), retryable=False
+            failures.one_line(f"the handler's result cannot be encoded as JSON: {error}"),
+            retryable=False,
         ) from error
     return result

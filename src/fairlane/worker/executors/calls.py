@@ -16,8 +16,8 @@ from fairlane.worker.executors import reporting
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.builtin import Handler, HandlerExecutor, is_async
 
-GONE: Final = "the program that was to run this function is gone; schedule it again"
-BEGUN: Final = "the function was begun once and is not begun again"
+GONE: Final = "the program that should have run this function has exited; schedule it again"
+BEGUN: Final = "the function was already started once and will not be started again"
 
 
 class Call(msgspec.Struct):

@@ -51,9 +51,9 @@ def transport_cause(error: BaseException, server: str = "instance") -> str:
     if isinstance(error, ssl.SSLError):
         return "no trusted TLS connection"
     if isinstance(error, ConnectionClosed):
-        return "the connection was closed before an answer came"
+        return "the connection was closed before a response arrived"
     if isinstance(error, ResponseCutShort):
-        return "the answer broke off"
+        return "the response was cut off"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return "no connection"

@@ -64,7 +64,7 @@ class TabResolver:
         """Return the owner of the tab; a single instance owns them all and is never asked."""
         if not self.instances:
             raise ExecutionFailed(
-                "no tab instance is configured: start Fairlane with --instance URL",
+                "no browser instance is configured: start Fairlane with --instance URL",
                 retryable=False,
             )
         if len(self.instances) == 1:
