@@ -17,7 +17,7 @@ from fairlane.version import __version__
 EVENTS: Final = "text/event-stream"
 _FILE: Final = ("text/html", "text/css", "text/javascript")
 _NAME: Final[Schema] = {"type": "string", "minLength": 1}
-_OBJECT: Final[Schema] = {"type": "object"}
+_OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 
 # What each route that is no operation responds with; JSON where nothing is said.
 CONTENT: Final[Mapping[str, tuple[str, ...]]] = {

@@ -230,7 +230,7 @@ def error(statuses: Mapping[str, int]) -> Schema:
             "code": {"type": "string", "enum": list(statuses)},
             "error": {"type": "string"},
             "retryable": {"type": "boolean"},
-            "details": {"type": "object"},
+            "details": {"type": "object", "additionalProperties": True},
         },
     }
 
