@@ -189,7 +189,7 @@ def read_bytes(name: str) -> bytes:
         raise InvalidRequest(f"cannot read {name}: {error.strerror}") from None
 
 
-def read_json(name: str) -> Any:
+def read_json(name: str) -> object:
     """Return the JSON in a file, or on stdin if the name is `-`."""
     try:
         return wire.decode(read_bytes(name))

@@ -95,7 +95,7 @@ def port(text: str) -> int:
     return int(text)
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> object:
     """Return the JSON in a text, or `NO_JSON`."""
     try:
         return wire.decode(text.encode())
@@ -110,7 +110,7 @@ def json_object(text: str) -> JsonObject:
     return value
 
 
-def json_value(text: str) -> Any:
+def json_value(text: str) -> object:
     value = parsed(text)
     if value is NO_JSON:
         raise argparse.ArgumentTypeError(f"must be JSON, not {text[:40]!r}")

@@ -349,7 +349,7 @@ def _with_ceilings(document: JsonObject, ceilings: Mapping[str, int]) -> JsonObj
 
 def _read(file: Path) -> JsonObject:
     try:
-        document: Any = wire.decode(file.read_bytes())
+        document: object = wire.decode(file.read_bytes())
     except OSError as error:
         raise OperatorError(f"cannot read the policy file {file}: {error.strerror}") from None
     except (wire.DecodeError, RecursionError) as error:

@@ -91,7 +91,7 @@ def queue_entries(document: JsonMapping, submit: Submit) -> list[QueueEntry]:
     return sorted(entries, key=lambda one: (one.enqueued_at or 0, one.submission.id))
 
 
-def _checked(found: Sequence[Any], submit: Submit) -> list[QueueEntry]:
+def _checked(found: Sequence[object], submit: Submit) -> list[QueueEntry]:
     problems: list[str] = []
     entries: list[QueueEntry] = []
     seen: set[str] = set()

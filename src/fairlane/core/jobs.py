@@ -8,7 +8,7 @@ Timeouts, retries and the agent are stored on the job wherever the document name
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -68,7 +68,7 @@ def parse(document: object, now: int) -> JobDocument:
     return _checked(_owned(_lifted(document)), lambda job: _problems(job, now, is_new=True))
 
 
-def parse_all(documents: Sequence[Any], now: int) -> list[JobDocument]:
+def parse_all(documents: Sequence[object], now: int) -> list[JobDocument]:
     """Check many documents. Raise `InvalidRequest` that lists the problems of each by its index."""
     parsed: list[JobDocument] = []
     problems: list[JsonObject] = []
@@ -374,7 +374,7 @@ def _attempt(problems: list[Problem], path: str, check: Callable[[], T]) -> T | 
 # -------------------------------------------------------------------- parts of documents
 
 
-def _span(definition: CronDefinition) -> tuple[Any, ...]:
+def _span(definition: CronDefinition) -> tuple[object, ...]:
     """Return the fields that decide when a job runs."""
     return definition.schedule, definition.start_at, definition.end_at
 

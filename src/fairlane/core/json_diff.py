@@ -45,7 +45,7 @@ def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def applied(document: object, differences: Iterable[Difference]) -> Any:
+def applied(document: object, differences: Iterable[Difference]) -> object:
     for difference in differences:
         document = _with(document, difference.path, difference.after)
     return document
@@ -100,7 +100,7 @@ def _read_part(part: str) -> str:
         raise InvalidRequest(f"{part[:40]} is not a text in quotes, as in JSON") from None
 
 
-def nested(assignments: Iterable[tuple[Path, Any]]) -> JsonObject:
+def nested(assignments: Iterable[tuple[Path, object]]) -> JsonObject:
     """Return the document with all assignments. Raise `InvalidRequest` if they contradict."""
     document: JsonObject = {}
     for path, value in assignments:

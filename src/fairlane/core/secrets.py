@@ -49,10 +49,10 @@ def mask_secrets(config: JsonMapping) -> JsonObject:
     return map_secrets(config, lambda value: value if is_reference(value) else MASK)
 
 
-def map_secrets(config: JsonMapping, change: Callable[[Any], Any]) -> JsonObject:
+def map_secrets(config: JsonMapping, change: Callable[[object], object]) -> JsonObject:
     """Return a copy in which `change` is applied to each secret, at any depth."""
 
-    def inner(value: object) -> Any:
+    def inner(value: object) -> object:
         if isinstance(value, dict):
             return map_secrets(value, change)
         return [inner(item) for item in value] if isinstance(value, list) else value

@@ -118,7 +118,7 @@ def convert_headers(values: JsonMapping, kind: type[T], names: Mapping[str, str]
 def _convert_text(
     values: JsonMapping, kind: type[T], word: str, names: Mapping[str, str] | None = None
 ) -> T:
-    key: Any = kind
+    key: object = kind
     if all(_WHOLE.fullmatch(values[name]) for name in _whole_numbers(key) if name in values):
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(values, kind, strict=False)

@@ -160,7 +160,7 @@ class Engine:
         self.trouble = ""  # the error of the last lost connection
         self.took_seconds = 0.0  # how long the last committed batch took
 
-    def apply(self, batch: Sequence[Any], waiting: Sequence[Lease] = ()) -> Outcome:
+    def apply(self, batch: Sequence[object], waiting: Sequence[Lease] = ()) -> Outcome:
         """Run the batch and serve the waiting leases. Raise `StoreUnavailable` after a few
         attempts.
         """

@@ -206,7 +206,7 @@ class Node:
                 return [task_id for _, task_id in reversed(found)]
             wanted = msgspec.structs.replace(wanted, before=page[-1][0])
 
-    async def for_each(self, request: Callable[[str], Any], task_ids: Sequence[str]) -> int:
+    async def for_each(self, request: Callable[[str], object], task_ids: Sequence[str]) -> int:
         """Send the same command for many tasks; return how many succeeded."""
         done = 0
         for start in range(0, len(task_ids), PAGE):
@@ -349,7 +349,7 @@ class Node:
             waiter.tell()
 
 
-def _traced(request: object, traceparent: str) -> Any:
+def _traced(request: object, traceparent: str) -> object:
     """Return the request with its trace stored in each of its submissions."""
     if isinstance(request, UseTemplate) and request.submit is not None:
         return msgspec.structs.replace(request, submit=_traced(request.submit, traceparent))
@@ -362,7 +362,7 @@ def _traced(request: object, traceparent: str) -> Any:
     return msgspec.structs.replace(request, submissions=made)
 
 
-def _describe(span: tracing.Span, answers: Sequence[Any]) -> None:
+def _describe(span: tracing.Span, answers: Sequence[object]) -> None:
     tasks = [answer for answer in answers if isinstance(answer, Task)]
     if len(tasks) == 1:
         span.set("task_id", tasks[0].id)

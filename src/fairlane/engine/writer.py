@@ -125,7 +125,7 @@ class Writer:
                 self.give_back(future.result())  # the caller left while the answer arrived
             raise
 
-    def ask_and_wait(self, request: object) -> Any:
+    def ask_and_wait(self, request: object) -> object:
         ticket = _of_thread(request)
         self._post([ticket])
         return ticket.future.result()
@@ -425,10 +425,10 @@ def _is_late(request: Lease, now: float) -> bool:
 
 
 def _answer(
-    answers: Iterable[tuple[Ticket, Any]], lost: Callable[[Any], None] = lambda _: None
+    answers: Iterable[tuple[Ticket, object]], lost: Callable[[object], None] = lambda _: None
 ) -> None:
     """Deliver the answers; `lost` receives those whose caller is gone."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[object, object]]] = {}
     for ticket, answer in answers:
         if ticket.loop is None:
             _settle([(ticket.future, answer)], lost)

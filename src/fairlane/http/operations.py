@@ -67,7 +67,7 @@ def _handler(node: Node, operation: AnyOperation) -> Handler:
     return handle if operation.waits is None else hold
 
 
-async def _ended(serving: asyncio.Future[Any]) -> bool:
+async def _ended(serving: asyncio.Future[object]) -> bool:
     """Cancel a service and wait for its end. Return whether it has a response anyway."""
     serving.cancel()
     await asyncio.wait((serving,))

@@ -25,19 +25,19 @@ _UNIONS: Final = (Union, types.UnionType)
 
 
 def arguments_type(
-    verb: Callable[..., Any],
+    verb: Callable[..., object],
     names: Mapping[str, str],
     without: frozenset[str],
     about: Mapping[str, str],
 ) -> type[msgspec.Struct]:
     """Return a struct with a field for each argument of a tool, described by `about`."""
-    found: list[tuple[str, Any, Any]] = []
+    found: list[tuple[str, object, object]] = []
     spellings: dict[str, str] = {}
     for name, (kind, required) in _parameters(verb).items():
         if name in without:
             continue
         word = spellings[name] = names.get(name) or json_name(name)
-        accepted: Any = Annotated[_plain(kind), Meta(description=about[word])]
+        accepted: object = Annotated[_plain(kind), Meta(description=about[word])]
         if required:
             found.append((name, accepted, msgspec.NODEFAULT))
         else:
@@ -80,10 +80,10 @@ def arguments(given: JsonMapping, kind: type[msgspec.Struct]) -> JsonObject:
     return {name: value for name, value in named.items() if value is not UNSET}
 
 
-def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
+def _parameters(verb: Callable[..., object]) -> dict[str, tuple[object, bool]]:
     """Yield each argument with its type and whether it is required."""
     hints = get_type_hints(verb)
-    found: dict[str, tuple[Any, bool]] = {}
+    found: dict[str, tuple[object, bool]] = {}
     for name, parameter in list(inspect.signature(verb).parameters.items())[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             (many,) = get_args(hints[name])  # Unpack[SomeTypedDict]
@@ -93,7 +93,7 @@ def _parameters(verb: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
     return found
 
 
-def _plain(kind: object) -> Any:
+def _plain(kind: object) -> object:
     """Return a type without None and without types that JSON lacks: a time is text."""
     if get_origin(kind) not in _UNIONS:
         return kind

@@ -32,7 +32,7 @@ INSTRUCTIONS: Final = (
 _READ_ONLY: Final = " This server is read-only."
 
 
-def build(perform: Perform, *, writes: bool) -> Server[Any]:
+def build(perform: Perform, *, writes: bool) -> Server[object]:
     """Return a server whose tools call `perform`. It lists and runs tools that write only with
     `writes`.
     """
@@ -40,7 +40,7 @@ def build(perform: Perform, *, writes: bool) -> Server[Any]:
     return _build(lambda _: calls, writes=writes)
 
 
-def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[Any]:
+def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[object]:
     offered = {name: tool for name, tool in TOOLS.items() if writes or not tool.writes}
     listed = [_listed(tool) for tool in offered.values()]
 

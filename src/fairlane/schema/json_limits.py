@@ -136,9 +136,9 @@ def _is_short(one: object) -> bool:
 
 def _complain(value: object, items_max: int) -> None:
     """Raise an error that names the first value that exceeds a limit."""
-    level: list[tuple[str, Any]] = [("", value)]
+    level: list[tuple[str, object]] = [("", value)]
     for depth in range(DEPTH_MAX + 2):
-        inner: list[tuple[str, Any]] = []
+        inner: list[tuple[str, object]] = []
         for path, one in level:
             _check_one(path, one, items_max)
             if type(one) is dict or type(one) is list:
@@ -190,7 +190,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 def _check_keys(raw: bytes) -> None:
     """Check for duplicate keys exactly, and slowly: parse the text again with all pairs."""
-    nested: list[tuple[str, Any]] = [("", json.loads(raw, object_pairs_hook=_Pairs))]
+    nested: list[tuple[str, object]] = [("", json.loads(raw, object_pairs_hook=_Pairs))]
     for path, one in nested:
         if isinstance(one, _Pairs):
             _check_pairs(path, one)

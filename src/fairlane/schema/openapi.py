@@ -60,7 +60,7 @@ def _parameter_types(operation: AnyOperation) -> list[type[msgspec.Struct]]:
     return [part for part in parts if part.__struct_fields__]
 
 
-def _body_type(operation: AnyOperation) -> Any:
+def _body_type(operation: AnyOperation) -> object:
     """Return the type that describes the body, or None if the body is ignored."""
     if operation.document is not None:
         return operation.document_shape
@@ -99,7 +99,7 @@ def _operation(
     return described
 
 
-def _responses(operation: AnyOperation, known: Mapping[Any, Schema], errors: Schema) -> Schema:
+def _responses(operation: AnyOperation, known: Mapping[object, Schema], errors: Schema) -> Schema:
     """Describe the response of each status. One that is also an error's may have either type."""
     found: dict[int, list[Schema]] = {}
     for kind, status in operation.responses.items():
@@ -178,7 +178,7 @@ def _omitting(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
-def _explicit(schema: Any) -> Any:
+def _explicit(schema: object) -> Any:
     """Say what generators of clients guess wrong.
 
     An object without named fields may have any. A default of null says no more than that the field

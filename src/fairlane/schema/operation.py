@@ -216,7 +216,7 @@ class Operation(Generic[Q, R]):
         return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
     @functools.cached_property
-    def document_shape(self) -> Any:
+    def document_shape(self) -> object:
         """Return the type that describes the document, or None if the body is no document."""
         marker = None if self.document is None else _marker(self.request, self.document)
         described = marker.shape if isinstance(marker, WholeBody) else None
@@ -311,7 +311,7 @@ def _part(
     )
 
 
-def _default(one: msgspec.structs.FieldInfo) -> Any:
+def _default(one: msgspec.structs.FieldInfo) -> object:
     if one.default_factory is not msgspec.NODEFAULT:
         return msgspec.field(default_factory=one.default_factory)
     return one.default
@@ -326,7 +326,7 @@ def _fitting(kinds: Iterable[Any], shape: object) -> Any:
     raise msgspec.ValidationError("the response matches none of the declared types")
 
 
-def query_text(value: Any) -> Any:
+def query_text(value: object) -> object:
     """Return a value as a query spells it: flags in lower case, lists with commas."""
     if isinstance(value, bool):
         return str(value).lower()

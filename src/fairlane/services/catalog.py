@@ -63,7 +63,7 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
         raise
-    kind: Any = type(response)
+    kind: object = type(response)
     if _is_flat(kind):
         return response
     found: R = msgspec.json.decode(msgspec.json.encode(response), type=kind)

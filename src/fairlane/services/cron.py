@@ -225,7 +225,7 @@ async def _job(node: Node, caller: Caller, word: str) -> Job | None:
     return named[0] if named else None
 
 
-def _listed(document: JsonObject) -> list[Any] | None:
+def _listed(document: JsonObject) -> list[object] | None:
     """Return the documents of `{"jobs": […]}`; None for one job."""
     if "jobs" not in document:
         return None

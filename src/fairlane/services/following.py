@@ -291,7 +291,9 @@ class _Followed:
                 if not await self._news(waiter):
                     yield None
 
-    async def _read(self, view: Callable[..., T], *arguments: Any, late: bool = False) -> T | None:
+    async def _read(
+        self, view: Callable[..., T], *arguments: object, late: bool = False
+    ) -> T | None:
         """Read for a stream. Return None while the store is away."""
         try:
             return await self._views.feed.read(view, *arguments, late=late)

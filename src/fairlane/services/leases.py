@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
@@ -255,6 +255,6 @@ def _progress(progress: object) -> str | None:
     return text.decode()
 
 
-def _shallow(field: str, value: Any) -> None:
+def _shallow(field: str, value: object) -> None:
     if value is not None and too_deep(value):
         raise InvalidRequest(f"field '{field}' must not be nested deeper than {DEPTH_MAX} levels")

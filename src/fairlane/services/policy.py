@@ -175,7 +175,7 @@ def _kept(view: PolicyView) -> Any:
         raise StoreMismatch(f"version {view.version} of the policy is not valid JSON") from None
 
 
-def _document(view: PolicyView | None) -> Any:
+def _document(view: PolicyView | None) -> object:
     """Return a version as this program reads it, or its text if it cannot.
 
     None means the defaults.

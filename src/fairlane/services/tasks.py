@@ -95,7 +95,7 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
     refused = callback_problem(node, callback_url)
     made = [_sendable(node, one, refused) for one in made]
     good = [one for one in made if isinstance(one, Submission)]
-    outcomes: list[Any] = []
+    outcomes: list[object] = []
     if good:
         key = idempotency_key(request.idempotency_key, good[0].agent, request.raw)
         outcomes = await node.submit(Submit(good, key, new, submitter(caller)))
@@ -304,7 +304,7 @@ async def _change_each(
     node: Node,
     caller: Caller,
     request: ManyTasks,
-    verb: Callable[[str], Any],
+    verb: Callable[[str], object],
     states: Sequence[str],
     *,
     newest_first: bool = False,

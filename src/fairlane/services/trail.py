@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -39,7 +39,7 @@ async def recorded(
     target: str,
     act: Callable[[], Awaitable[R]],
     *,
-    document: Callable[[R], Any] = msgspec.to_builtins,
+    document: Callable[[R], object] = msgspec.to_builtins,
 ) -> R:
     """Run an action and write it, or its refusal, to the audit log before responding.
 

@@ -59,7 +59,7 @@ class SqliteConnection:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._statements = queries.load(queries.SQLITE)
-        self._spelled: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
+        self._spelled: dict[tuple[object, ...], tuple[str, list[str]]] = {}
         self._data_version = connection.pragma("data_version")
 
     def run(self, name: str, /, **values: object) -> list[Row]:
@@ -82,7 +82,7 @@ class SqliteConnection:
             chunk = rows[start : start + _CHUNK_MAX]
             size = 1 << (len(chunk) - 1).bit_length()
             text, names = self._rows_text(name, size)
-            bindings: list[Any] = [values[key] for key in names]
+            bindings: list[object] = [values[key] for key in names]
             for row in chunk:
                 bindings.extend(row)
             bindings.extend([None] * ((size - len(chunk)) * len(chunk[0])))

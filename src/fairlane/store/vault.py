@@ -85,7 +85,7 @@ class Vault:
             )
         return self._opened(cipher, found[1], found[2])
 
-    def _opened(self, cipher: AESGCM, name: str, sealed: str) -> Any:
+    def _opened(self, cipher: AESGCM, name: str, sealed: str) -> object:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - slow to import
 
         try:
@@ -119,10 +119,10 @@ class Vault:
             return error
         return None
 
-    def _seal_one(self, value: object) -> Any:
+    def _seal_one(self, value: object) -> object:
         return value if is_reference(value) or self._is_foreign(value) else self.seal(value)
 
-    def _open_one(self, value: object) -> Any:
+    def _open_one(self, value: object) -> object:
         if not isinstance(value, str):
             return value
         with contextlib.suppress(StoreMismatch):
@@ -135,7 +135,7 @@ class Vault:
         return found is not None and found[1] not in self._ring
 
 
-def _within(body: str, change: Callable[[Any], Any]) -> str:
+def _within(body: str, change: Callable[[object], object]) -> str:
     """Return the objects with `llmConfig`: at the top, or in the `task` of a job."""
     document = msgspec.json.decode(body, type=JsonObject)
     for _, config in _configs(document):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane.cli.backends import (
     Side,
@@ -219,7 +219,7 @@ def _body_from_file(args: argparse.Namespace) -> JsonObject:
     raise InvalidRequest(f"{args.file} must contain a task, a list of tasks, or a batch")
 
 
-def batch_of(tasks: Sequence[Any], fields: JsonObject) -> JsonObject:
+def batch_of(tasks: Sequence[object], fields: JsonObject) -> JsonObject:
     """Return a batch with the agent that its tasks name, if they agree; `fields` win."""
     named = {str(task["agentId"]) for task in tasks if isinstance(task, dict) and "agentId" in task}
     if len(named) > 1:

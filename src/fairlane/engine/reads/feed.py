@@ -49,7 +49,7 @@ class _Read:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.callers = 0
-        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[object] = concurrent.futures.Future()
 
     def run(self) -> None:
         view, *arguments = self.key

@@ -9,7 +9,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -437,7 +437,7 @@ class Views:
         except ConnectionLost as error:
             raise self._unreadable(error) from error
 
-    def _read(self, read: Callable[..., T], arguments: Sequence[Any], values: JsonMapping) -> T:
+    def _read(self, read: Callable[..., T], arguments: Sequence[object], values: JsonMapping) -> T:
         try:
             found = read(self._connection(), *arguments, **values)
         except ConnectionLost:

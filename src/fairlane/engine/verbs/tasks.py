@@ -100,7 +100,7 @@ def _submit_one(
     remembered: dict[tuple[str, str], _Memory],
     known: dict[str, Task],
     now: int,
-) -> Any:
+) -> object:
     try:
         ordered = _parents_first(request.submissions)
     except InvalidRequest as error:
@@ -277,7 +277,7 @@ def _outcome(answer: Task | FairlaneError) -> str | _Refusal:
     return _Refusal(answer.code, answer.message, answer.details)
 
 
-def _again(tx: Transaction, memory: _Memory, digest: str) -> Any:
+def _again(tx: Transaction, memory: _Memory, digest: str) -> object:
     if memory.digest != digest:
         return IdempotencyConflict(
             "this Idempotency-Key was already used with a different body; "
@@ -303,7 +303,7 @@ def _without_params(body: str) -> str:
     return msgspec.json.encode(request).decode()
 
 
-def _let_higher_priority_pass(tx: Transaction, answers: Sequence[Any], now: int) -> None:
+def _let_higher_priority_pass(tx: Transaction, answers: Sequence[object], now: int) -> None:
     """Let a task that waits for its session's turn take it from a ready one that ranks lower.
 
     A task that was leased before keeps its turn through retries. The check runs when a task that

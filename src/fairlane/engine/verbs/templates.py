@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from fairlane.core import templates
 from fairlane.core.errors import Conflict, InvalidRequest, NotFound
@@ -66,7 +65,7 @@ def use_template(tx: Transaction, requests: Sequence[UseTemplate], now: int) -> 
     submits = [r.submit for r in requests if r.submit is not None and r.id in found]
     submitted = verbs.submit(tx, submits, now) if submits else iter(())
     uses: Counter[str] = Counter()
-    answers: list[Any] = []
+    answers: list[object] = []
     for request in requests:
         if request.id not in found:
             answers.append(not_found())

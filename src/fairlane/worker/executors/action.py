@@ -165,7 +165,7 @@ def _fields(body: bytes) -> JsonObject:
     return document if isinstance(document, dict) else {}
 
 
-def _decoded(body: bytes) -> Any:
+def _decoded(body: bytes) -> object:
     """Return JSON that every caller can parse, otherwise the text; None without a body."""
     if not body.strip():
         return None

@@ -29,12 +29,12 @@ Handler = Callable[[Work], Any]
 H = TypeVar("H", bound=Handler)
 
 
-async def echo(work: Work) -> Any:
+async def echo(work: Work) -> object:
     """Return its params unchanged."""
     return work.request.get("params")
 
 
-async def sleep(work: Work) -> Any:
+async def sleep(work: Work) -> object:
     """Do nothing for `params.ms` milliseconds."""
     params = work.request.get("params")
     ms = params.get("ms") if isinstance(params, dict) else None
@@ -90,7 +90,7 @@ class HandlerExecutor:
             raise ExecutionFailed(failures.one_line(f'no handler "{name}" in this worker'))
         return self._handlers[name]
 
-    async def _in_thread(self, handler: Handler, work: Work) -> Any:
+    async def _in_thread(self, handler: Handler, work: Work) -> object:
         context = contextvars.copy_context()
         thread = self._threads.submit(context.run, _call_plain, handler, work)
         result = await _ended(thread)
@@ -98,7 +98,7 @@ class HandlerExecutor:
         return await result if inspect.isawaitable(result) else result
 
 
-async def _ended(thread: concurrent.futures.Future[Any]) -> Any:
+async def _ended(thread: concurrent.futures.Future[object]) -> object:
     """Return the function's result. Wait for a cancelled one that has begun: it cannot be stopped,
     and occupies its slot while it runs.
     """
@@ -111,7 +111,7 @@ async def _ended(thread: concurrent.futures.Future[Any]) -> Any:
         raise
 
 
-def _call_plain(handler: Handler, work: Work) -> Any:
+def _call_plain(handler: Handler, work: Work) -> object:
     """Call the function and word its error in the thread: a future cannot carry StopIteration or
     sys.exit().
     """
@@ -139,7 +139,7 @@ def _cancelled_from_outside() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _json_able(result: object) -> Any:
+def _json_able(result: object) -> object:
     """Return the result if its JSON can be read again. Raise `ExecutionFailed` if not."""
     if result is None:
         return None

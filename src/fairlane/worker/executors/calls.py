@@ -59,7 +59,7 @@ def _remembering(call: Call, function: Handler) -> Handler:
     """Return the function wrapped so that its exception is kept for the waiting caller."""
     if is_async(function):
 
-        async def run_async(work: Work) -> Any:
+        async def run_async(work: Work) -> object:
             try:
                 return await function(work)
             except Exception as error:
@@ -68,7 +68,7 @@ def _remembering(call: Call, function: Handler) -> Handler:
 
         return run_async
 
-    def run_plain(work: Work) -> Any:
+    def run_plain(work: Work) -> object:
         try:
             return function(work)
         except Exception as error:

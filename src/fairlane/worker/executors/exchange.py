@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -84,7 +84,7 @@ def refused(
     )
 
 
-def parsed(text: str | bytes) -> Any:
+def parsed(text: str | bytes) -> object:
     """Return the JSON document. Raise ValueError unless every caller can parse it."""
     try:
         document = msgspec.json.decode(text)

@@ -139,7 +139,7 @@ def headers_of(work: Work) -> dict[str, str]:
 
 async def _redacted_result(
     answer: ResponseStream, redactor: Redactor, output: Callable[[str], None]
-) -> Any:
+) -> object:
     stream = RedactedStream(redactor, output)
     try:
         return redactor.hide_in(await _result(answer, Transcript(stream.feed, redactor.hide)))
@@ -147,7 +147,7 @@ async def _redacted_result(
         stream.end()
 
 
-async def _result(answer: ResponseStream, transcript: Transcript) -> Any:
+async def _result(answer: ResponseStream, transcript: Transcript) -> object:
     media = (failures.header(answer.headers, "Content-Type") or "").partition(";")[0].strip()
     if media.lower() == "application/json":
         return transcript.result_of(await _document(answer))
@@ -180,7 +180,7 @@ async def _follow(answer: ResponseStream, transcript: Transcript) -> bytes:
     return head
 
 
-async def _document(answer: ResponseStream) -> Any:
+async def _document(answer: ResponseStream) -> object:
     body = bytearray()
     async for chunk in answer:
         body += chunk

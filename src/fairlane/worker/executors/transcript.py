@@ -50,7 +50,7 @@ class Transcript:
         self.any = False  # there has been an event
         self.ended = False  # the end mark has been seen
         self.finished = False  # the end mark, or an event that finishes
-        self._last: Any = None
+        self._last: object = None
         self._unfinished = False  # the last event was cut short or only continues
         self._output = output
         self._hide = hide
@@ -78,7 +78,7 @@ class Transcript:
             raise self._failure(self._last)
         return self._last
 
-    def result_of(self, document: object) -> Any:
+    def result_of(self, document: object) -> object:
         """Return a document that came instead of a stream. Raise if it reports a failure."""
         if isinstance(document, dict) and (
             document.get("error") or document.get("success") is False or _kind(document) in _FAILING
@@ -109,7 +109,7 @@ _END: Final = object()
 _CUT: Final = object()
 
 
-def _documents(event: SseEvent) -> Iterator[Any]:
+def _documents(event: SseEvent) -> Iterator[object]:
     """Return the documents of an event: one, or one per line, as some agents omit blank lines.
 
     Unreadable ones are skipped, unless the end of the stream may have cut them.
@@ -126,11 +126,11 @@ def _documents(event: SseEvent) -> Iterator[Any]:
                     yield _CUT
 
 
-def _read(text: str) -> Any:
+def _read(text: str) -> object:
     return _END if text.strip() == END_MARK else exchange.parsed(text)
 
 
-def _document_or_text(text: str) -> Any:
+def _document_or_text(text: str) -> object:
     try:
         return exchange.parsed(text)
     except ValueError:
