@@ -19,6 +19,7 @@ from fairlane.client.sync import Client
 from fairlane.client.transport import DEFAULT_URL
 from fairlane.clock import SystemClock
 from fairlane.core.errors import CallerError, InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.schema import decoding, wire
 from fairlane.schema.tasks import (
     SUBMIT,
@@ -148,13 +149,13 @@ def for_each(args: argparse.Namespace, things: Iterable[str], act: Callable[[str
     return code
 
 
-def given(args: argparse.Namespace, options: Mapping[str, str]) -> dict[str, Any]:
+def given(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject:
     """Return the options that have a value, under the names that `options` maps them to."""
     named = {name: getattr(args, option) for option, name in options.items()}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def params(args: argparse.Namespace) -> dict[str, Any] | None:
+def params(args: argparse.Namespace) -> JsonObject | None:
     """Return the object of `--params` with each `--param` merged into it."""
     if args.params is None and args.param is None:
         return None
@@ -201,7 +202,7 @@ def file_name(name: str) -> str:
     return "standard input" if name == "-" else name
 
 
-def read_object(name: str, what: str) -> dict[str, Any]:
+def read_object(name: str, what: str) -> JsonObject:
     """Return the JSON object in a file. `what` says what it should describe."""
     document = read_json(name)
     if not isinstance(document, dict):
@@ -210,7 +211,7 @@ def read_object(name: str, what: str) -> dict[str, Any]:
 
 
 def submit_document(
-    client: BaseClient, document: dict[str, Any], key: str | None
+    client: BaseClient, document: JsonObject, key: str | None
 ) -> TaskAccepted | BatchAccepted:
     """Submit a task given as JSON, or a batch if it has `tasks`."""
     if "tasks" not in document:

@@ -22,6 +22,7 @@ from fairlane.client.methods import Q, R
 from fairlane.clock import SystemClock
 from fairlane.core.access import TRUSTED
 from fairlane.core.errors import StoreMismatch, StoreMissing, StoreUnavailable
+from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import Policy
 from fairlane.core.secrets import References
 from fairlane.engine.commands import UseSecret
@@ -243,7 +244,7 @@ def location(url: str) -> str:
 # -------------------------------------------------------------------- store only
 
 
-def examine(url: str) -> dict[str, Any]:
+def examine(url: str) -> JsonObject:
     """Return the report of `fairlane doctor`. Writes nothing."""
     store = existing_store(url)
     version, newest = _version(store), newest_schema()

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from fairlane.core.json_types import JsonMapping
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
     return as_text(value) if isinstance(value, datetime) else as_list(as_object(value))
 
 
-def given(**fields: Any) -> dict[str, Any]:
+def given(**fields: Any) -> JsonObject:
     """Return the fields that have a value, by their JSON names."""
     return {
         json_name(name): value
@@ -86,7 +86,7 @@ def given(**fields: Any) -> dict[str, Any]:
     }
 
 
-def refuse_unknown(verb: str, fields: Iterable[str], known: Mapping[str, Any]) -> None:
+def refuse_unknown(verb: str, fields: Iterable[str], known: JsonMapping) -> None:
     """Raise `TypeError` for a name that is no argument, as a call does."""
     for name in fields:
         if name not in known:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
 
 from fairlane.client.arguments import as_list, refuse_unknown
 from fairlane.client.methods import AsyncMethods, Methods
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.schema.cron import CronJobPage
 from fairlane.schema.events import LIST_EVENTS, EventPage, ListEvents
@@ -21,7 +22,7 @@ WAIT_SLICE_SECONDS: Final = 1.0
 # Where a task stays until a person acts.
 AT_REST: Final = lifecycle.TERMINAL | {lifecycle.PARKED}
 
-Shape = dict[str, Any]
+Shape = JsonObject
 Shapes = Generator[Shape, None, None]
 AsyncShapes = AsyncGenerator[Shape, None]
 
@@ -100,7 +101,7 @@ class BaseClient(Methods):
         """
         return self._follow_output(task_id) if follow else self.task_output(task_id)
 
-    def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+    def create_cron_jobs(self, documents: Sequence[JsonMapping]) -> CronJobPage:
         """Create all of these jobs or, when something is wrong with one, none."""
         created = self.create_cron_job({"jobs": list(documents)})
         assert isinstance(created, CronJobPage)
@@ -156,7 +157,7 @@ class AsyncBaseClient(AsyncMethods):
         """
         return self._follow_output(task_id) if follow else self.task_output(task_id)
 
-    async def create_cron_jobs(self, documents: Sequence[Mapping[str, Any]]) -> CronJobPage:
+    async def create_cron_jobs(self, documents: Sequence[JsonMapping]) -> CronJobPage:
         """Create all of these jobs or, when something is wrong with one, none."""
         created = await self.create_cron_job({"jobs": list(documents)})
         assert isinstance(created, CronJobPage)

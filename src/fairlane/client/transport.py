@@ -40,7 +40,7 @@ class Asked(TypedDict, total=False):
     `wait_ms` is how long the route may wait before it responds.
     """
 
-    query: Mapping[str, Any] | None
+    query: JsonMapping | None
     headers: Mapping[str, str]
     body: Any
     idempotency_key: str | None

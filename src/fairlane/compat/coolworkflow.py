@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -169,7 +169,7 @@ _VERSION: Final = "schemaVersion"
 POLICY_KEYS: Final = frozenset({_VERSION, *_PATHS})
 
 
-def flat_policy(policy: Policy) -> dict[str, Any]:
+def flat_policy(policy: Policy) -> JsonObject:
     """Return the rules of the lane `queue` as a `scheduling-policy.json` has them.
 
     A policy without this lane has its defaults.

@@ -34,6 +34,7 @@ from fairlane.core.errors import (
     StoreUnavailable,
     task_failed,
 )
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, capability_of
 from fairlane.core.policy import Policy
 from fairlane.core.submissions import TaskRequest
@@ -109,7 +110,7 @@ class Fairlane(AsyncBaseClient):
         self,
         store: str = "sqlite:///fairlane.db",
         *,
-        policy: Mapping[str, Any] | None = None,
+        policy: JsonMapping | None = None,
         instances: str | Sequence[str | InstanceSetting] = (),
         agent: str | InstanceSetting | None = None,
         allow_outbound: Sequence[str] = (),
@@ -188,7 +189,7 @@ class Fairlane(AsyncBaseClient):
         await self._start_deliverer()
         self._tasks.append(asyncio.create_task(watch(self.node), name="fairlane-watch"))
 
-    async def lay_policy(self, document: Mapping[str, Any], source: str) -> None:
+    async def lay_policy(self, document: JsonMapping, source: str) -> None:
         """Merge a document over the policy and record the change in the audit log."""
         notes, self._policy_notes = self._policy_notes, policies.notes(document)
         if self._policy_notes != notes:
@@ -416,7 +417,7 @@ class TaskHandle:
         return None if view.result is None else msgspec.json.decode(view.result)
 
 
-Loaded = Mapping[str, Any] | Awaitable[Mapping[str, Any]]
+Loaded = JsonMapping | Awaitable[JsonMapping]
 
 
 class ConfigWatcher:
@@ -470,7 +471,7 @@ class ConfigWatcher:
             raise
         self._seen = text
 
-    async def _loaded(self) -> dict[str, Any]:
+    async def _loaded(self) -> JsonObject:
         """Return a copy of what `load` returns. A plain function runs in a thread."""
         load = self._load
         loaded = load() if inspect.iscoroutinefunction(load) else await asyncio.to_thread(load)

@@ -15,13 +15,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from fairlane.core.json_types import JsonObject
 from fairlane.worker.executors.threads import DaemonThreads
 
 log = logging.getLogger("fairlane.listeners")
 
-Listener = Callable[[dict[str, Any]], Any]
+Listener = Callable[[JsonObject], Any]
 L = TypeVar("L", bound=Listener)
-Events = AsyncGenerator[dict[str, Any], None]
+Events = AsyncGenerator[JsonObject, None]
 
 
 class Listeners:
@@ -52,7 +53,7 @@ class Listeners:
                 for listener in tuple(self._listeners):
                     await self._tell(listener, event)
 
-    async def _tell(self, listener: Listener, event: dict[str, Any]) -> None:
+    async def _tell(self, listener: Listener, event: JsonObject) -> None:
         try:
             await self._called(listener, event)
         except asyncio.CancelledError:
@@ -63,7 +64,7 @@ class Listeners:
         except (Exception, SystemExit):
             log.exception("a listener failed at event %d (%s)", event["id"], event["type"])
 
-    async def _called(self, listener: Listener, event: dict[str, Any]) -> None:
+    async def _called(self, listener: Listener, event: JsonObject) -> None:
         if inspect.iscoroutinefunction(listener):
             await listener(event)
             return

@@ -11,7 +11,7 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.engine.node import Node
 from fairlane.http.messages import Answer, Handler, HttpRequest, Route, Routes
 from fairlane.schema.catalog import OPERATIONS
-from fairlane.schema.operation import AnyOperation, Operation
+from fairlane.schema.operation import AnyOperation
 from fairlane.schema.reading import Values
 from fairlane.services.catalog import service_of
 from fairlane.services.registry import UNDO
@@ -78,7 +78,7 @@ def _gone() -> InvalidRequest:
     return InvalidRequest("the connection was closed before a response was ready")
 
 
-def reader(operation: Operation[Any, Any]) -> Reader:
+def reader(operation: AnyOperation) -> Reader:
     """Return the function that makes an operation's typed request from an HTTP request."""
     reading = operation.reading
     parameters, raw_body, body = operation.parameters, operation.raw_body, reading.body

@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from fairlane.core import validation
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.schema import json_limits
 
 T = TypeVar("T")
@@ -35,9 +36,9 @@ def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX)
     return value
 
 
-def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> dict[str, Any]:
+def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> JsonObject:
     """Return a JSON object whose fields are checked elsewhere."""
-    body: dict[str, Any] = decode(raw, dict[str, Any], items_max=items_max)
+    body: JsonObject = decode(raw, JsonObject, items_max=items_max)
     if validation.too_deep(body):
         raise InvalidRequest(
             f"the body must not be nested deeper than {validation.DEPTH_MAX} levels"

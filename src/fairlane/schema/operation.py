@@ -266,9 +266,9 @@ class Operation(Generic[Q, R]):
     def reading(self) -> RequestReading:
         return RequestReading(self)
 
-    def given(self, request: Q) -> dict[str, dict[str, Any]]:
+    def given(self, request: Q) -> dict[str, JsonObject]:
         """Return the values of a request by place and JSON name, without those at their default."""
-        found: dict[str, dict[str, Any]] = {place: {} for place in _PARTS}
+        found: dict[str, JsonObject] = {place: {} for place in _PARTS}
         for one in self.fields:
             value, place = getattr(request, one.name), self.places[one.name]
             if place == "nulls":

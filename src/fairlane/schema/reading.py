@@ -8,17 +8,18 @@ fields, so no caller can set a field of the path or of a header in the body.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlane.core import validation
+from fairlane.core.json_types import JsonObject
 from fairlane.schema import decoding
 
 if TYPE_CHECKING:
-    from fairlane.schema.operation import Operation
+    from fairlane.schema.operation import AnyOperation
 
-Values = dict[str, Any]
+Values = JsonObject
 
 
 class RequestReading:
@@ -28,7 +29,7 @@ class RequestReading:
     operation reads no body.
     """
 
-    def __init__(self, operation: Operation[Any, Any]) -> None:
+    def __init__(self, operation: AnyOperation) -> None:
         self._path = operation.part("path")
         self._header = operation.part("header")
         self._query = operation.part("query")
@@ -67,7 +68,7 @@ class RequestReading:
         return _values(validation.convert_query(given, self._query))
 
 
-def _body(operation: Operation[Any, Any]) -> Callable[[bytes], Values] | None:
+def _body(operation: AnyOperation) -> Callable[[bytes], Values] | None:
     document, kind = operation.document, operation.document_type
     items_max = operation.items_max
     if document is not None and kind is not None:

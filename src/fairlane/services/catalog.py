@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, Forbidden, InvalidRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.engine.node import Node
 from fairlane.schema.operation import Operation, Request, query_text
 from fairlane.services import (  # noqa: F401 - each module registers its services
@@ -91,7 +92,7 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
     for value in (*given["path"].values(), *given["query"].values()):
         if isinstance(value, str) and "\0" in value:
             raise InvalidRequest("a parameter must not contain the character U+0000")
-    values: dict[str, Any] = reading.path(given["path"]) if given["path"] else {}
+    values: JsonObject = reading.path(given["path"]) if given["path"] else {}
     if reading.headers:
         values |= reading.header(given["header"])
     query = {name: value for name, value in given["query"].items() if value is not None}

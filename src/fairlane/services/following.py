@@ -17,13 +17,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from fairlane.core import lifecycle
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, StoreUnavailable
+from fairlane.core.json_types import JsonObject
 from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.reads.views import EventFilter, EventView, Piece, TaskView, Views
@@ -103,7 +104,7 @@ async def follow_events(
 
 async def each_event(
     node: Node, caller: Caller, request: ListEvents, *, look_seconds: float | None = None
-) -> AsyncGenerator[dict[str, Any], None]:
+) -> AsyncGenerator[JsonObject, None]:
     """Yield events for a caller in this process, each once, until the node stops."""
     stream = await _patiently(
         lambda: follow_events(node, caller, request, _encoded, look_seconds=look_seconds)
@@ -164,7 +165,7 @@ async def follow_output(
 
 async def each_piece(
     node: Node, caller: Caller, task_id: str, *, look_seconds: float | None = None
-) -> AsyncGenerator[dict[str, Any], None]:
+) -> AsyncGenerator[JsonObject, None]:
     """Yield the output of a task for a caller in this process, until the task is at rest."""
     stream = await _patiently(
         lambda: follow_output(node, caller, task_id, tuple, look_seconds=look_seconds)
@@ -177,7 +178,7 @@ async def each_piece(
                 yield output_shown(piece)
 
 
-def output_shown(piece: Piece) -> dict[str, Any]:
+def output_shown(piece: Piece) -> JsonObject:
     return {"attempt": piece.attempt, "text": piece.text}
 
 
