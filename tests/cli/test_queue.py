@@ -197,7 +197,7 @@ def test_a_drain_gives_nothing_beside_a_lease_that_fills_the_ceiling(queue: Queu
     queue.lease()
     answer = queue("queue", "drain", "--limit", "5")
     told = answer.pop("reason")
-    assert told == "b is next: the only slot of lane queue is taken; no task is ahead of it"
+    assert told == "b is next: the only slot of lane queue is in use; no task is ahead of it"
     assert answer == {
         "schemaVersion": 1,
         "drained": [],

@@ -70,11 +70,13 @@ async def test_how_long_it_takes_is_told_by_the_pace_of_late(app: MemoryFairlane
     await app.node.look()
     before = await app.why(ids[-1])
     assert (before["position"], before["estimateMs"]) == (58, None)
-    assert before["reason"] == "all 2 slots of lane main are taken; 57 go before it"
+    assert before["reason"] == "all 2 slots of lane main are in use; 57 tasks are ahead of it"
     await run_for(app, gate, 20)
     after = await app.why(ids[-1])
     assert (after["position"], after["estimateMs"]) == (38, 38_000)
-    assert after["reason"].endswith("37 go before it, about 38 s at the rate of the last 20 s")
+    assert after["reason"].endswith(
+        "37 tasks are ahead of it, about 38 s at the rate of the last 20 s"
+    )
 
 
 async def test_an_agent_is_told_its_own_pace(app: MemoryFairlane) -> None:

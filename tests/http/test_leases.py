@@ -147,7 +147,7 @@ async def test_completing_again_with_another_result_is_refused(ext: Ext, other: 
     await ext.well(lease, "complete", result=1)
     answer = await ext.say(lease, "complete", result=other)
     assert (answer.status, answer.code) == (409, "lease_lost")
-    assert "another result" in answer.error
+    assert "a different result" in answer.error
     assert answer.json["details"] == {"taskId": task_id, "state": "done"}
     assert (await ext.api.show(task_id))["result"] == 1
 

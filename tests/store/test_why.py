@@ -86,7 +86,8 @@ def test_a_session_names_who_has_the_turn_and_the_place_in_it(scheduler: Schedul
     found = why(scheduler, "third")
     assert (found.gate, found.waiting_for, found.position) == ("session", ["first"], 2)
     assert found.reason == (
-        "session chat runs one at a time, and others have the turn; 1 goes before it in it"
+        "session chat runs one task at a time, and another one is running; 1 "
+        "task is ahead of it in the session"
     )
     scheduler.start(scheduler.lease_one())
     assert why(scheduler, "second").waiting_for == ["first"]
@@ -97,7 +98,7 @@ def test_a_batch_tells_how_many_it_runs_at_once(scheduler: Scheduler) -> None:
     scheduler.batch(submission("one"), submission("two"), submission("three"), parallelism=2)
     found = why(scheduler, "three")
     assert (found.gate, found.waiting_for) == ("batch", ["one", "two"])
-    assert found.reason == "batch batch runs 2 at once, and so many are under way"
+    assert found.reason == "batch batch runs at most 2 tasks at once, and 2 are in flight"
 
 
 def test_a_paused_lane_is_a_gate(scheduler: Scheduler) -> None:
@@ -117,7 +118,7 @@ def test_a_full_lane_names_who_has_its_slots(scheduler: Scheduler) -> None:
     assert found.ceiling is not None
     assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("lane", 2, 2)
     assert found.waiting_for == ["one", "two"]
-    assert found.reason == "all 2 slots of lane main are taken; 1 goes before it"
+    assert found.reason == "all 2 slots of lane main are in use; 1 task is ahead of it"
 
 
 def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) -> None:
@@ -234,10 +235,10 @@ def test_what_other_agents_have_before_it_is_counted(scheduler: Scheduler) -> No
     scheduler.submit("c1", agent="c", priority=-20)
     before = {name: why(scheduler, name).reason for name in ("a2", "a3", "b1", "b2", "c1")}
     assert {name: text.partition("; ")[2] for name, text in before.items()} == {
-        "a2": "2 go before it, 2 of other agents or handlers",
-        "a3": "4 go before it, 3 of other agents or handlers",
-        "b1": "1 goes before it, 1 of other agents or handlers",
-        "b2": "3 go before it, 2 of other agents or handlers",
+        "a2": "2 tasks are ahead of it, 2 of them from other agents or for other handlers",
+        "a3": "4 tasks are ahead of it, 3 of them from other agents or for other handlers",
+        "b1": "1 task is ahead of it, 1 of them from other agents or for other handlers",
+        "b2": "3 tasks are ahead of it, 2 of them from other agents or for other handlers",
         "c1": "no task is ahead of it",
     }
     assert why(scheduler, "a3").position == 2
@@ -249,7 +250,7 @@ def test_an_agent_at_its_limit_goes_before_nobody(scheduler: Scheduler) -> None:
     scheduler.lease(5)
     scheduler.submit("b1", agent="b")
     assert why(scheduler, "b1").reason.endswith("; no task is ahead of it")
-    assert "1 goes before it" in why(scheduler, "a2").reason
+    assert "1 task is ahead of it" in why(scheduler, "a2").reason
 
 
 def test_in_a_lane_by_priority_other_handlers_go_before_it_too(scheduler: Scheduler) -> None:
@@ -265,7 +266,8 @@ def test_in_a_lane_by_priority_other_handlers_go_before_it_too(scheduler: Schedu
     found = why(scheduler, "low")
     assert found.position == 2
     assert found.reason == (
-        "the only slot of lane queue is taken; 2 go before it, 1 of other agents or handlers"
+        "the only slot of lane queue is in use; 2 tasks are ahead of it, 1 of "
+        "them from other agents or for other handlers"
     )
 
 
@@ -292,7 +294,7 @@ def test_what_goes_before_it_is_what_is_leased_before_it(
 
 def _number(reason: str) -> int:
     text = reason.partition("; ")[2]
-    return 0 if text.startswith("nothing") else int(text.split()[0])
+    return 0 if text.startswith("no task") else int(text.split()[0])
 
 
 def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None:
@@ -300,7 +302,8 @@ def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None
     found = why(scheduler, "two")
     assert (found.ready, found.ceiling, found.position) == (True, None, 2)
     assert found.reason == (
-        "a slot is free: it goes to the next worker that asks for handler/work; 1 goes before it"
+        "a slot is free: it goes to the next worker that asks for handler/work; "
+        "1 task is ahead of it"
     )
 
 

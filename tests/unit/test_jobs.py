@@ -163,8 +163,11 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"task": {}}, "field 'task'"),
         ({"task": {"handler": "a", "action": "b"}}, "give either 'action' or 'handler'"),
         ({"task": {"handlr": "a"}}, "unknown field 'task.handlr'; did you mean handler?"),
-        ({"task": {**TASK, "runAt": "2030-01-01T00:00:00Z"}}, "'task.runAt' is not for jobs"),
-        ({"task": {**TASK, "sessionKey": "s"}}, "see 'overlap'"),
+        (
+            {"task": {**TASK, "runAt": "2030-01-01T00:00:00Z"}},
+            "'task.runAt' is not allowed in a job",
+        ),
+        ({"task": {**TASK, "sessionKey": "s"}}, "use 'overlap'"),
         (
             {"agentId": "a", "task": {**TASK, "agentId": "b"}},
             "'agentId' and 'task.agentId' disagree",

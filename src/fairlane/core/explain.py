@@ -169,14 +169,14 @@ def _delayed(facts: Facts) -> Why:
 def _in_session(facts: Facts) -> Why:
     session = facts.session
     key = facts.task.session or ""
-    at_once = (
-        "one at a time" if session is None or session.limit == 1 else f"{session.limit} at once"
-    )
-    text = f"session {key} runs {at_once}, and others have the turn"
+    if session is None or session.limit == 1:
+        text = f"session {key} runs one task at a time, and another one is running"
+    else:
+        text = f"session {key} runs {session.limit} tasks at once, and as many are running"
     if session is not None and session.interrupted:
-        text = f"runs of session {key} that were interrupted have not ended yet"
+        text = f"interrupted tasks of session {key} have not stopped yet"
     return Why(
-        f"{text}; {_before(facts)} in it",
+        f"{text}; {_before(facts)} in the session",
         gate=SESSION_GATE,
         waiting_for=facts.holders or [key],
         position=facts.ahead + 1,
@@ -187,7 +187,7 @@ def _in_batch(facts: Facts) -> Why:
     batch = facts.batch
     limit = batch.parallelism if batch is not None else None
     return Why(
-        f"batch {facts.task.batch} runs {limit} at once, and so many are under way",
+        f"batch {facts.task.batch} runs at most {limit} tasks at once, and {limit} are in flight",
         gate=BATCH_GATE,
         waiting_for=facts.holders,
     )
@@ -318,15 +318,16 @@ def _full_text(limit: int, whose: str, kept: int) -> str:
         kept
     )
     if limit == 1:
-        return f"the only slot {whose} is taken{besides}"
-    return f"all {limit} slots {whose} are taken{besides}"
+        return f"the only slot {whose} is in use{besides}"
+    return f"all {limit} slots {whose} are in use{besides}"
 
 
 def _before(facts: Facts) -> str:
-    """Return how many tasks go before it, in its line and in others."""
+    """Return how many tasks are ahead of it, in its line and in others."""
     count = facts.ahead + facts.beside
     if not count:
         return "no task is ahead of it"
     number = f"{AHEAD_MAX} or more" if count >= AHEAD_MAX else str(count)
-    text = f"{number} {'goes' if count == 1 else 'go'} before it"
-    return f"{text}, {facts.beside} of other agents or handlers" if facts.beside else text
+    text = f"{number} {'task is' if count == 1 else 'tasks are'} ahead of it"
+    others = f", {facts.beside} of them from other agents or for other handlers"
+    return text + others * bool(facts.beside)

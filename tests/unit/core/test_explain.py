@@ -105,19 +105,22 @@ def test_a_message_that_may_grow_tells_until_when() -> None:
 @pytest.mark.parametrize(
     ("session", "words"),
     [
-        (None, "session chat runs one at a time, and others have the turn"),
-        (Session("chat", limit=1), "session chat runs one at a time, and others have the turn"),
-        (Session("chat", limit=3), "session chat runs 3 at once, and others have the turn"),
+        (None, "session chat runs one task at a time, and another one is running"),
+        (
+            Session("chat", limit=1),
+            "session chat runs one task at a time, and another one is running",
+        ),
+        (Session("chat", limit=3), "session chat runs 3 tasks at once, and as many are running"),
         (
             Session("chat", limit=3, interrupted=1),
-            "runs of session chat that were interrupted have not ended yet",
+            "interrupted tasks of session chat have not stopped yet",
         ),
     ],
 )
 def test_a_session_says_why_there_is_no_turn(session: Session | None, words: str) -> None:
     task = rows.queued(gate="session", session="chat")
     found = why(task, session=session, ahead=2)
-    assert found.reason == f"{words}; 2 go before it in it"
+    assert found.reason == f"{words}; 2 tasks are ahead of it in the session"
     assert (found.gate, found.waiting_for, found.position) == ("session", ["chat"], 3)
     assert why(task, session=session, holders=["t"]).waiting_for == ["t"]
 
@@ -125,7 +128,9 @@ def test_a_session_says_why_there_is_no_turn(session: Session | None, words: str
 def test_a_batch_says_how_many_it_runs() -> None:
     task = rows.queued(gate="batch", batch="b")
     batch = Batch("b", 1, "ada", 2, 0, 0, None)
-    assert why(task, batch=batch).reason == "batch b runs 2 at once, and so many are under way"
+    assert (
+        why(task, batch=batch).reason == "batch b runs at most 2 tasks at once, and 2 are in flight"
+    )
     assert why(task, holders=["t"]).waiting_for == ["t"]
 
 
@@ -148,7 +153,8 @@ def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
     found = why(ready(), overall, **everything)
     assert (found.ceilings, found.ceiling) == ([OVERALL, LANE, AGENT, WORKER], OVERALL)
     assert found.reason == (
-        "all 2 slots of all lanes together are taken, and all 2 slots of lane main are taken, and "
+        "all 2 slots of all lanes together are in use, and all 2 slots of lane "
+        "main are in use, and "
         "agent ada has the only slot that it may have in lane main, and the server runs 3 at once "
         "and has as many (workerCount); no task is ahead of it"
     )
@@ -166,11 +172,11 @@ def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:
     policy = narrow(reserved=ReservedPolicy(critical=1))
     found = why(ready(), policy, lane_slots=1)
     assert found.ceilings == [Ceiling("lane", 1, 1, "lanes.main.maxInflight")]
-    text = "the only slot of lane main is taken (1 more is reserved for critical tasks)"
+    text = "the only slot of lane main is in use (1 more is reserved for critical tasks)"
     assert found.reason.startswith(f"{text}; ")
     assert why(ready(priority=-20), policy, lane_slots=1).ceiling is None
     wider = narrow(max_inflight=4, reserved=ReservedPolicy(critical=2))
-    text = "all 2 slots of lane main are taken (2 more are reserved for critical tasks)"
+    text = "all 2 slots of lane main are in use (2 more are reserved for critical tasks)"
     assert why(ready(), wider, lane_slots=2).reason.startswith(f"{text}; ")
 
 
@@ -180,7 +186,7 @@ def test_slots_kept_for_critical_work_count_in_the_ceiling_of_all_lanes() -> Non
     policy = msgspec.structs.replace(wide, max_inflight=4)
     found = why(ready(), policy, all_slots=3)
     assert found.ceilings == [Ceiling("global", 3, 3, "maxInflight")]
-    text = "all 3 slots of all lanes together are taken (1 more is reserved for critical tasks)"
+    text = "all 3 slots of all lanes together are in use (1 more is reserved for critical tasks)"
     assert found.reason.startswith(f"{text}; ")
     assert why(ready(priority=-20), policy, all_slots=3).ceiling is None
     none_left = msgspec.structs.replace(wide, max_inflight=1)
@@ -206,7 +212,7 @@ def test_servers_are_full_when_each_of_them_is(servers: list[int], reason: str |
     else:
         total = Ceiling("worker", 2 * len(servers), sum(servers), "workerCount")
         assert (found.ceilings, found.ready, found.position) == ([total], True, 2)
-        assert found.reason == f"{reason}; 1 goes before it"
+        assert found.reason == f"{reason}; 1 task is ahead of it"
     without = why(ready(), narrow(), servers=servers)
     assert without.ceilings == ()
 
@@ -227,9 +233,9 @@ def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
     ("ahead", "words"),
     [
         (0, "no task is ahead of it"),
-        (1, "1 goes before it"),
-        (7, "7 go before it"),
-        (AHEAD_MAX, "10000 or more go before it"),
+        (1, "1 task is ahead of it"),
+        (7, "7 tasks are ahead of it"),
+        (AHEAD_MAX, "10000 or more tasks are ahead of it"),
     ],
 )
 def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
@@ -239,9 +245,16 @@ def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("ahead", "beside", "words"),
     [
-        (0, 1, "1 goes before it, 1 of other agents or handlers"),
-        (2, 3, "5 go before it, 3 of other agents or handlers"),
-        (1, AHEAD_MAX, "10000 or more go before it, 10000 of other agents or handlers"),
+        (0, 1, "1 task is ahead of it, 1 of them from other agents or for other handlers"),
+        (2, 3, "5 tasks are ahead of it, 3 of them from other agents or for other handlers"),
+        (
+            1,
+            AHEAD_MAX,
+            (
+                "10000 or more tasks are ahead of it, 10000 of them from other "
+                "agents or for other handlers"
+            ),
+        ),
     ],
 )
 def test_what_others_have_before_it_is_told(ahead: int, beside: int, words: str) -> None:
@@ -264,7 +277,7 @@ def test_a_full_ceiling_tells_how_long_it_may_take(
 ) -> None:
     found = why(ready(), narrow(), lane_slots=2, ahead=ahead, pace=pace)
     assert found.estimate_ms == estimate_ms
-    assert found.reason.endswith(f"before it, {said}")
+    assert found.reason.endswith(f"ahead of it, {said}")
     assert found.position == ahead + 1
 
 
@@ -299,7 +312,7 @@ def test_a_line_that_nobody_takes_is_not_blamed_on_the_ceiling_alone(
 ) -> None:
     found = why(ready(), narrow(), lane_slots=2, pace=pace, lane_pace=lane_pace)
     assert found.estimate_ms is None
-    assert found.reason.startswith("all 2 slots of lane main are taken; no task is ahead of it")
+    assert found.reason.startswith("all 2 slots of lane main are in use; no task is ahead of it")
     assert ("is there a worker for handler/count?" in found.reason) == said
     assert ("in the last 2 min nothing of its line was begun" in found.reason) == said
 

@@ -172,7 +172,7 @@ def test_a_report_leaves_the_row_it_was_given_alone(report: Report) -> None:
 def test_a_lost_lease_tells_the_worker_what_to_do() -> None:
     answer = leases.start(None, 1, NOW).answer
     assert isinstance(answer, LeaseLost)
-    assert "stop the work and lease again" in answer.message
+    assert "stop working on it and request a new lease" in answer.message
     assert "\n" not in answer.message
 
 
@@ -292,7 +292,7 @@ def test_completing_again_with_another_result_is_refused(
     decision = leases.complete(done, TOKEN, result, LATER + 1, kept=kept)
     assert decision.change is None
     assert isinstance(decision.answer, LeaseLost)
-    assert "another result" in decision.answer.message
+    assert "a different result" in decision.answer.message
     assert decision.answer.details == {"taskId": done.id, "state": "done"}
 
 

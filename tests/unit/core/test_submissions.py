@@ -219,7 +219,7 @@ def test_what_is_wrong_with_an_item_is_told_in_its_place() -> None:
     assert "no valid item in the batch has the key 'nobody'" in told(made[3])
     assert told(made[4]).startswith("invalid task: give either")
     for number in (5, 6):
-        assert "names an item that was refused" in told(made[number])
+        assert "refers to an item that was rejected" in told(made[number])
 
 
 def test_a_cycle_is_named_by_its_keys() -> None:
