@@ -178,7 +178,7 @@ def test_the_secret_alone_goes_to_the_output(
     assert ran.code == 0
     assert ran.out.startswith("whsec_")
     assert ran.out.count("\n") == 1
-    assert "not shown again" in ran.err
+    assert "not be shown again" in ran.err
     assert "whsec_" not in ran.err
 
 

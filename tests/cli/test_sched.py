@@ -213,7 +213,7 @@ def test_only_what_is_parked_can_be_reset(light: Queue) -> None:
 @pytest.mark.parametrize("verb", ["complete", "release", "renew"])
 def test_a_report_without_a_lease_is_refused(light: Queue, verb: str) -> None:
     code, text = light.refused("sched", verb, "lse_1_1")
-    assert (code, text[:18]) == (4, "the lease is over:")
+    assert (code, text[:28]) == (4, "the lease is no longer valid")
     code, text = light.refused("sched", verb, "job")
     assert (code, text) == (3, '"job" is not a lease id; use the leaseId from POST /leases')
 

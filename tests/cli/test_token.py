@@ -122,7 +122,7 @@ def test_a_command_without_a_token_says_what_is_missing(
     url, _, folder = guarded
     ran = run_process("tasks", "--url", url, folder=folder)
     assert ran.returncode != 0
-    assert b"this needs a valid token" in ran.stderr
+    assert b"this request needs a valid token" in ran.stderr
     assert ran.stderr.endswith(b"; set FAIRLANE_TOKEN or use --token-file\n")
 
 

@@ -276,7 +276,7 @@ def _as_held(held: list[Held], tasks: list[dict[str, Any]]) -> list[Held]:
         (task["taskId"], one["attempt"]): parse(one["endedAt"]) * MS
         for task in tasks
         for one in task["attemptLog"]
-        if "lease ran out" in one.get("error", "")
+        if "lease expired" in one.get("error", "")
     }
     return [
         one._replace(to_ns=min(one.to_ns, lost.get((one.task, one.attempt), one.to_ns)))

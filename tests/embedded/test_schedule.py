@@ -170,7 +170,7 @@ async def test_what_a_function_raises_is_raised_once_and_not_tried_again(app: Fa
 
 
 async def test_a_result_that_is_not_json_is_told(app: Fairlane) -> None:
-    with pytest.raises(errors.ExecutionFailed, match="is not JSON"):
+    with pytest.raises(errors.ExecutionFailed, match="cannot be encoded as JSON"):
         await outcome(app.schedule(session="s", fn=lambda _: object()))
 
 
@@ -515,7 +515,7 @@ async def test_a_function_of_a_program_that_is_gone_ends_with_an_error(tmp_path:
         assert await outcome(following) == "well"
         shown = await app.show(task_id)
         assert (shown["state"], shown["attempts"]) == ("failed", 1)
-        assert shown["error"].startswith("the program that was to run this function is gone")
+        assert shown["error"].startswith("the program that should have run this function has exited")
 
 
 async def _crash(app: Fairlane, calling: asyncio.Task[Any]) -> None:

@@ -286,7 +286,7 @@ async def test_an_expired_lease_counts_an_attempt_and_is_fenced(ext: Ext) -> Non
         task = await ext.api.show(task_id)
         assert (task["result"], task["attempts"]) == ("real", 2)
         lost = task["attemptLog"][0]
-        assert "lease ran out" in lost["error"]
+        assert "lease expired" in lost["error"]
         assert lost["endedAt"] >= zombie["leaseExpiresAt"]
         judge(ms_between(zombie["leaseExpiresAt"], lost["endedAt"]) / 1000, 2)
 

@@ -161,7 +161,7 @@ def test_a_caller_is_told_whether_the_outcome_is_known(
     scheduler = watched(at)
     with pytest.raises(StoreUnavailable) as error:
         scheduler.submit("first")
-    assert ("was not carried out" in error.value.message) == known
+    assert ("had no effect" in error.value.message) == known
     assert (scheduler.find("first") is not None) == (moment == COMMITTED)
 
 
