@@ -114,7 +114,7 @@ def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
         ),
         (
             ["submit", "--handler", "a", "--idempotency-key", "ä"],
-            "Idempotency-Key must be 1 to 255 visible ASCII characters",
+            "the header Idempotency-Key has invalid characters or is too long; it must match",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_what_looks_answers_as_an_empty_store_would_and_makes_nothing(
     assert (ran.code, ran.out) == (expected.code, expected.out)
     assert ran.code == (3 if "x" in command else 0)
     assert ran.err.startswith("note: no store exists at ")
-    assert ran.err.endswith(f"yet; it counts as empty\n{expected.err}")
+    assert ran.err.endswith(f"yet; treating it as empty\n{expected.err}")
     assert _is_absent(absent)
 
 

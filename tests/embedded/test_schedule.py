@@ -515,7 +515,9 @@ async def test_a_function_of_a_program_that_is_gone_ends_with_an_error(tmp_path:
         assert await outcome(following) == "well"
         shown = await app.show(task_id)
         assert (shown["state"], shown["attempts"]) == ("failed", 1)
-        assert shown["error"].startswith("the program that should have run this function has exited")
+        assert shown["error"].startswith(
+            "the program that should have run this function has exited"
+        )
 
 
 async def _crash(app: Fairlane, calling: asyncio.Task[Any]) -> None:

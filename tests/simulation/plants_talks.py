@@ -90,7 +90,7 @@ def an_interruption_lets_the_old_run_go_on(patch: pytest.MonkeyPatch) -> None:
 
 @plant("fate", "window")
 def a_joined_word_is_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(talking, "joined", lambda body, _: body)
+    patch.setattr(talking, "join_text", lambda body, _: body)
 
 
 @plant("text")

@@ -215,5 +215,8 @@ def _error(shape: JsonMapping, answer: ClientResponse) -> FairlaneError:
 def _header(text: str, name: str = "Idempotency-Key") -> str:
     """Return the text. Raise for text that cannot be a header value, as the server would."""
     if not (text.isascii() and text.isprintable()):
-        raise errors.InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters")
+        raise errors.InvalidRequest(
+            f"the header {name} has invalid characters or is too long; "
+            r"it must match ^[\x21-\x7e]{1,255}$"
+        )
     return text

@@ -81,7 +81,7 @@ class Vault:
         if cipher is None:
             raise StoreMismatch(
                 f"the store's secrets are sealed with the key {found[1]}, which this node does not "
-                "have: give secret_key the key of the other nodes, or restore the key file"
+                "have: set secret_key to the key of the other nodes, or restore the key file"
             )
         return self._opened(cipher, found[1], found[2])
 
