@@ -225,7 +225,7 @@ async def test_a_damaged_job_keeps_its_name_and_holds_up_no_other(
     await _goes_on(inside, Reader(inside))
     jobs = {one["name"]: one for one in (await inside.ask("GET", "/cron/jobs")).json["jobs"]}
     assert jobs["j2"]["state"]["runs"] > 0
-    assert jobs["(damaged)"]["disabledReason"].startswith("its definition in the store is damaged")
+    assert jobs["(damaged)"]["disabledReason"].startswith("its stored definition is damaged")
 
 
 async def test_a_damaged_request_fails_alone_and_the_others_of_its_batch_are_leased(

@@ -36,6 +36,7 @@ POST: Final = "POST"
 PUT: Final = "PUT"
 PATCH: Final = "PATCH"
 DELETE: Final = "DELETE"
+CREATED: Final = 201
 
 _WITHOUT_BODY: Final = frozenset({GET, DELETE})
 _OPERATORS: Final = frozenset({Scope.OPERATE, Scope.ADMIN})
@@ -229,9 +230,13 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def needs_body(self) -> bool:
-        """Return whether a request without a body is refused: a change must say what to change."""
+        """Return whether a request without a body is refused.
+
+        A change must say what to change, and a creation what to create.
+        """
         fields = msgspec.structs.fields(self.part("body"))
-        return self.document is not None or self.method == PATCH or any(f.required for f in fields)
+        says_what = self.method == PATCH or (self.status == CREATED and bool(fields))
+        return self.document is not None or says_what or any(f.required for f in fields)
 
     @functools.cached_property
     def nulls(self) -> str | None:
