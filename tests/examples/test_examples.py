@@ -120,7 +120,9 @@ async def test_the_worker_in_bash_runs_tasks(programs: Programs, tmp_path: Path)
     script = str(EXAMPLES / "worker.sh")
     _, client = await working(programs, tmp_path, "bash", script)
     async with client:
-        task = await ended(client, handler="status", params={"url": f"{client._where}/health/live"})
+        task = await ended(
+            client, handler="status", params={"url": f"{client._server.where}/health/live"}
+        )
         assert (task["state"], task["result"]) == ("done", {"status": 200})
         task = await ended(client, handler="status", params={})
         assert (task["state"], task["error"]) == ("failed", "params.url is missing")
