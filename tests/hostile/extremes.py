@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from fairlane.core import moments
+from fairlane.core.access import TRUSTED
 from fairlane.http.messages import HttpRequest, Stream
 from tests.hostile.inside import Answer, Inside
 
@@ -304,7 +305,7 @@ class Reader:
         """The number of the last event that a stream has brought."""
         last = int(await self._last_event())
         headers = {b"accept": b"text/event-stream"}
-        request = HttpRequest("GET", "/events", b"after=0", headers)
+        request = HttpRequest("GET", "/events", b"after=0", headers, named=TRUSTED)
         seen, rest = 0, b""
         async with asyncio.timeout(HANG_SECONDS), contextlib.AsyncExitStack() as stack:
             stream = await self.inside.http(request)
