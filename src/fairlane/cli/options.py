@@ -283,7 +283,7 @@ _FILTERS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def offer(group: Group, *names: str, **helps: str) -> None:
-    """Add shared options; `helps` replaces the help of those that mean something else here."""
+    """Add shared options; `helps` replaces the help of options that mean something else here."""
     for name in names:
         about, how = _SHARED[name]
         about = helps.get(name.replace("-", "_"), about)

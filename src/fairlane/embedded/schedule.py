@@ -190,7 +190,7 @@ class Scheduling:
         return task_id
 
     async def _leave(self, task_id: str, *, is_wanted: bool) -> None:
-        """Stop waiting. The last waiter cancels a task that nobody wants any more."""
+        """Stop waiting. The last waiter cancels the task."""
         call = self._calls.get(task_id)
         if call is None:
             return

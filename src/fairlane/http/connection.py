@@ -1,7 +1,7 @@
 """One connection: what arrives on it, how long that may take, and in which order it is answered.
 
 A request that is late, too large or not HTTP is answered in JSON like every other error. After that
-the connection is closed, because nobody knows where the next request would begin. A client that
+the connection is closed, because the start of the next request is unknown. A client that
 does not read its responses is disconnected, and so are silent clients when there are too many
 connections.
 
@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
         self._latest: Exchange | None = None  # the last one whose head has arrived
         self._current: Exchange | None = None  # the one that is answered
         self._begun: Exchange | None = None  # the same, while it has not been started
-        self._queued: deque[Exchange] = deque()  # those that arrived before it was
+        self._queued: deque[Exchange] = deque()  # requests that arrived before it was
         self._arriving = False  # a request has begun and has not ended
         self._in_head = False
         self._in_small_piece = False  # a head that fits in there is not too large

@@ -74,7 +74,7 @@ class Exchange(HttpRequest):
     # ---------------------------------------------------------------- what arrives
 
     def add(self, piece: bytes) -> None:
-        """Keep a piece of the body, unless nobody will read it."""
+        """Keep a piece of the body, unless it will not be read."""
         if self.ended or self._discards:
             return
         self._pieces.append(piece)

@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Keepable)
 
 
 class KeptConnections(Generic[C]):
-    """Returns the newest connection first and closes those that were idle for `seconds`."""
+    """Returns the newest connection first and closes connections that were idle for `seconds`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class KeptConnections(Generic[C]):
                 self._drop(connection)
 
     def close(self) -> None:
-        """Close all connections, and from now on those that are returned."""
+        """Close all connections, and from now on each one that is returned."""
         with self._lock:
             self._closed = True
             for connection in list(self._since):

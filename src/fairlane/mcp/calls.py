@@ -39,7 +39,7 @@ class Calls(AsyncMethods):
     async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> TaskStatus:
         """Return the task when it has ended or was parked, or as it is when the time is up.
 
-        Ask in short turns, because nobody tells this side what another process does to its store.
+        Ask in short turns: this side is not notified of what other processes do to its store.
         A turn that is over too soon means that the server is stopping.
         """
         if not 0 <= wait_ms <= WAIT_MS_MAX:

@@ -91,7 +91,7 @@ async def follow_events(
     *,
     look_seconds: float | None = None,
 ) -> EventStream[T]:
-    """Return the events after those that the request names, or from now on, as `encode` has them.
+    """Return the events after the given one, or from now on, encoded with `encode`.
 
     Raise if the caller may not read them. `look_seconds` is how often to look for events of which
     nobody tells this node; None for never, unless the store is shared.

@@ -158,7 +158,7 @@ class Commands:
         epilog: str | None = None,
         side: Fill = server_or_store,
     ) -> None:
-        """Add a command. `fill` adds its options, and `side` those that say where it runs."""
+        """Add a command. `fill` adds its options, and `side` the options that say where it runs."""
         if self._only in (None, word):
             leaf = self.leaf(word, summary, epilog)
             if fill is not None:
