@@ -36,14 +36,15 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 class Scope(StrEnum):
-    """`read` reads, `submit` submits, `cancel` cancels, `lease` runs tasks; `operate` and `admin`
-    tune.
+    """`read` reads, `submit` submits, `cancel` cancels, `lease` runs tasks, `approve` decides about
+    approvals; `operate` and `admin` tune.
     """
 
     SUBMIT = "submit"
     READ = "read"
     CANCEL = "cancel"
     LEASE = "lease"
+    APPROVE = "approve"
     OPERATE = "operate"
     ADMIN = "admin"
 
@@ -80,7 +81,8 @@ class Caller(msgspec.Struct, frozen=True):
             return self.agent or given
         if given != self.agent:
             raise Forbidden(
-                f"field 'agentId' must be '{self.agent}' or absent: the token is that agent's",
+                f"field 'agentId' must be '{self.agent}' or absent: the token is bound to that "
+                "agent",
                 details={"agentId": self.agent},
             )
         return given
@@ -165,8 +167,8 @@ def proves(secret: bytes, kept: str) -> bool:
 def parse_name(text: str) -> str:
     if not _NAME.fullmatch(text) or text != text.strip():
         raise InvalidRequest(
-            f"field 'name' must be letters, digits, blanks and any of _.:@-, "
-            f"at most {NAME_CHARACTERS_MAX} of them"
+            f"field 'name' must be at most {NAME_CHARACTERS_MAX} letters, digits, spaces and "
+            "characters of _.:@-"
         )
     return text
 
@@ -179,10 +181,12 @@ def parse_scopes(words: Iterable[str], agent: str | None) -> str:
     for word in sorted(given):
         if word not in list(Scope):
             known = ", ".join(Scope)
-            raise InvalidRequest(f"field 'scopes': '{word[:40]}' is none of {known}, {EVERY}")
+            raise InvalidRequest(
+                f"field 'scopes': '{word[:40]}' is not a scope; use one of {known}, {EVERY}"
+            )
     if agent is not None and Scope.ADMIN in given:
         raise InvalidRequest(
-            "field 'scopes': admin is about all agents; a token bound to one agent cannot have it"
+            "field 'scopes': admin covers all agents; a token bound to one agent cannot have it"
         )
     return " ".join(scope for scope in Scope if scope in given)
 

@@ -68,6 +68,7 @@ def reject(
     after.session = None
     after.callback_url = None
     after.eligible_at = None
+    after.unapproved = None
     after.completed_at = now
     return Change(None, after, lifecycle.REJECT, error=error.message)
 
@@ -83,7 +84,7 @@ def _task(
     deadline_at, deadline_ms = submission.deadline_at, submission.deadline_ms
     if deadline_ms is not None:
         deadline_at = moments.later(now, deadline_ms)
-    elif deadline_at is None and not submission.depends_on and not is_run(submission.id):
+    elif deadline_at is None and not waits_first(submission) and not is_run(submission.id):
         deadline_at = deadline(policy, submission.kind, eligible_at or now)
         deadline_ms = None if deadline_at is None else deadline_at - now
     priority = submission.priority
@@ -114,13 +115,39 @@ def _task(
     )
     if submission.preemptible:
         task.preempt = 0
+    if submission.approval is not None:
+        task.unapproved = 1
     return task
+
+
+def waits_first(submission: Submission) -> bool:
+    """Return whether the deadline of its kind starts later: when others are done or a person has
+    approved.
+    """
+    return bool(submission.depends_on) or submission.approval is not None
 
 
 def deadline(policy: Policy, kind: str, since: int) -> int | None:
     """Return the deadline that the task's kind implies, counted from its earliest start."""
     seconds = policy.kinds[kind].deadline_sec
     return None if seconds is None else moments.later(since, seconds * 1000)
+
+
+def start_deadline(policy: Policy, task: Task, now: int, left_ms: int | None) -> None:
+    """Let the time of a task run again that a person has approved: what was `left_ms` when it
+    asked, or all of it if it has not started yet.
+    """
+    if left_ms is not None:
+        task.deadline_at = moments.later(now, left_ms)
+    if task.deadline_at is not None or is_run(task.id):
+        return
+    since = max(now, task.eligible_at or now)
+    if task.deadline_ms is not None:
+        task.deadline_at = moments.later(since, task.deadline_ms)
+        return
+    task.deadline_at = deadline(policy, task.kind, since)
+    if task.deadline_at is not None:
+        task.deadline_ms = task.deadline_at - now
 
 
 def rank(lane: LanePolicy, priority: int, since: int) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from fairlane.core import lifecycle
-from fairlane.core.model import BATCH_GATE, Change, Task
+from fairlane.core.model import BATCH_GATE, RESOURCE_GATE, Change, Task
 
 RUNNING: Final = "running"
 COMPLETED: Final = "completed"
@@ -73,7 +73,7 @@ def settle(batch: Batch, now: int) -> bool:
 def _count(batch: Batch, task: Task, sign: int) -> None:
     if not task.terminal:
         batch.open += sign
-    if task.leased or task.ready:
+    if task.leased or task.ready or task.gate == RESOURCE_GATE:
         batch.holders += sign
     elif task.state == lifecycle.QUEUED and task.gate == BATCH_GATE:
         batch.waiting += sign

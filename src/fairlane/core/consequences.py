@@ -36,7 +36,8 @@ class Webhook(msgspec.Struct, frozen=True, gc=False):
 
 class Consequences(msgspec.Struct, gc=False):
     """`outcome` is the result and the error to save. `run_changes` says that the task belongs to a
-    cron run, which has to follow. `stops_run` says that the worker with its lease has to stop.
+    cron run, which has to follow. `stops_run` says that the worker with its lease has to stop,
+    `closes_approval` that its open approval has lost its subject.
     """
 
     outcome: tuple[str | None, str | None] | None = None
@@ -45,6 +46,7 @@ class Consequences(msgspec.Struct, gc=False):
     run_changes: bool = False
     stops_run: bool = False
     edges: EdgeChange | None = None
+    closes_approval: bool = False
 
 
 # Verbs that do not end a task and have no consequence besides their event.
@@ -91,6 +93,7 @@ def of(change: Change, *, awaited: bool) -> Consequences | None:
         found.webhook = _webhook(after)
         found.run_changes = is_run(after.id)
         found.stops_run = after.leased
+        found.closes_approval = change.before is not None and change.before.unapproved == 1
         if awaited:
             becomes = dependencies.EDGE_AFTER[after.state]
             found.edges = EdgeChange(dependencies.OPEN, becomes, after.state)

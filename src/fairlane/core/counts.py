@@ -137,7 +137,7 @@ def _add_totals(tally: Tally, change: Change) -> None:
 
 
 def _uncount_end(tally: Tally, before: Task | None) -> None:
-    """Take back the end of a task that is retried. Its expiry stays counted."""
+    """Undo the count of the end of a task that is retried. Its expiry stays counted."""
     assert before is not None
     if before.state == lifecycle.FAILED:
         tally.failed -= 1

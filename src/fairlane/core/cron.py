@@ -46,7 +46,6 @@ __all__ = [  # re-exported for users of this module
 ]
 
 SKIP: Final = "skip"
-QUEUE: Final = "queue"
 ALLOW: Final = "allow"
 ONCE: Final = "once"
 ALL: Final = "all"
@@ -65,7 +64,7 @@ SKIPPED: Final = "skipped"
 MISSED: Final = "missed"
 
 # Stands in for a stored definition that cannot be read.
-DAMAGED: Final = "its stored definition is damaged: delete the job and create it again"
+DAMAGED: Final = "its stored definition is damaged; delete the job and create it again"
 
 BY_CALLER: Final = "by caller"
 FINISHED: Final = "finished"

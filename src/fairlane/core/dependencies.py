@@ -54,6 +54,8 @@ def orphan(task: Task, parent_id: str, parent_state: str, now: int) -> Change:
     after.eligible_at = None
     after.completed_at = now
     after.unmet = ORPHANED
+    if after.unapproved:
+        after.unapproved = 0
     return Change(task, after, lifecycle.CANCEL, error=reason(parent_id, parent_state))
 
 

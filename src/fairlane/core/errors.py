@@ -3,16 +3,20 @@
     FairlaneError
     |-- CallerError          the request is wrong: do not repeat it unchanged
     |   |-- InvalidRequest       invalid_request
+    |   |-- NeedsUnsatisfiable   needs_unsatisfiable
     |   |-- BatchTooLarge        batch_too_large
     |   |-- PayloadTooLarge      payload_too_large
     |   |-- UnsupportedMediaType unsupported_media_type
     |   |-- Misdirected          misdirected
     |   |-- Unauthenticated      unauthenticated
     |   |-- Forbidden            forbidden
+    |   |   `-- OwnTask              own_task
     |   |-- NotFound             not_found
     |   |-- Conflict             conflict
     |   |-- IdempotencyConflict  idempotency_conflict
     |   |-- MessageStale         message_stale
+    |   |-- ApprovalChanged      approval_changed
+    |   |-- ApprovalClosed       approval_closed
     |   `-- LeaseLost            lease_lost
     |-- BusyError            the request is fine: repeat it later
     |   |-- QueueFull            queue_full
@@ -22,6 +26,7 @@
     |   |-- TooManyConnections   too_many_connections
     |   |-- Draining             draining
     |   |-- Disabled             disabled
+    |   |-- ResourceBusy         resource_busy
     |   |-- StoreUnavailable     store_unavailable
     |   `-- Unreachable          unreachable
     |-- OperatorError        invalid_setup: the setup is wrong, an operator must fix it
@@ -32,17 +37,22 @@
     |   `-- StoreMismatch        store_mismatch
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
+    |   `-- ApprovalDenied       approval_denied
     `-- TaskFailed           task_failed: a task that the caller waited for did not end done
         |-- QueueDropped         queue_dropped
         |-- Interrupted          interrupted
         |-- Stopped              stopped
         |-- SessionReset         session_reset
-        `-- LaneCleared          lane_cleared
+        |-- LaneCleared          lane_cleared
+        |-- ApprovalRejected     approval_rejected
+        `-- ApprovalExpired      approval_expired
 
 Codes are stable and part of the public API; messages may improve at any time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from fairlane.core.json_types import JsonObject
 
@@ -78,6 +88,12 @@ class InvalidRequest(CallerError):
     """A field, parameter or header of the request is missing, unknown or out of bounds."""
 
     code = "invalid_request"
+
+
+class NeedsUnsatisfiable(CallerError):
+    """The task needs more of a resource than the policy can ever give."""
+
+    code = "needs_unsatisfiable"
 
 
 class BatchTooLarge(CallerError):
@@ -116,6 +132,12 @@ class Forbidden(CallerError):
     code = "forbidden"
 
 
+class OwnTask(Forbidden):
+    """The token's agent or the token itself asked for the approval, so it cannot decide."""
+
+    code = "own_task"
+
+
 class NotFound(CallerError):
     """Nothing has this id, or the token may not see it."""
 
@@ -140,8 +162,20 @@ class MessageStale(CallerError):
     code = "message_stale"
 
 
+class ApprovalChanged(CallerError):
+    """What the approval says has changed since the caller read it."""
+
+    code = "approval_changed"
+
+
+class ApprovalClosed(CallerError):
+    """The approval has been decided, has expired, or its task has ended."""
+
+    code = "approval_closed"
+
+
 class LeaseLost(CallerError):
-    """The lease has expired or was taken back; the worker must stop."""
+    """The lease has expired or was reclaimed; the worker must stop."""
 
     code = "lease_lost"
 
@@ -192,6 +226,12 @@ class Disabled(BusyError):
     """The policy has turned the scheduler off."""
 
     code = "disabled"
+
+
+class ResourceBusy(BusyError):
+    """A resource has no room for a permit, and the caller did not want to wait longer."""
+
+    code = "resource_busy"
 
 
 class StoreUnavailable(BusyError):
@@ -258,16 +298,40 @@ class TargetRefused(FairlaneError):
 
 class ExecutionFailed(FairlaneError):
     """A run failed. A handler raises it to fail its task; `retryable=False` prevents another
-    attempt.
+    attempt. `traceback` is stored with the attempt.
     """
 
     code = "execution_failed"
 
     def __init__(
-        self, message: str, *, retryable: bool = True, retry_after_ms: int | None = None
+        self,
+        message: str,
+        *,
+        retryable: bool = True,
+        retry_after_ms: int | None = None,
+        traceback: str | None = None,
+        closed: Mapping[str, float] | None = None,
     ) -> None:
+        """`closed` maps resources whose provider refuses requests to the seconds until it does
+        not; then the failure costs no attempt.
+        """
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.retryable = retryable
+        self.traceback = traceback
+        self.closed = closed or {}
+
+
+class ApprovalDenied(ExecutionFailed):
+    """The answer to `work.ask` was no, or there was none in time. Unless the handler catches it,
+    the task fails and is not retried. `state` is `rejected` or `expired`.
+    """
+
+    code = "approval_denied"
+
+    def __init__(self, message: str, state: str = "rejected", comment: str | None = None) -> None:
+        super().__init__(message, retryable=False)
+        self.state = state
+        self.comment = comment
 
 
 class TaskFailed(FairlaneError):
@@ -309,6 +373,18 @@ class LaneCleared(TaskFailed):
     """An operator cleared the task's lane."""
 
     code = "lane_cleared"
+
+
+class ApprovalRejected(TaskFailed):
+    """A person rejected the approval that the task needed."""
+
+    code = "approval_rejected"
+
+
+class ApprovalExpired(TaskFailed):
+    """The task was not approved in time."""
+
+    code = "approval_expired"
 
 
 def task_failed(task_id: str, state: str, error: str | None) -> TaskFailed:

@@ -1,8 +1,8 @@
 """Events: the facts that a change records, one row each, in commit order.
 
 A row is small; fields of the task are joined when it is read. `detail` is the error of a failure,
-the worker of a start, the reported progress, the job and run of a cron firing, or the state if the
-type does not imply it.
+the worker of a start, the reported progress, the job and run of a cron firing, an approval and its
+state, or the state if the type does not imply it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from fairlane.core import lifecycle
+from fairlane.core import approvals, lifecycle
+from fairlane.core.approvals import Approval
 from fairlane.core.model import Change
 
 CREATED: Final = "task.created"
@@ -24,11 +25,21 @@ PARKED: Final = "task.parked"
 CANCELLED: Final = "task.cancelled"
 REJECTED: Final = "task.rejected"
 RELEASED: Final = "task.released"
+SUSPENDED: Final = "task.suspended"
 REQUEUED: Final = "task.requeued"
 UNBLOCKED: Final = "task.unblocked"
 PROGRESS: Final = "task.progress"
 BATCH_COMPLETED: Final = "batch.completed"
 CRON_FIRED: Final = "cron.fired"
+APPROVAL_OPENED: Final = "approval.opened"
+APPROVAL_DECIDED: Final = "approval.decided"
+APPROVAL_EXPIRED: Final = "approval.expired"
+APPROVAL_CANCELLED: Final = "approval.cancelled"
+APPROVALS: Final = (APPROVAL_OPENED, APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_CANCELLED)
+RESOURCE_CLOSED: Final = "resource.closed"
+RESOURCE_OPENED: Final = "resource.opened"
+RESOURCE_WARNED: Final = "resource.warned"
+RESOURCE_RAISED: Final = "resource.raised"
 
 _TYPES: Final[Mapping[str, str]] = {
     lifecycle.SUBMIT: CREATED,
@@ -40,6 +51,7 @@ _TYPES: Final[Mapping[str, str]] = {
     lifecycle.BACK_OFF: RETRYING,
     lifecycle.PARK: PARKED,
     lifecycle.RELEASE: RELEASED,
+    lifecycle.SUSPEND: SUSPENDED,
     lifecycle.CANCEL: CANCELLED,
     lifecycle.RESET: REQUEUED,
     lifecycle.RETRY: REQUEUED,
@@ -57,10 +69,15 @@ STATES: Final[Mapping[str, str]] = {
     CANCELLED: lifecycle.CANCELLED,
     REJECTED: lifecycle.REJECTED,
     RELEASED: lifecycle.QUEUED,
+    SUSPENDED: lifecycle.QUEUED,
     REQUEUED: lifecycle.QUEUED,
     UNBLOCKED: lifecycle.QUEUED,
 }
-TYPES: Final = (*STATES, PROGRESS, BATCH_COMPLETED, CRON_FIRED)
+RESOURCES: Final = (RESOURCE_CLOSED, RESOURCE_OPENED, RESOURCE_WARNED, RESOURCE_RAISED)
+TYPES: Final = (*STATES, PROGRESS, BATCH_COMPLETED, CRON_FIRED, *APPROVALS, *RESOURCES)
+# Names that filters accept for a type. Subscribers dispatch on the type that they receive, so an
+# event keeps its old name until the version after the one that first accepts the new name.
+ALIASES: Final[Mapping[str, str]] = {"task.retried": REQUEUED}
 _NAMES_STATE: Final = frozenset({CREATED, REQUEUED, BATCH_COMPLETED})
 _TELLS_ERROR: Final = frozenset({FAILED, RETRYING, PARKED, CANCELLED, REJECTED})
 
@@ -72,6 +89,7 @@ _ENDS: Final[Mapping[str, str]] = {
     PARKED: "parked",
     CANCELLED: "cancelled",
     RELEASED: "released",
+    SUSPENDED: "suspended",
 }
 OUTCOMES: Final = tuple(_ENDS.values())
 
@@ -113,6 +131,19 @@ class Event(msgspec.Struct, gc=False):
         return job_id, run_id
 
     @property
+    def approval(self) -> tuple[str, str] | None:
+        """Return the id of the approval and its state after the event."""
+        if self.type not in APPROVALS or self.detail is None:
+            return None
+        approval_id, _, state = self.detail.partition(" ")
+        return approval_id, state
+
+    @property
+    def resource(self) -> str | None:
+        """Return what happened to a resource as JSON text."""
+        return self.detail if self.type in RESOURCES else None
+
+    @property
     def progress(self) -> str | None:
         """Return the reported progress as JSON text."""
         return self.detail if self.type == PROGRESS else None
@@ -134,6 +165,25 @@ def of(change: Change) -> tuple[str, str | None] | None:
     return kind, change.error
 
 
+_APPROVAL_FACTS: Final[Mapping[str, str]] = {
+    approvals.APPROVED: APPROVAL_DECIDED,
+    approvals.REJECTED: APPROVAL_DECIDED,
+    approvals.EXPIRED: APPROVAL_EXPIRED,
+    approvals.CANCELLED: APPROVAL_CANCELLED,
+}
+
+
+def of_approval(before: Approval | None, after: Approval) -> str | None:
+    """Return the type of the event of a new or changed approval, or None if it records none."""
+    if before is None:
+        return APPROVAL_OPENED
+    if after.state == before.state:
+        return None
+    if after.decided_by == approvals.ON_EXPIRY:
+        return APPROVAL_EXPIRED
+    return _APPROVAL_FACTS[after.state]
+
+
 class Attempt(msgspec.Struct):
     attempt: int
     started_at: int
@@ -141,6 +191,7 @@ class Attempt(msgspec.Struct):
     ended_at: int | None = None
     outcome: str | None = None
     error: str | None = None
+    traceback: str | None = None
 
     @property
     def ran_ms(self) -> int | None:
@@ -162,6 +213,6 @@ def attempts(events: Iterable[Event]) -> list[Attempt]:
             log[-1].ended_at = event.at
             log[-1].outcome = _ENDS[event.type]
             log[-1].error = event.detail
-        if event.type != PROGRESS:
+        if event.type != PROGRESS and event.type not in APPROVALS:
             last = event.attempt
     return log

@@ -12,27 +12,39 @@ from typing import Final
 
 import msgspec
 
-from fairlane.core import lifecycle, moments
+from fairlane.core import amounts, approvals, lifecycle, moments, resources
+from fairlane.core.approvals import Approval
 from fairlane.core.batches import Batch
 from fairlane.core.model import (
+    APPROVAL_GATE,
     BATCH_GATE,
     CRITICAL,
     DEBOUNCE_GATE,
     DELAY_GATE,
     DEPENDENCY_GATE,
+    RESOURCE_GATE,
     SESSION_GATE,
     Task,
 )
 from fairlane.core.policy import FAIR, Policy
+from fairlane.core.resources import Blocked
 from fairlane.core.sessions import Session
 
 PAUSED: Final = "paused"
-GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, BATCH_GATE, SESSION_GATE, PAUSED)
+GATES: Final = (
+    DEPENDENCY_GATE,
+    DELAY_GATE,
+    DEBOUNCE_GATE,
+    APPROVAL_GATE,
+    BATCH_GATE,
+    SESSION_GATE,
+    RESOURCE_GATE,
+    PAUSED,
+)
 LANE: Final = "lane"
 AGENT: Final = "agent"
 GLOBAL: Final = "global"
 WORKER: Final = "worker"
-SCOPES: Final = (LANE, AGENT, GLOBAL, WORKER)
 AHEAD_MAX: Final = 10_000
 NAMED_MAX: Final = 20
 # Fewer starts than this are too few to estimate a pace.
@@ -67,6 +79,7 @@ class Facts(msgspec.Struct, frozen=True):
     tasks that hold what it waits for. `ahead` is how many go before it in its line, `beside` how
     many in other lines. `pace` is how fast its line has moved recently, if known, and `lane_pace`
     how fast the lane has. `servers` is how many tasks each server with the capability runs.
+    `approval` is the one that it waits for, and `blocked` the account of a resource.
     """
 
     task: Task
@@ -84,13 +97,15 @@ class Facts(msgspec.Struct, frozen=True):
     servers: Sequence[int] = ()
     pace: Pace | None = None
     lane_pace: Pace | None = None
+    approval: Approval | None = None
+    blocked: Blocked | None = None
 
 
 class Why(msgspec.Struct, frozen=True):
     """`ready` says that only a slot or a worker is missing.
 
     `ceilings` are all that are full, the widest first. `estimate_ms` is the expected wait if the
-    line keeps its pace.
+    line keeps its pace. `blocked` is what it lacks of a resource, `holders` the tasks that hold it.
     """
 
     reason: str
@@ -100,6 +115,8 @@ class Why(msgspec.Struct, frozen=True):
     ceilings: Sequence[Ceiling] = ()
     position: int | None = None
     estimate_ms: int | None = None
+    blocked: Blocked | None = None
+    holders: Sequence[str] = ()
 
     @property
     def ceiling(self) -> Ceiling | None:
@@ -118,10 +135,14 @@ def why(facts: Facts) -> Why:
         until = moments.text(task.eligible_at or 0)
         text = f"it is waiting until {until} for more messages to merge with it"
         return Why(text, gate=DEBOUNCE_GATE, waiting_for=[until])
+    if task.gate == APPROVAL_GATE:
+        return _unapproved(facts)
     if task.gate == SESSION_GATE:
         return _in_session(facts)
     if task.gate == BATCH_GATE:
         return _in_batch(facts)
+    if task.gate == RESOURCE_GATE:
+        return _without_resource(facts)
     return _ready(facts)
 
 
@@ -166,13 +187,59 @@ def _delayed(facts: Facts) -> Why:
     return Why(text, gate=DELAY_GATE, waiting_for=[until])
 
 
+def _unapproved(facts: Facts) -> Why:
+    approval = facts.approval
+    if approval is None:
+        return Why("it waits for a decision by a person", gate=APPROVAL_GATE)
+    given = len(approvals.votes(approval))
+    count = f" ({given} of {approval.needed} have approved)" if approval.needed > 1 else ""
+    names = approvals.approvers(approval)
+    who = f"one of {', '.join(names)}" if names else "a person"
+    until = ""
+    if approval.expires_at is not None:
+        until = f"; without one it is decided at {moments.text(approval.expires_at)}: "
+        until += approval.on_expiry
+    return Why(
+        f'it waits for a decision by {who}{count}: "{approval.title}"{until}; '
+        f"fairlane approve {approval.id}",
+        gate=APPROVAL_GATE,
+        waiting_for=[approval.id],
+    )
+
+
+def _without_resource(facts: Facts) -> Why:
+    blocked = facts.blocked
+    if blocked is None:
+        text = "other tasks that wait for the same resources go first"
+        return Why(text, gate=RESOURCE_GATE, holders=facts.holders)
+    until = "" if blocked.at is None else f" until {moments.text(blocked.at)}"
+    unit = blocked.unit or "it"
+    lacks = f"it needs {amounts.text(blocked.needed)} {unit} of {blocked.account}, and "
+    lacks += f"{amounts.text(blocked.available)} is available"
+    text = {
+        resources.CLOSED: f"{blocked.account} is closed{until or ' until an operator opens it'}",
+        resources.MISSING: f"the policy no longer has {blocked.account}"
+        + (f" with the unit {blocked.unit}" if blocked.unit else ""),
+        resources.KEPT: f"what is left of {blocked.account} is kept for running tasks",
+        resources.SPENT: f"the budget is spent{until}: {lacks}",
+        resources.BUSY: f"{lacks}{until}",
+    }[blocked.why]
+    return Why(
+        text,
+        gate=RESOURCE_GATE,
+        waiting_for=[blocked.account],
+        blocked=blocked,
+        holders=facts.holders,
+    )
+
+
 def _in_session(facts: Facts) -> Why:
     session = facts.session
     key = facts.task.session or ""
     if session is None or session.limit == 1:
         text = f"session {key} runs one task at a time, and another one is running"
     else:
-        text = f"session {key} runs {session.limit} tasks at once, and as many are running"
+        text = f"session {key} runs at most {session.limit} tasks, and all of them are running"
     if session is not None and session.interrupted:
         text = f"interrupted tasks of session {key} have not stopped yet"
     return Why(
@@ -203,7 +270,7 @@ def _ready(facts: Facts) -> Why:
         return Why(text, gate=PAUSED, position=position)
     full = _full(facts)
     if not full:
-        text = f"a slot is free: it goes to the next worker that asks for {task.capability}"
+        text = f"a slot is free: the task goes to the next worker that leases {task.capability}"
         return Why(f"{text}; {_before(facts)}", ready=True, position=position)
     estimate_ms, guess = _estimate(facts)
     text = ", and ".join(words for _, words in full)
@@ -236,8 +303,9 @@ def _still(facts: Facts) -> str:
     if lane.starts < PACE_STARTS_MIN:
         return ""
     return (
-        f", but in the last {_roughly(pace.span_ms)} nothing of its line was begun while others "
-        f"of the lane were: is there a worker for {facts.task.capability}?"
+        f", but in the last {_roughly(pace.span_ms)} no task of its agent and handler "
+        f"started, while other tasks of the lane did: is a worker for {facts.task.capability} "
+        "running?"
     )
 
 
@@ -297,7 +365,7 @@ def _agent_ceiling(facts: Facts) -> _Found:
     if own is not None and own.max_inflight is not None:
         setting = f"agents.{task.agent}.maxInflight"
     slots = "the only slot" if limit == 1 else f"all {limit} slots"
-    text = f"agent {task.agent} has {slots} that it may have in lane {task.lane}"
+    text = f"agent {task.agent} uses {slots} that it may use in lane {task.lane}"
     return Ceiling(AGENT, limit, facts.agent_slots, setting), text
 
 
@@ -307,7 +375,8 @@ def _worker_ceiling(facts: Facts) -> _Found:
     if not limit or not servers or any(running < limit for running in servers):
         return None, ""
     who = "the server runs" if len(servers) == 1 else f"each of {len(servers)} servers runs"
-    text = f"{who} {limit} at once and has as many (workerCount)"
+    tasks = "1 task" if limit == 1 else f"{limit} tasks"
+    text = f"{who} {tasks} at once, which is the limit (workerCount)"
     return Ceiling(WORKER, limit * len(servers), sum(servers), "workerCount"), text
 
 

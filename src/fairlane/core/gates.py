@@ -2,11 +2,12 @@
 
 A gate is a word in the task's row; a queued task without one is ready. Gates are passed in one
 order: `dependency` (its parents are not done), `delay` (its start time has not come) or `debounce`
-(the message may still grow), `session` (other tasks of its session have the turn), `batch` (its
-batch is at its parallelism). A task that has passed the session gate keeps the turn through
-retries, so that work of a session never overtakes itself; it gives up its place in the batch while
-a retry waits. A task that waits for a session holds no place in a batch, so no two tasks can wait
-for each other.
+(the message may still grow), `approval` (a person has not decided), `session` (other tasks of its
+session have the turn), `batch` (its batch is at its parallelism), `resource` (what it needs does
+not fit). A task that has passed the session gate keeps the turn through retries and while it asks a
+person, so that work of a session never overtakes itself; it gives up its place in the batch
+meanwhile. A task that waits for a session holds no place in a batch, and one that waits for a
+resource holds nothing of any resource, so no two tasks can wait for each other.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 from fairlane.core import lifecycle
 from fairlane.core.batches import Batch
 from fairlane.core.model import (
+    APPROVAL_GATE,
     BATCH_GATE,
     DEBOUNCE_GATE,
     DELAY_GATE,
+    RESOURCE_GATE,
     SESSION_GATE,
     Change,
     Task,
@@ -34,6 +37,8 @@ def next_gate(
     """
     if task.eligible_at is not None and task.eligible_at > now:
         return DELAY_GATE
+    if task.unapproved:
+        return APPROVAL_GATE
     if session is not None and not has_turn and (session.waiting or not session.free):
         return SESSION_GATE
     return batch_gate(batch)
@@ -78,6 +83,8 @@ def holds_turn(task: Task) -> bool:
     if task.gate == DELAY_GATE:
         # It waits for a retry; a task has no turn before its first lease.
         return task.fencing_token > 0
+    if task.gate == APPROVAL_GATE:
+        return task.started_at is not None  # it asked in the middle of a run
     return task.gate not in (SESSION_GATE, DEBOUNCE_GATE)
 
 
@@ -90,8 +97,27 @@ def promote(task: Task, now: int, gate: str | None = None) -> Change:
     return Change(task, after, lifecycle.PROMOTE)
 
 
+def approve(task: Task, now: int, gate: str | None) -> Change:
+    """Return the task after its approval was decided. `gate` is the next one if it waited for that;
+    a task that still waits for something before that keeps its gate.
+    """
+    if task.gate == APPROVAL_GATE:
+        change = promote(task, now, gate)
+    else:
+        change = Change(task, copied(task), lifecycle.PROMOTE)
+    change.after.unapproved = 0
+    return change
+
+
+def wait(task: Task) -> Change:
+    """Send a ready task behind the resource gate: what it needs does not fit."""
+    after = copied(task)
+    after.gate = RESOURCE_GATE
+    return Change(task, after, lifecycle.HOLD)
+
+
 def hold(task: Task) -> Change:
-    """Take the turn back in favour of another task."""
+    """Withdraw the turn in favour of another task."""
     after = copied(task)
     after.gate = SESSION_GATE
     return Change(task, after, lifecycle.HOLD)

@@ -38,18 +38,21 @@ class ScheduleDocument(
     """When a job runs: once at a time, at an interval, or by a cron expression."""
 
     kind: ScheduleKind
-    at: Annotated[Moment | None, Meta(description="The moment, of kind at")] = None
+    at: Annotated[Moment | None, Meta(description="Time of the run, for kind at")] = None
     at_ms: Annotated[
         Annotated[int, Meta(ge=0, le=moments.MAX)] | None,
-        Meta(description="The moment in milliseconds since 1970, instead of at"),
+        Meta(description="Time of the run in milliseconds since 1970, instead of at"),
     ] = None
-    every_ms: Annotated[int | None, Meta(description="The interval, of kind every")] = None
+    every_ms: Annotated[int | None, Meta(description="Interval between runs, for kind every")] = (
+        None
+    )
     anchor: Annotated[
-        Moment | None, Meta(description="Where the interval starts; default: when it was created")
+        Moment | None,
+        Meta(description="Time from which intervals count; default: when the job was created"),
     ] = None
     expr: Annotated[
         Annotated[str, Meta(max_length=EXPR_CHARACTERS_MAX)] | None,
-        Meta(description="Five fields, such as 0 9 * * 1-5, of kind cron"),
+        Meta(description="Cron expression with five fields, such as 0 9 * * 1-5, for kind cron"),
     ] = None
     tz: Annotated[str | None, Meta(description="IANA time zone of expr; default: UTC")] = None
 
@@ -61,57 +64,65 @@ class JobDocument(
 
     name: Annotated[Identifier, Meta(description="Name of the job, unique for its agent")]
     agent_id: Annotated[
-        IdentifierOrEmpty | None, Meta(description='Agent that the job belongs to; "default"')
+        IdentifierOrEmpty | None,
+        Meta(description='Agent that the job belongs to; default: "default"'),
     ] = None
     schedule: ScheduleDocument
     task: Annotated[TaskRequest, Meta(description="The task to submit")] = field(name="task")
     enabled: Annotated[
-        bool | None, Meta(description="Whether the schedule runs; default: true")
+        bool | None, Meta(description="Whether the job is enabled; default: true")
     ] = None
     delete_after_run: Annotated[
-        bool | None, Meta(description="Delete a job of kind at after its run; default: true")
+        bool | None,
+        Meta(description="Delete a job of kind at after its run succeeds; default: true"),
     ] = None
     overlap: Annotated[
-        Overlap | None, Meta(description="What to do while the previous run goes on; skip")
+        Overlap | None,
+        Meta(description="What to do if the previous run is still going; default: skip"),
     ] = None
     misfire: Annotated[
-        Misfire | None, Meta(description="Which of the missed runs to catch up on; once")
+        Misfire | None, Meta(description="Which missed runs to catch up on; default: once")
     ] = None
     misfire_grace_ms: Annotated[
         SpanMs | None, Meta(description="How late a run may start before it counts as missed")
     ] = None
     misfire_cap: Annotated[
-        Small | None, Meta(description="How many missed runs to catch up on at most; 10")
+        Small | None, Meta(description="Maximum number of missed runs to catch up on; default: 10")
     ] = None
     misfire_spread_ms: Annotated[
-        DaySpanMs | None, Meta(description="Spread the missed runs over this time; 0")
+        DaySpanMs | None, Meta(description="Spread the missed runs over this time; default: 0")
     ] = None
     jitter_ms: Annotated[
-        DaySpanMs | None, Meta(description="Start each run up to this much later; 0")
+        DaySpanMs | None, Meta(description="Delay each run by a random time up to this; default: 0")
     ] = None
     timeout_ms: Annotated[TimeoutMs | None, Meta(description="Maximum duration of one attempt")] = (
         None
     )
-    start_at: Annotated[Moment | None, Meta(description="No run before this moment")] = None
-    end_at: Annotated[Moment | None, Meta(description="No run after this moment")] = None
+    start_at: Annotated[Moment | None, Meta(description="No run before this time")] = None
+    end_at: Annotated[Moment | None, Meta(description="No run after this time")] = None
     max_runs: Annotated[
-        Annotated[int, Meta(ge=1, le=2**53)] | None, Meta(description="Stop after so many runs")
+        Annotated[int, Meta(ge=1, le=2**53)] | None,
+        Meta(description="Disable the job after this many runs"),
     ] = None
-    retry_policy: Annotated[Backoff | None, Meta(description="Retries of each run's task")] = None
+    retry_policy: Annotated[
+        Backoff | None, Meta(description="Retry settings of each run's task")
+    ] = None
     alert_url: Annotated[
-        Url | None, Meta(description="URL that receives a POST when the job fails, and recovers")
+        Url | None,
+        Meta(description="URL that receives a POST when runs keep failing, and when they recover"),
     ] = None
     alert_after: Annotated[
-        Small | None, Meta(description="Alert after so many failed runs in a row; 1")
+        Small | None,
+        Meta(description="Send the alert after this many failed runs in a row; default: 1"),
     ] = None
     disable_after: Annotated[
-        Small | None, Meta(description="Disable the job after so many failed runs in a row")
+        Small | None, Meta(description="Disable the job after this many failed runs in a row")
     ] = None
     keep_runs: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | None,
-        Meta(description="How many runs the log keeps; 200"),
+        Meta(description="Number of runs that the log keeps; default: 200"),
     ] = None
     keep_days: Annotated[
         Annotated[int, Meta(ge=1, le=3650)] | None,
-        Meta(description="For how many days the log keeps a run; 30"),
+        Meta(description="Number of days that the log keeps a run; default: 30"),
     ] = None

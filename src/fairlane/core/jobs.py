@@ -38,8 +38,8 @@ READ_ONLY: Final = frozenset(
 # Task fields that a job does not accept, and what to do instead.
 _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
     "session": "a job's tasks always run in the job's own session; use 'overlap'",
-    "run_at": "the schedule says when",
-    "delay_ms": "the schedule says when",
+    "run_at": "the schedule sets the time",
+    "delay_ms": "the schedule sets the time",
     "deadline": "a fixed time makes no sense for a recurring task; use 'timeoutMs'",
     "depends_on": "a job's tasks cannot depend on other tasks",
     "key": "only items in a batch can have one",
@@ -240,12 +240,12 @@ def _problems(job: JobDocument, now: int, *, is_new: bool) -> list[Problem]:
 def _name_problems(job: JobDocument) -> list[Problem]:
     problems = []
     if job.name.startswith(f"{ID_PREFIX}_"):
-        text = f"field 'name' must not begin with '{ID_PREFIX}_': ids do"
+        text = f"field 'name' must not begin with '{ID_PREFIX}_', which is reserved for ids"
         problems.append(Problem("name", text))
     if job.alert_after is not None and not job.alert_url:
         problems.append(Problem("alertAfter", "'alertAfter' needs 'alertUrl'"))
     if job.delete_after_run and job.schedule.kind != cron.AT:
-        text = "'deleteAfterRun' goes with a schedule of kind at: the others go on"
+        text = "'deleteAfterRun' is only for a schedule of kind at"
         problems.append(Problem("deleteAfterRun", text))
     return problems
 
@@ -281,13 +281,13 @@ def _future_problems(
     if problems:
         return problems
     if end_at is not None and end_at <= now:
-        text = f"field 'endAt' must be in the future, {moments.text(end_at)} is not"
+        text = f"field 'endAt' must be in the future, not {moments.text(end_at)}"
         return [Problem("endAt", text)]
     after = now if start_at is None else max(now, start_at - 1)
     slot = cron.next_slot(schedule, after)
     if slot is None or (end_at is not None and slot.at > end_at):
         name = "startAt" if end_at is None else "endAt"
-        text = f"field '{name}' leaves no run: the schedule has none in that time"
+        text = f"field '{name}' leaves no run: the schedule has none in that period"
         return [Problem(name, text)]
     return []
 
@@ -320,7 +320,7 @@ def _schedule(given: ScheduleDocument, now: int) -> Schedule:
         misplaced = [name for name in names if getattr(given, name) is not None]
         if misplaced and kind != given.kind:
             name = json_name(misplaced[0])
-            raise InvalidRequest(f"'schedule.{name}' goes with the kind {kind}, not {given.kind}")
+            raise InvalidRequest(f"'schedule.{name}' is for the kind {kind}, not {given.kind}")
     if given.kind == cron.AT:
         return _at(given)
     if given.kind == cron.EVERY:
@@ -340,7 +340,7 @@ def _schedule(given: ScheduleDocument, now: int) -> Schedule:
 def _at(given: ScheduleDocument) -> Schedule:
     at = _moment(given.at, "schedule.at")
     if at is not None and given.at_ms not in (None, at):
-        raise InvalidRequest("'schedule.at' and 'schedule.atMs' disagree: give one of them")
+        raise InvalidRequest("'schedule.at' and 'schedule.atMs' differ: give only one of them")
     at = given.at_ms if at is None else at
     if at is None:
         raise InvalidRequest("missing required field 'schedule.at' (or 'schedule.atMs')")
@@ -392,7 +392,9 @@ def _lifted(document: JsonMapping) -> JsonObject:
     for name in _LIFTED:
         said = task.pop(name, None)
         if said is not None and lifted.get(name, said) != said:
-            raise InvalidRequest(f"invalid job: '{name}' and 'task.{name}' disagree: give one")
+            raise InvalidRequest(
+                f"invalid job: '{name}' and 'task.{name}' differ: give only one of them"
+            )
         if said is not None:
             lifted[name] = said
     return {**lifted, "task": task}
@@ -412,7 +414,9 @@ def _owned(document: JsonMapping, owner: str | None = None) -> JsonObject:
     named = owned.get("agentId") or owner
     if agent is not None:
         if named not in (None, agent):
-            raise InvalidRequest("invalid job: 'agentId' and 'task.agentId' disagree: give one")
+            raise InvalidRequest(
+                "invalid job: 'agentId' and 'task.agentId' differ: give only one of them"
+            )
         owned["agentId"] = agent
     return {**owned, "task": task}
 

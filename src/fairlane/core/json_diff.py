@@ -97,7 +97,7 @@ def _read_part(part: str) -> str:
     try:
         return msgspec.json.decode(part, type=str)
     except msgspec.DecodeError:
-        raise InvalidRequest(f"{part[:40]} is not a text in quotes, as in JSON") from None
+        raise InvalidRequest(f"{part[:40]} is not a quoted JSON string") from None
 
 
 def nested(assignments: Iterable[tuple[Path, object]]) -> JsonObject:
@@ -109,7 +109,7 @@ def nested(assignments: Iterable[tuple[Path, object]]) -> JsonObject:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise InvalidRequest(
-                    f"{format_path(path)} is set inside a key that is set to a value"
+                    f"{format_path(path)} cannot be set: a key that contains it is set to a value"
                 )
         if path[-1] in place:
             raise InvalidRequest(f"{format_path(path)} is set twice")

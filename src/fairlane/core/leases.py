@@ -13,7 +13,7 @@ import msgspec
 from fairlane.core import lifecycle, moments, retries
 from fairlane.core.errors import Conflict, FairlaneError, LeaseLost, NotFound
 from fairlane.core.json_types import JsonObject
-from fairlane.core.model import DELAY_GATE, Change, Task, copied, is_node, is_run
+from fairlane.core.model import APPROVAL_GATE, DELAY_GATE, Change, Task, copied, is_node, is_run
 from fairlane.core.policy import Policy
 from fairlane.core.retries import Backoff
 
@@ -157,7 +157,7 @@ def fail(
 def release(
     task: Task | None, fencing_token: int, now: int, *, last: bool = False
 ) -> LeaseDecision:
-    """Give a lease back unused: the attempt does not count. With `last`, the task has been released
+    """Release a lease: the attempt does not count. With `last`, the task has been released
     as often as it may and is parked.
     """
     if task is None or _stale(task, fencing_token):
@@ -172,8 +172,34 @@ def release(
     return LeaseDecision(Change(task, after, lifecycle.RELEASE), after)
 
 
+def suspend(task: Task | None, fencing_token: int, now: int) -> LeaseDecision:
+    """Give a lease back in the middle of a run, until a person has decided: the attempt does not
+    count and will be made again. A deadline that is a duration stops (`time_left`).
+    """
+    if task is None or _stale(task, fencing_token):
+        return LeaseDecision(None, _lost(task))
+    if task.terminal:
+        return _close(task)
+    after = _requeued(task, lifecycle.SUSPEND, now)
+    after.attempts -= 1
+    after.gate = APPROVAL_GATE
+    after.unapproved = 1
+    if after.started_at is None:
+        after.started_at = now
+    if time_left(task, now) is not None:
+        after.deadline_at = None
+    return LeaseDecision(Change(task, after, lifecycle.SUSPEND), after)
+
+
+def time_left(task: Task, now: int) -> int | None:
+    """Return how much of its time a task has left; None if its deadline is a fixed time."""
+    if task.deadline_at is None or task.deadline_ms is None:
+        return None
+    return max(0, task.deadline_at - now)
+
+
 def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
-    """Take back an expired lease: one failed attempt, unless the run is known not to have started.
+    """Reclaim an expired lease: one failed attempt, unless the run is known not to have started.
 
     Fairlane's own nodes report a start; external workers may not, so a lease counts as an attempt.
     """
@@ -191,6 +217,16 @@ def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change
 def park(task: Task, reason: str, now: int) -> Change:
     """Take the task out of the queue until an operator resets it, whatever attempts are left."""
     return Change(task, _end(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
+
+
+def give_up(task: Task, verb: str, reason: str, now: int) -> Change:
+    """Fail or park a task that waits for something it will not get; a cron run fails."""
+    if verb == lifecycle.PARK and is_run(task.id):
+        verb = lifecycle.FAIL
+    after = _end_from_outside(task, verb, now)
+    if verb == lifecycle.PARK:
+        after.completed_at = None
+    return Change(task, after, verb, error=reason)
 
 
 def lost(task: Task | None, fencing_token: int) -> LeaseLost | None:
@@ -336,6 +372,8 @@ def _end_from_outside(task: Task, verb: str, now: int) -> Task:
     after.gate = None
     after.eligible_at = None
     after.completed_at = now
+    if after.unapproved:
+        after.unapproved = 0
     return after
 
 

@@ -31,6 +31,7 @@ FAIL: Final = "fail"
 BACK_OFF: Final = "back_off"
 PARK: Final = "park"
 RELEASE: Final = "release"
+SUSPEND: Final = "suspend"
 EXPIRE: Final = "expire"
 CANCEL: Final = "cancel"
 RESET: Final = "reset"
@@ -49,7 +50,14 @@ CLOSE: Final = "close"
 
 MOVES: Final[Mapping[str, Mapping[str, str]]] = {
     NEW: {SUBMIT: QUEUED, REJECT: REJECTED},
-    QUEUED: {BLOCK: WAITING, LEASE: ASSIGNED, CANCEL: CANCELLED, EXPIRE: FAILED},
+    QUEUED: {
+        BLOCK: WAITING,
+        LEASE: ASSIGNED,
+        FAIL: FAILED,
+        PARK: PARKED,
+        CANCEL: CANCELLED,
+        EXPIRE: FAILED,
+    },
     WAITING: {UNBLOCK: QUEUED, CANCEL: CANCELLED, EXPIRE: FAILED},
     ASSIGNED: {
         START: RUNNING,
@@ -58,6 +66,7 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
         BACK_OFF: QUEUED,
         PARK: PARKED,
         RELEASE: QUEUED,
+        SUSPEND: QUEUED,
         EXPIRE: FAILED,
         CANCEL: CANCELLED,
     },
@@ -67,6 +76,7 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
         BACK_OFF: QUEUED,
         PARK: PARKED,
         RELEASE: QUEUED,
+        SUSPEND: QUEUED,
         EXPIRE: FAILED,
         CANCEL: CANCELLED,
     },

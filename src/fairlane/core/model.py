@@ -9,11 +9,12 @@ so the garbage collector skips them (`gc=False`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from fairlane.core import lifecycle
+from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.sessions import MessageSettings
 
 ACTION: Final = "action"
@@ -26,9 +27,11 @@ PRIORITY_MAX: Final = 1_000_000
 
 DEPENDENCY_GATE: Final = "dependency"
 DELAY_GATE: Final = "delay"
+APPROVAL_GATE: Final = "approval"
 DEBOUNCE_GATE: Final = "debounce"
 SESSION_GATE: Final = "session"
 BATCH_GATE: Final = "batch"
+RESOURCE_GATE: Final = "resource"
 
 RUN_PREFIX: Final = "cron_"  # prefix of the ids of tasks that cron submits
 NODE_PREFIX: Final = "node_"  # prefix of the names of workers inside servers
@@ -55,8 +58,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Submission(msgspec.Struct, frozen=True, gc=False):
     """A task to be admitted. Its form is checked; the policy has not been applied yet.
 
-    `capability` is what a worker must have to run it. `body` is the request as JSON text: what an
-    executor gets and `GET /tasks/{id}` shows.
+    `capability` is what a worker must have to run it. `needs` are amounts as written; the policy
+    may add to them (`resources.read_needs`). `body` is the request as JSON text: what an
+    executor gets and `GET /tasks/{id}` shows. `submitter` is the id of the token that sent it.
+    With `once`, a task that exists under this id is the same submission, sent before.
     """
 
     id: str
@@ -77,6 +82,10 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int | None = None
     preemptible: bool = False
     message: Message | None = None
+    once: bool = False
+    needs: dict[str, dict[str, Any]] | None = None
+    approval: ApprovalRequest | None = None
+    submitter: str | None = None
 
 
 class Task(msgspec.Struct, gc=False):
@@ -88,8 +97,11 @@ class Task(msgspec.Struct, gc=False):
     the worker has really stopped, because the slot is not free before that. `line` is the number of
     its line, `rank` its place there: the smallest goes first. `unmet` counts the dependencies that
     are not done yet, None if it never had any. `preempt` is None for work that must not be
-    interrupted, 1 once it was asked to make room. `delay_ms` and `deadline_ms` are the durations
-    that end at `eligible_at` and `deadline_at`, None if the caller named the time.
+    interrupted, 1 once it was asked to make room. `unapproved` is 1 while an approval is open, 0
+    once it is decided, None if it never had one. `delay_ms` and `deadline_ms` are the durations
+    that end at `eligible_at` and `deadline_at`, None if the caller named the time. `needs` are
+    amounts of resources in micro-units, as JSON text, and `wait` is the number of the line in which
+    it waits for them; both are None for a task without needs.
     """
 
     seq: int
@@ -122,6 +134,9 @@ class Task(msgspec.Struct, gc=False):
     preempt: int | None = None
     delay_ms: int | None = None
     deadline_ms: int | None = None
+    unapproved: int | None = None
+    needs: str | None = None
+    wait: int | None = None
 
     @property
     def ready(self) -> bool:

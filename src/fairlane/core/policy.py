@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import documents
+from fairlane.core import documents, resources
 from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.json_types import JsonMapping, JsonObject
+from fairlane.core.resources import ResourcePolicy
 
 nearest: Final = documents.nearest
 
@@ -41,7 +42,7 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     tasks of this lane, the settings from `max_attempts` to `when_spent` override those of their
     kind; None leaves them to the kind. `max_releases` is how often external workers may release a
     task unfinished. Without `auto_reclaim`, an expired lease keeps its slot until an operator
-    reclaims it.
+    reclaims it. `needs` are what tasks need unless they say otherwise, resource by resource.
     """
 
     max_inflight: int = 30
@@ -61,6 +62,7 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     lease_ttl_ms: int | None = None
     max_releases: int | None = 100
     auto_reclaim: bool = True
+    needs: dict[str, Any] | None = None
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -73,6 +75,7 @@ class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
     max_backoff_ms: int = 60_000
     jitter: float = 0.0
     when_spent: str = "fail"
+    needs: dict[str, Any] | None = None
 
 
 class AgentPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -143,6 +146,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     sessions: SessionPolicy = SessionPolicy()
     leases: LeasesPolicy = LeasesPolicy()
     retention: RetentionPolicy = RetentionPolicy()
+    resources: dict[str, ResourcePolicy] = msgspec.field(default_factory=dict)
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
         """Return a task's lane: the one it names, its kind's, or `main` for unknown names."""
@@ -174,6 +178,13 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         settings = self.agents.get(agent)
         return settings.weight if settings else 1.0
 
+    def needs(self, own: Mapping[str, Any] | None, kind: str, lane: str) -> dict[str, Any] | None:
+        """Return what a task needs: its own needs, then its lane's, then its kind's."""
+        usual, of_lane = self.kinds[kind].needs, self.lanes[lane].needs
+        if not (own or usual or of_lane):
+            return None
+        return resources.merged_needs(usual, of_lane, own)
+
     def agent_ceiling(self, lane: str, agent: str) -> int | None:
         settings = self.agents.get(agent)
         if settings and settings.max_inflight is not None:
@@ -190,7 +201,7 @@ _RETRIES: Final = (
     "jitter",
     "when_spent",
 )
-_OWN: Final = (*_RETRIES, "lease_ttl_ms")
+_OWN: Final = (*_RETRIES, "lease_ttl_ms", "needs")
 _OWN_KEYS: Final = tuple(
     key
     for name, key in zip(
@@ -201,12 +212,17 @@ _OWN_KEYS: Final = tuple(
 
 
 def to_document(policy: Policy) -> JsonObject:
-    """Return the whole document. It omits only settings that a lane leaves to the kinds."""
+    """Return the whole document. It omits only settings that a lane leaves to the kinds, needs
+    that are not set, and what a resource leaves out.
+    """
     document: JsonObject = msgspec.to_builtins(policy)
     for lane in document["lanes"].values():
         for key in _OWN_KEYS:
             if lane[key] is None:
                 del lane[key]
+    for kind in document["kinds"].values():
+        if kind["needs"] is None:
+            del kind["needs"]
     return document
 
 
@@ -306,6 +322,7 @@ _WAIT: Final = whole(0, _DAY_MS)
 _MULTIPLIER: Final = number(1, 100)
 _JITTER: Final = number(0, 1)
 _WHEN_SPENT: Final = one_of("fail", "park")
+_NEEDS: Final = Field(resources.check_needs, may_lack=True)
 
 LANE_RULES: Final[Mapping[str, Field | Mapping[str, Field]]] = {
     "maxInflight": Field(whole(1, 100_000), zero_keeps=True),
@@ -325,6 +342,7 @@ LANE_RULES: Final[Mapping[str, Field | Mapping[str, Field]]] = {
     "leaseTtlMs": Field(whole(1, _DAY_MS), may_lack=True),
     "maxReleases": _LIMIT,
     "autoReclaim": Field(flag),
+    "needs": _NEEDS,
 }
 _KIND: Final = {
     "lane": Field(lambda v: None if isinstance(v, str) and v else "must be the name of a lane"),
@@ -336,6 +354,7 @@ _KIND: Final = {
     "maxBackoffMs": Field(_WAIT),
     "jitter": Field(_JITTER),
     "whenSpent": Field(_WHEN_SPENT),
+    "needs": _NEEDS,
 }
 _INSTRUCTION: Final = {
     **_KIND,
@@ -344,6 +363,15 @@ _INSTRUCTION: Final = {
 _AGENT: Final = {
     "weight": Field(number(0.01, 1000)),
     "maxInflight": _LIMIT,
+}
+_RESOURCE: Final = {
+    "limits": Field(resources.check_limits),
+    "by": Field(resources.check_by, may_lack=True),
+    "warnAt": Field(number(0.01, 1), may_lack=True),
+    "whenSpent": Field(
+        one_of(resources.WAIT, resources.FAIL, resources.PARK, resources.ASK), may_lack=True
+    ),
+    "allowLarger": Field(flag, may_lack=True),
 }
 # The names that tasks may use, so that no setting is for a name that cannot occur.
 _LANE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
@@ -369,6 +397,7 @@ RULES: Final[documents.Schema] = {
         "days": Field(whole(1, 3650)),
         "resultTTLSec": Field(whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
+    "resources": Names(_RESOURCE, resources.NAME),
 }
 
 
@@ -378,16 +407,33 @@ def _contradictions(document: JsonObject) -> list[str]:
         if lane.get("strategy") == BY_PRIORITY and lane.get("maxPerAgentInflight") is not None:
             problems.append(
                 f"lanes.{name}.maxPerAgentInflight needs the strategy {FAIR}: "
-                "a lane ordered by priority does not look at agents; set it to null"
+                "a lane ordered by priority ignores agents; set it to null"
             )
         reserved = lane.get("reserved", {}).get("critical", 0)
         if reserved and reserved >= lane.get("maxInflight", LanePolicy().max_inflight):
             problems.append(
-                f"lanes.{name}.reserved.critical must be smaller than maxInflight: "
-                "nothing else could ever run"
+                f"lanes.{name}.reserved.critical must be smaller than maxInflight: otherwise no "
+                "other task could run"
             )
     for name, kind in document["kinds"].items():
         if kind["lane"] not in document["lanes"]:
             hint = nearest(kind["lane"], document["lanes"])
             problems.append(f"kinds.{name}.lane is not a lane in the policy{hint}")
+    return problems + _resource_contradictions(document)
+
+
+def _resource_contradictions(document: JsonObject) -> list[str]:
+    declared = document["resources"]
+    problems = [
+        f"resources.{name}.limits must be set"
+        for name, one in declared.items()
+        if not one or "limits" not in one
+    ]
+    if problems:
+        return problems
+    known = msgspec.convert(declared, dict[str, ResourcePolicy])
+    for place in ("kinds", "lanes"):
+        for name, one in document[place].items():
+            if one.get("needs"):
+                problems += resources.needs_problems(f"{place}.{name}.needs", one["needs"], known)
     return problems

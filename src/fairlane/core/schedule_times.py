@@ -5,7 +5,7 @@ A slot is named by its wall time, which is how a person would refer to the run.
 Daylight saving: a wall time that occurs twice fires the first time, one that does not exist fires
 when the gap ends, and slots that coincide are one. Rules with `*` in the hour field follow elapsed
 time instead: they fire in both of the repeated hours, and the second has its offset in its name.
-The trap: `cronsim` sees wall time only; this module decides what that means in a zone.
+Caution: `cronsim` sees wall time only; this module decides what that means in a zone.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _check_every(schedule: Schedule) -> None:
             f"field 'schedule.everyMs' must be from {EVERY_MS_MIN} to {EVERY_MS_MAX}"
         )
     if next_slot(schedule, 0) is None:
-        raise InvalidRequest("field 'schedule.anchor' is too late: no slot can follow it")
+        raise InvalidRequest("field 'schedule.anchor' is too late: no run can follow it")
 
 
 def _check_cron(schedule: Schedule, now: int) -> None:
@@ -237,7 +237,7 @@ def _check_cron(schedule: Schedule, now: int) -> None:
     _check_expr(schedule.expr)
     if next_slot(schedule, now) is None:
         raise InvalidRequest(
-            f"field 'schedule.expr': '{schedule.expr}' never fires: that date does not exist"
+            f"field 'schedule.expr': '{schedule.expr}' never runs: that date does not exist"
         )
 
 
@@ -256,7 +256,9 @@ def _check_expr(expr: str) -> None:
     if expr.startswith("@"):
         if expr not in NICKNAMES:
             known = ", ".join(NICKNAMES)
-            raise InvalidRequest(f"field 'schedule.expr': '{expr[:40]}' is none of {known}")
+            raise InvalidRequest(
+                f"field 'schedule.expr': '{expr[:40]}' is not a nickname; use one of {known}"
+            )
         return
     if len(expr) > EXPR_CHARACTERS_MAX:
         limit = EXPR_CHARACTERS_MAX

@@ -79,7 +79,9 @@ def check_secrets(path: str, config: object, problems: list[str]) -> None:
     """Report masked values that stand for nothing, and known secrets that are not text."""
     for where, value in _secrets_in(config, path):
         if value == MASK:
-            problems.append(f"field '{where}' is masked and none is kept: give the secret")
+            problems.append(
+                f"field '{where}' is masked, but no secret is stored: send the secret itself"
+            )
         elif not isinstance(value, str) and where.rpartition(".")[2] in SECRETS:
             problems.append(f"field '{where}' must be text")
 
@@ -96,8 +98,8 @@ def moved_secret_problem(kept: Any, config: Any, path: str = "llmConfig") -> str
         another = isinstance(value, str) and is_secret(name)
         if new and not another and not _is_plain(name, value):
             return (
-                f"field '{path}.{name[:40]}' may not change beside a secret that is kept: "
-                "give the secret as well"
+                f"field '{path}.{name[:40]}' cannot change while the secret stays masked: "
+                "send the secret too"
             )
     return None
 
@@ -136,7 +138,7 @@ def _leaves(value: object) -> Iterator[str]:
 class References:
     """The references that tasks may use, each with the base URLs that it may be sent to.
 
-    The trap: the author of a task decides with `baseUrl` where an agent sends the key. So beside a
+    Caution: the author of a task decides with `baseUrl` where an agent sends the key. So beside a
     reference only plain words are allowed, and only a base URL that the operator has named with it.
     """
 
@@ -156,8 +158,8 @@ class References:
         for where, reference in found:
             if reference not in self:
                 raise InvalidRequest(
-                    f"field '{where}' refers to '{reference[:80]}', which tasks may not: "
-                    "give the secret itself, or ask the operator to list it in allow_secrets"
+                    f"field '{where}' refers to '{reference[:80]}', which tasks may not use: "
+                    "send the secret itself, or ask the operator to list it in allow_secrets"
                 )
         if found:
             allowed = set.intersection(*(self._urls[reference] for _, reference in found))
@@ -188,9 +190,9 @@ def _check_company(config: JsonMapping, path: str, urls: set[str]) -> None:
             continue
         if not (name == _URL_NAME and isinstance(value, str) and value.rstrip("/") in urls):
             raise InvalidRequest(
-                f"field '{path}.{name[:40]}' may not stand beside a reference to a secret as it "
-                f"is: {', '.join(_COMPANY)} may as plain words, and a {_URL_NAME} that "
-                "allow_secrets names with the reference"
+                f"field '{path}.{name[:40]}' is not allowed next to a reference to a secret; "
+                f"allowed are {', '.join(_COMPANY)} as plain words, and a {_URL_NAME} that "
+                "allow_secrets lists with the reference"
             )
 
 

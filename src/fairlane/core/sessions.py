@@ -17,8 +17,6 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.types import json_name
 
-QUEUE: Final = "queue"
-FOLLOWUP: Final = "followup"
 INTERRUPT: Final = "interrupt"
 COLLECT: Final = "collect"
 Mode = Literal["queue", "followup", "interrupt", "collect"]
@@ -29,7 +27,6 @@ OF_CRON: Final = "cron:"  # prefix of the sessions of cron jobs
 # The session of a browser tab, in which actions run one at a time whatever the policy says.
 TAB_PREFIX: Final = "tab:"
 
-DROP_OLD: Final = "old"
 DROP_NEW: Final = "new"
 Drop = Literal["old", "new"]
 DROPS: Final[tuple[str, ...]] = get_args(Drop)
@@ -47,22 +44,25 @@ class MessageSettings(
     """How a message is handled. None leaves a setting to the session, and that to the policy."""
 
     mode: Annotated[
-        Mode | None, Meta(description="How the message joins what runs and waits in the session")
+        Mode | None, Meta(description="How the message is handled when the session is busy")
     ] = None
     cap: Annotated[
         Annotated[int, Meta(ge=0, le=10_000)] | None,
-        Meta(description="Maximum number of messages that wait"),
+        Meta(description="Maximum number of waiting messages"),
     ] = None
     drop: Annotated[
         Drop | None, Meta(description="Beyond the cap, drop the oldest or refuse the newest")
     ] = None
     debounce_ms: Annotated[
         Annotated[int, Meta(ge=0, le=60_000)] | None,
-        Meta(description="How long to wait for further messages of the sender; 0: do not wait"),
+        Meta(description="How long to wait for further messages from the sender; 0: do not wait"),
     ] = None
     max_concurrent: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(description="How many tasks of the session run at once, from now on"),
+        Meta(
+            description="Maximum number of tasks of the session that run at once; stored as a "
+            "setting"
+        ),
     ] = None
 
 

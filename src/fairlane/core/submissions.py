@@ -15,11 +15,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from fairlane.core import dependencies, model, moments, validation
+from fairlane.core import amounts, approvals, dependencies, model, moments, validation
+from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission
 from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX
+from fairlane.core.resources import LIMITS_MAX, NEEDS_MAX
 from fairlane.core.retries import Backoff
 from fairlane.core.sessions import TAB_PREFIX
 from fairlane.core.types import (
@@ -29,7 +31,9 @@ from fairlane.core.types import (
     IdentifierOrEmpty,
     Moment,
     Parent,
+    ResourceName,
     TabId,
+    UnitName,
     Url,
     Word,
     WordOrEmpty,
@@ -51,6 +55,11 @@ TimeoutMs = Annotated[int, Meta(ge=1, le=DAY_MS)]
 DelayMs = Annotated[int, Meta(ge=0, le=YEAR_MS)]
 PriorityNumber = Annotated[int, Meta(ge=-model.PRIORITY_MAX, le=model.PRIORITY_MAX)]
 Priority = PriorityNumber | Literal["critical", "high", "normal", "low"]
+Amount = int | float | str
+Needs = Annotated[
+    dict[ResourceName, Annotated[dict[UnitName, Amount], Meta(max_length=LIMITS_MAX)]],
+    Meta(max_length=NEEDS_MAX),
+]
 Parents = Annotated[list[Parent], Meta(max_length=DEPENDS_ON_MAX)]
 _OLD: Final = {"deprecated": True}
 
@@ -62,16 +71,14 @@ class TaskWork(
 
     action: Annotated[WordOrEmpty | None, Meta(description="Action to run in a browser tab")] = None
     tab: Annotated[TabId | None, Meta(description="Tab that the action runs in")] = None
-    ref: Annotated[Text | None, Meta(description="Element that the action is for")] = None
+    ref: Annotated[Text | None, Meta(description="Page element for the action")] = None
     selector: Annotated[
-        Text | None, Meta(description="Element that the action is for, as a CSS selector")
+        Text | None, Meta(description="Page element for the action, as a CSS selector")
     ] = None
     handler: Annotated[Word | None, Meta(description="Name of the handler that runs the task")] = (
         None
     )
-    instruction: Annotated[
-        Instruction | None, Meta(description="What an agent is to do, in words")
-    ] = None
+    instruction: Annotated[Instruction | None, Meta(description="Prompt for the agent")] = None
     params: Annotated[
         JsonObject | None, Meta(description="Parameters for the handler or the action")
     ] = None
@@ -81,19 +88,34 @@ class TaskWork(
     ] = None
     depends_on: Annotated[
         Parents | None,
-        Meta(description="Ids of tasks that must be done first; in a batch also # and a key"),
+        Meta(
+            description="Ids of tasks that must be done first; in a batch, #key refers to "
+            "another item"
+        ),
     ] = None
     retry_policy: Annotated[
-        Backoff | None, Meta(description="Retries of this task, where they differ from its kind's")
+        Backoff | None, Meta(description="Retry settings, instead of those for the task's kind")
     ] = None
     timeout_ms: Annotated[TimeoutMs | None, Meta(description="Maximum duration of one attempt")] = (
         None
     )
     preemptible: Annotated[
-        bool | None, Meta(description="Interrupt the task when a critical one needs its slot")
+        bool | None,
+        Meta(description="Allow a critical task to interrupt this one and take its slot"),
     ] = None
     key: Annotated[
         Identifier | None, Meta(description="Name of the task in its batch, for dependsOn")
+    ] = None
+    needs: Annotated[
+        Needs | None,
+        Meta(description="Amounts that the task needs, by resource and unit; {} is 1 of each"),
+    ] = None
+    quota: Annotated[
+        ResourceName | None,
+        Meta(
+            description="Resource that closes when the browser or agent server responds 429; "
+            "default: the only rate among the needs"
+        ),
     ] = None
 
 
@@ -102,19 +124,22 @@ class TaskRequest(TaskWork, gc=False):
 
     agent: Annotated[
         IdentifierOrEmpty | None,
-        Meta(description='Agent that the task belongs to; "default" unless it is an action'),
+        Meta(
+            description='Agent that the task belongs to; default: "default"; an action must name it'
+        ),
     ] = None
-    lane: Annotated[Word | None, Meta(description="Lane that the task waits in")] = None
+    lane: Annotated[Word | None, Meta(description="Lane that the task runs in")] = None
     session: Annotated[Identifier | None, Meta(description="Session whose tasks run in order")] = (
         None
     )
     priority: Annotated[
-        Priority | None, Meta(description="Tasks with a lower number run first")
+        Priority | None,
+        Meta(description="Lower numbers run first"),
     ] = None
     deadline: Annotated[
         Moment | None, Meta(description="Fail the task if it has not finished by then")
     ] = None
-    run_at: Annotated[Moment | None, Meta(description="Do not start before this moment")] = None
+    run_at: Annotated[Moment | None, Meta(description="Do not start before this time")] = None
     delay_ms: Annotated[
         DelayMs | None, Meta(description="Do not start before this delay has passed")
     ] = None
@@ -126,6 +151,9 @@ class TaskRequest(TaskWork, gc=False):
     ] = None
     timeout: Annotated[
         TimeoutMs | None, Meta(description="Old name of timeoutMs", extra_json_schema=_OLD)
+    ] = None
+    approval: Annotated[
+        ApprovalRequest | None, Meta(description="Do not start before a person has approved")
     ] = None
 
 
@@ -145,10 +173,13 @@ def submission(
     agent: str | None = None,
     batch: str | None = None,
     callback_url: str | None = None,
+    submitter: str | None = None,
+    once: bool = False,
 ) -> Submission:
     """Return the submission of a task whose fields are each valid.
 
-    `agent` and `callback_url` are the defaults. Raise `InvalidRequest` for fields that contradict.
+    `agent` and `callback_url` are the defaults, `submitter` is the id of the caller's token.
+    Raise `InvalidRequest` for fields that contradict.
     """
     kind, name = _kind(request)
     agent = request.agent or agent or (None if kind == model.ACTION else DEFAULT_AGENT)
@@ -156,12 +187,7 @@ def submission(
         raise InvalidRequest("missing required field 'agentId'")
     if kind == model.ACTION and not request.action:
         raise InvalidRequest("missing required field 'action'")
-    if request.params:
-        _check_depth("params", request.params)
-    if request.metadata:
-        _check_depth("metadata", request.metadata)
-    if request.llm_config:
-        _check_depth("llmConfig", request.llm_config)
+    _check_contents(request)
     if request.timeout_ms is not None or request.timeout is not None:
         _settle_timeout(request, kind)
     if request.run_at and request.delay_ms is not None:
@@ -188,6 +214,10 @@ def submission(
         delay_ms=request.delay_ms,
         max_attempts=retry.max_retries + 1 if retry and retry.max_retries is not None else None,
         preemptible=bool(request.preemptible),
+        needs=request.needs,
+        approval=request.approval,
+        submitter=submitter,
+        once=once,
     )
 
 
@@ -256,7 +286,30 @@ def _refuse_foreign(request: TaskRequest, kind: str) -> None:
 
 
 def _foreign(field: str, belongs: str, kind: str) -> InvalidRequest:
-    return InvalidRequest(f"'{field}' goes with '{belongs}', not with '{kind}'")
+    return InvalidRequest(f"'{field}' is for '{belongs}', not for '{kind}'")
+
+
+def check_amounts(needs: Mapping[str, Mapping[str, object]], field: str = "needs") -> None:
+    """Raise `InvalidRequest` for an amount that is not a decimal of at most six places."""
+    for name, units in needs.items():
+        for unit, amount in units.items():
+            try:
+                amounts.parse(amount)
+            except ValueError as error:
+                raise InvalidRequest(f"field '{field}.{name}.{unit}' {error}") from None
+
+
+def _check_contents(request: TaskRequest) -> None:
+    if request.approval is not None:
+        approvals.check(request.approval, "approval")
+    if request.needs:
+        check_amounts(request.needs)
+    if request.params:
+        _check_depth("params", request.params)
+    if request.metadata:
+        _check_depth("metadata", request.metadata)
+    if request.llm_config:
+        _check_depth("llmConfig", request.llm_config)
 
 
 def _check_depth(name: str, value: JsonObject) -> None:
@@ -308,6 +361,7 @@ def batch_submissions(
     batch: str,
     agent: str | None,
     callback_url: str | None,
+    submitter: str | None = None,
 ) -> list[Submission | InvalidRequest]:
     """Return the submission or the error of each item of a batch, in order.
 
@@ -321,7 +375,15 @@ def batch_submissions(
             if isinstance(item, InvalidRequest):
                 raise item
             item.agent = agent
-            made.append(submission(item, task_id=task_id, batch=batch, callback_url=callback_url))
+            made.append(
+                submission(
+                    item,
+                    task_id=task_id,
+                    batch=batch,
+                    callback_url=callback_url,
+                    submitter=submitter,
+                )
+            )
         except InvalidRequest as error:
             made.append(error if error is item else invalid_task(error))
     _refuse_children(made, ids)

@@ -2,7 +2,7 @@
 
 A definition is checked as a whole when it is created or changed, so a use can only fail because of
 its values. Values are inserted in one pass and verbatim: placeholders or patterns inside a value
-are plain text. The trap: `llm_config` holds secrets; show it only `masked`.
+are plain text. Caution: `llm_config` holds secrets; show it only `masked`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from fairlane.core.errors import InvalidRequest
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import INSTRUCTION_TIMEOUT_MS_MAX, nearest
 from fairlane.core.retries import Backoff
-from fairlane.core.submissions import INSTRUCTION_CHARACTERS_MAX, Instruction, Priority, TaskRequest
+from fairlane.core.submissions import (
+    INSTRUCTION_CHARACTERS_MAX,
+    Instruction,
+    Needs,
+    Priority,
+    TaskRequest,
+    check_amounts,
+)
 from fairlane.core.types import json_name
 from fairlane.core.validation import Problem
 
@@ -32,7 +39,7 @@ DEFINITION_BYTES_MAX: Final = 524_288
 _NOT_OVERRIDDEN: Final = (
     *("action", "tab", "ref", "selector", "handler", "instruction", "params", "key"),
 )
-_OBJECTS: Final = ("retry_policy", "llm_config", "metadata")
+_OBJECTS: Final = ("retry_policy", "llm_config", "metadata", "needs")
 # Set by the store; a change ignores them, so that a caller can send back what it read.
 _READ_ONLY: Final = frozenset({"id", "usageCount", "createdAt", "updatedAt"})
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
@@ -49,9 +56,11 @@ TemplateTimeoutMs = Annotated[int, Meta(ge=1, le=INSTRUCTION_TIMEOUT_MS_MAX)]
 
 class ParameterDocument(msgspec.Struct, rename=json_name, forbid_unknown_fields=True):
     name: ParameterName
-    type: Annotated[ParameterType | None, Meta(description="Type of its values; string")] = None
-    required: Annotated[bool | None, Meta(description="Whether each use must give a value")] = None
-    default: Annotated[Any, Meta(description="Value for uses that give none")] = None
+    type: Annotated[
+        ParameterType | None, Meta(description="Type of the values; default: string")
+    ] = None
+    required: Annotated[bool | None, Meta(description="Whether a value is required")] = None
+    default: Annotated[Any, Meta(description="Value to use if none is given")] = None
     description: Description | None = None
 
 
@@ -62,13 +71,15 @@ class TemplateDocument(
 
     name: Annotated[
         Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)],
-        Meta(description="Name of the template: one line that no other template has"),
+        Meta(description="Unique name of the template, in one line"),
     ]
     instruction: Annotated[
         Instruction, Meta(description="Text of the instruction, with {{placeholders}}")
     ]
     description: Description | None = None
-    priority: Annotated[Priority | None, Meta(description="Priority of the tasks; normal")] = None
+    priority: Annotated[
+        Priority | None, Meta(description="Priority of the tasks; default: normal")
+    ] = None
     parameters: Annotated[
         Annotated[list[ParameterDocument], Meta(max_length=PARAMETERS_MAX)] | None,
         Meta(description="The placeholders"),
@@ -80,11 +91,14 @@ class TemplateDocument(
         TemplateTimeoutMs | None,
         Meta(description="Old name of timeoutMs", extra_json_schema={"deprecated": True}),
     ] = None
-    retry_policy: Annotated[Backoff | None, Meta(description="Retries of the tasks")] = None
+    retry_policy: Annotated[Backoff | None, Meta(description="Retry settings of the tasks")] = None
     llm_config: Annotated[
         JsonObject | None, Meta(description="Settings for the agent that runs the tasks")
     ] = None
     metadata: Annotated[JsonObject | None, Meta(description="Object stored with each task")] = None
+    needs: Annotated[
+        Needs | None, Meta(description="Amounts that each task needs, by resource and unit")
+    ] = None
 
 
 class Parameter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -107,6 +121,7 @@ class TemplateDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defau
     retry_policy: Backoff | None = None
     llm_config: JsonObject | None = None
     metadata: JsonObject | None = None
+    needs: Needs | None = None
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -192,6 +207,7 @@ def _definition(document: TemplateDocument) -> TemplateDefinition:
         retry_policy=document.retry_policy,
         llm_config=document.llm_config,
         metadata=document.metadata,
+        needs=document.needs,
     )
 
 
@@ -201,19 +217,28 @@ def _problems(document: TemplateDocument, kept: object) -> list[Problem]:
         *_text_problems(document),
         *_parameter_problems(document.parameters or []),
         *_secret_problems("llmConfig", document.llm_config, kept),
+        *_need_problems(document.needs or {}),
     ]
     if document.timeout is not None:
         text = "'timeout' is an alias of 'timeoutMs': give only one of them"
         problems.append(Problem("timeout", text))
     if not problems and len(msgspec.json.encode(document)) > DEFINITION_BYTES_MAX:
-        text = f"as a whole it must not be larger than {DEFINITION_BYTES_MAX} bytes"
+        text = f"it must not be larger than {DEFINITION_BYTES_MAX} bytes"
         problems.append(Problem("", text))
     return problems
 
 
+def _need_problems(needs: Needs) -> list[Problem]:
+    try:
+        check_amounts(needs)
+    except InvalidRequest as error:
+        return [Problem("needs", error.message)]
+    return []
+
+
 def _text_problems(document: TemplateDocument) -> list[Problem]:
     problems = [
-        Problem(name, f"field '{name}' must be text that is not blank")
+        Problem(name, f"field '{name}' must not be blank")
         for name in ("name", "instruction")
         if not getattr(document, name).strip()
     ]
@@ -236,7 +261,7 @@ def _parameter_problems(parameters: Sequence[ParameterDocument]) -> list[Problem
     for number, one in enumerate(parameters):
         path = f"parameters[{number}]"
         if one.name in names[:number]:
-            text = f"field '{path}.name' names the parameter '{one.name}' a second time"
+            text = f"field '{path}.name' declares the parameter '{one.name}' a second time"
             problems.append(Problem(f"{path}.name", text))
         kind = one.type or "string"
         fits = _kind(one.default) == kind and _value_text(kind, one.default) is not None
@@ -273,6 +298,7 @@ def instantiate(
         timeout_ms=definition.timeout_ms,
         retry_policy=definition.retry_policy,
         llm_config=definition.llm_config,
+        needs=definition.needs,
     )
     metadata = definition.metadata or {}
     if overrides is not None:
@@ -293,6 +319,8 @@ def _override(task: TaskRequest, overrides: TaskRequest) -> None:
             path = f"overrides.{json_name(name)}"
             raise validation.refusal([Problem(path, f"unknown field '{path}'")])
         setattr(task, name, value)
+    if overrides.needs is not None:
+        task.needs = {**(task.needs or {}), **overrides.needs}
     if overrides.retry_policy is not None:
         task.retry_policy = _overlaid(task.retry_policy or Backoff(), overrides.retry_policy)
     if overrides.timeout is not None:
@@ -315,7 +343,11 @@ def _texts(parameters: Sequence[Parameter], params: JsonMapping) -> dict[str, st
     declared = [parameter.name for parameter in parameters]
     for name in params:
         if name not in declared:
-            known = f"; there is {', '.join(declared)}" if declared else "; there are none"
+            known = (
+                f"; known parameters: {', '.join(declared)}"
+                if declared
+                else "; the template has no parameters"
+            )
             hint = nearest(name, declared) or known
             raise InvalidRequest(f"unknown parameter '{name[:40]}'{hint}")
     return {one.name: _inserted(one, params.get(one.name)) for one in parameters}

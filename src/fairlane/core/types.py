@@ -37,6 +37,11 @@ WordOrEmpty = Annotated[str, Meta(pattern=rf"^({WORD})?{_END}")]
 TabId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{0,128}}{_END}")]
 # A task id, or in a batch `#` and the key of another item.
 Parent = Annotated[str, Meta(pattern=rf"^#?{IDENTIFIER}{_END}")]
+# A resource of the policy, with its key after a slash if it has keys; a unit of one.
+ResourceName = Annotated[
+    str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,63}}(/{IDENTIFIER})?{_END}")
+]
+UnitName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,31}}{_END}")]
 Url = Annotated[str, Meta(max_length=URL_CHARACTERS_MAX)]
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, description="Maximum number of items")]
 Cursor = Annotated[

@@ -63,6 +63,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     rotated_at: int | None = None
     previous_until: int | None = None  # until when the previous secret signs too
     disabled_at: int | None = None
+    events: str | None = None  # types of events that it subscribes to, with spaces
+
+    def wants(self, event: str, agent: str) -> bool:
+        """Return whether it subscribes to an event about an agent."""
+        if self.disabled_at is not None or self.agent not in (ANY_AGENT, agent):
+            return False
+        return event in (self.events or "").split()
 
 
 class Try(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -125,8 +125,8 @@ def test_names_that_would_confuse_a_reader_of_the_log(name: str) -> None:
     [
         ([], None, "submit read cancel"),
         (["admin,read", "lease read"], None, "read lease admin"),
-        (["all"], None, "submit read cancel lease operate admin"),
-        (["all"], "a1", "submit read cancel lease operate"),
+        (["all"], None, "submit read cancel lease approve operate admin"),
+        (["all"], "a1", "submit read cancel lease approve operate"),
     ],
 )
 def test_scopes_are_words_in_their_order(words: list[str], agent: str | None, scopes: str) -> None:
@@ -134,9 +134,9 @@ def test_scopes_are_words_in_their_order(words: list[str], agent: str | None, sc
 
 
 def test_scopes_that_there_are_not() -> None:
-    with pytest.raises(InvalidRequest, match="'write' is none of submit"):
+    with pytest.raises(InvalidRequest, match="'write' is not a scope; use one of submit"):
         access.parse_scopes(["write"], None)
-    with pytest.raises(InvalidRequest, match="admin is about all agents"):
+    with pytest.raises(InvalidRequest, match="admin covers all agents"):
         access.parse_scopes(["admin"], "a1")
 
 

@@ -72,7 +72,7 @@ def test_what_is_no_assignment_is_refused_with_an_example(text: str) -> None:
 
 def test_a_part_in_quotes_is_json() -> None:
     assert assignment('"\\u00e9"=1') == (("é",), "1")
-    with pytest.raises(InvalidRequest, match="in quotes"):
+    with pytest.raises(InvalidRequest, match="quoted JSON string"):
         assignment('"\\x"=1')
 
 

@@ -161,3 +161,8 @@ def test_an_attempt_ran_from_its_start_to_its_end() -> None:
     assert Attempt(1, NOW, "w1", NOW + 7, "completed").ran_ms == 7
     assert Attempt(1, NOW, "w1", NOW - 7, "completed").ran_ms == 0  # the clock was set back
     assert Attempt(1, NOW, "w1").ran_ms is None
+
+
+def test_an_event_of_a_resource_says_what_happened() -> None:
+    assert Event(1, None, NOW, events.RESOURCE_CLOSED, 0, '{"resource":"gpt"}').resource
+    assert Event(1, None, NOW, events.PROGRESS, 0, "{}").resource is None

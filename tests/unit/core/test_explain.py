@@ -12,6 +12,7 @@ from fairlane.core.batches import Batch
 from fairlane.core.explain import AHEAD_MAX, Ceiling, Facts, Pace
 from fairlane.core.model import Task
 from fairlane.core.policy import AgentPolicy, LanePolicy, Policy, ReservedPolicy
+from fairlane.core.resources import Blocked
 from fairlane.core.sessions import Session
 from tests.unit.core import rows
 
@@ -110,7 +111,10 @@ def test_a_message_that_may_grow_tells_until_when() -> None:
             Session("chat", limit=1),
             "session chat runs one task at a time, and another one is running",
         ),
-        (Session("chat", limit=3), "session chat runs 3 tasks at once, and as many are running"),
+        (
+            Session("chat", limit=3),
+            "session chat runs at most 3 tasks, and all of them are running",
+        ),
         (
             Session("chat", limit=3, interrupted=1),
             "interrupted tasks of session chat have not stopped yet",
@@ -154,16 +158,15 @@ def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
     assert (found.ceilings, found.ceiling) == ([OVERALL, LANE, AGENT, WORKER], OVERALL)
     assert found.reason == (
         "all 2 slots of all lanes together are in use, and all 2 slots of lane "
-        "main are in use, and "
-        "agent ada has the only slot that it may have in lane main, and the server runs 3 at once "
-        "and has as many (workerCount); no task is ahead of it"
+        "main are in use, and agent ada uses the only slot that it may use in lane main, and the "
+        "server runs 3 tasks at once, which is the limit (workerCount); no task is ahead of it"
     )
     assert why(ready(), policy, **everything).ceilings == [LANE, AGENT]
     assert why(ready(), policy, agent_slots=1).ceilings == [AGENT]
     free = why(ready(), policy)
     assert (free.ready, free.ceiling, free.position) == (True, None, 1)
     assert free.reason == (
-        "a slot is free: it goes to the next worker that asks for handler/count; "
+        "a slot is free: the task goes to the next worker that leases handler/count; "
         "no task is ahead of it"
     )
 
@@ -200,8 +203,8 @@ def test_slots_kept_for_critical_work_count_in_the_ceiling_of_all_lanes() -> Non
         ([], None),
         ([1], None),
         ([2, 1], None),  # another one has room
-        ([2], "the server runs 2 at once and has as many (workerCount)"),
-        ([2, 3], "each of 2 servers runs 2 at once and has as many (workerCount)"),
+        ([2], "the server runs 2 tasks at once, which is the limit (workerCount)"),
+        ([2, 3], "each of 2 servers runs 2 tasks at once, which is the limit (workerCount)"),
     ],
 )
 def test_servers_are_full_when_each_of_them_is(servers: list[int], reason: str | None) -> None:
@@ -222,7 +225,7 @@ def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
     policy = Policy(lanes=narrow(max_per_agent_inflight=1).lanes, agents=agents)
     found = why(ready(), policy, agent_slots=2)
     assert found.ceilings == [Ceiling("agent", 2, 2, "agents.ada.maxInflight")]
-    assert found.reason.startswith("agent ada has all 2 slots that it may have in lane main; ")
+    assert found.reason.startswith("agent ada uses all 2 slots that it may use in lane main; ")
     bobs = rows.queued(lane="main", agent="bob", capability="handler/count")
     assert why(bobs, policy, agent_slots=1).ceilings == [AGENT]
     by_priority = Policy(lanes=narrow(strategy="priority").lanes, agents=agents)
@@ -313,8 +316,8 @@ def test_a_line_that_nobody_takes_is_not_blamed_on_the_ceiling_alone(
     found = why(ready(), narrow(), lane_slots=2, pace=pace, lane_pace=lane_pace)
     assert found.estimate_ms is None
     assert found.reason.startswith("all 2 slots of lane main are in use; no task is ahead of it")
-    assert ("is there a worker for handler/count?" in found.reason) == said
-    assert ("in the last 2 min nothing of its line was begun" in found.reason) == said
+    assert ("is a worker for handler/count running?" in found.reason) == said
+    assert ("in the last 2 min no task of its agent and handler started" in found.reason) == said
 
 
 @pytest.mark.parametrize("task", [ready(gate="session", session="s"), ready(gate="batch")])
@@ -326,3 +329,26 @@ def test_neither_is_what_could_start_or_what_an_operator_has_stopped() -> None:
     pace = Pace(100, 300_000)
     assert why(ready(), narrow(), pace=pace).estimate_ms is None
     assert why(ready(), narrow(paused=True), lane_slots=2, pace=pace).estimate_ms is None
+
+
+# ---------------------------------------------------------------- resources
+
+
+@pytest.mark.parametrize(
+    ("blocked", "reason"),
+    [
+        (None, "other tasks that wait for the same resources go first"),
+        (Blocked("gpt", "closed", rows.NOW), "gpt is closed until "),
+        (Blocked("gpt", "closed", None), "gpt is closed until an operator opens it"),
+        (Blocked("gpt", "missing", None), "the policy no longer has gpt"),
+        (Blocked("gpt", "missing", None, "t"), "the policy no longer has gpt with the unit t"),
+        (Blocked("gpt", "kept", rows.NOW), "what is left of gpt is kept for running tasks"),
+        (Blocked("gpt", "busy", None, "t", 5_000_000, 3_000_000), "it needs 5 t of gpt, and 3 is"),
+        (Blocked("gpt", "spent", rows.NOW, "t", 5_000_000, 0), "the budget is spent until "),
+    ],
+)
+def test_a_task_behind_a_resource_says_what_it_lacks(blocked: Blocked | None, reason: str) -> None:
+    found = why(rows.queued(gate="resource"), blocked=blocked, holders=["t1"])
+    assert found.gate == "resource"
+    assert found.reason.startswith(reason)
+    assert found.holders == ["t1"]

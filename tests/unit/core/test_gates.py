@@ -166,3 +166,9 @@ def test_a_held_task_is_not_ready() -> None:
     change = gates.hold(READY)
     assert (change.verb, change.after.gate, change.after.ready) == ("hold", "session", False)
     assert READY.ready
+
+
+def test_a_task_that_waits_for_a_resource_keeps_its_turn() -> None:
+    change = gates.wait(rows.queued(session="s"))
+    assert (change.verb, change.after.gate) == ("hold", "resource")
+    assert gates.holds_turn(change.after)

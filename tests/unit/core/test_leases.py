@@ -676,3 +676,17 @@ def test_who_speaks_under_a_lease_that_is_over_is_told() -> None:
     assert leases.lost(task, task.fencing_token) is None
     assert isinstance(leases.lost(task, task.fencing_token + 1), LeaseLost)
     assert isinstance(leases.lost(None, 1), LeaseLost)
+
+
+# ---------------------------------------------------------------- a budget that is spent
+
+
+def test_a_task_that_waits_in_vain_fails_or_parks() -> None:
+    waiting = rows.queued(gate="resource")
+    failed = leases.give_up(waiting, "fail", "spent", LATER)
+    assert (failed.after.state, failed.after.gate, failed.error) == ("failed", None, "spent")
+    assert failed.after.completed_at == LATER
+    parked = leases.give_up(waiting, "park", "spent", LATER)
+    assert (parked.after.state, parked.after.completed_at) == ("parked", None)
+    run = leases.give_up(rows.queued(id=f"{RUN_PREFIX}1"), "park", "spent", LATER)
+    assert run.after.state == "failed"

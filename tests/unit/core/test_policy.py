@@ -159,6 +159,7 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "lanes",
         "leases",
         "maxInflight",
+        "resources",
         "retention",
         "sessions",
         "workerCount",

@@ -82,8 +82,11 @@ def test_what_is_masked_and_not_kept_is_complained_about() -> None:
     check_secrets("llmConfig", config, problems)
     assert problems == [
         "field 'llmConfig.accessKeyId' must be text",
-        "field 'llmConfig.apiKey' is masked and none is kept: give the secret",
-        "field 'llmConfig.list[0].token' is masked and none is kept: give the secret",
+        "field 'llmConfig.apiKey' is masked, but no secret is stored: send the secret itself",
+        (
+            "field 'llmConfig.list[0].token' is masked, but no secret is stored: "
+            "send the secret itself"
+        ),
     ]
 
 
@@ -152,7 +155,7 @@ def test_nothing_else_may_be_referred_to(reference: str) -> None:
     ],
 )
 def test_a_reference_goes_nowhere_that_the_caller_chooses(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest, match=f"field 'llmConfig.{name}' may not stand beside"):
+    with pytest.raises(InvalidRequest, match=f"field 'llmConfig.{name}' is not allowed next to"):
         REFERENCES.check({"apiKey": "env:LOCAL", name: value})
 
 

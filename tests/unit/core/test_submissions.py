@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.core import model
+from fairlane.core import model, submissions
 from fairlane.core.errors import BatchTooLarge, InvalidRequest
 from fairlane.core.model import Submission
 from fairlane.core.submissions import (
@@ -116,10 +116,10 @@ def test_an_instruction_has_a_kind_of_its_own() -> None:
         ({"action": "click"}, "missing required field 'agentId'"),
         ({"agent": "ada"}, "missing required field 'action'"),
         ({"agent": "ada", "action": ""}, "missing required field 'action'"),
-        ({"handler": "a", "tab": "t"}, "'tabId' goes with 'action', not with 'handler'"),
-        ({"handler": "a", "ref": "t"}, "'ref' goes with 'action'"),
-        ({"instruction": "a", "selector": "t"}, "'selector' goes with 'action'"),
-        ({**ACTION, "llm_config": {}}, "'llmConfig' goes with 'instruction', not with 'action'"),
+        ({"handler": "a", "tab": "t"}, "'tabId' is for 'action', not for 'handler'"),
+        ({"handler": "a", "ref": "t"}, "'ref' is for 'action'"),
+        ({"instruction": "a", "selector": "t"}, "'selector' is for 'action'"),
+        ({**ACTION, "llm_config": {}}, "'llmConfig' is for 'instruction', not for 'action'"),
         ({"handler": "a", "params": nested(65)}, "field 'params' must not be nested deeper"),
         ({"handler": "a", "metadata": nested(65)}, "field 'metadata' must not be nested deeper"),
         ({"handler": "a", "timeout": 1, "timeout_ms": 2}, "'timeout' is an alias"),
@@ -240,3 +240,9 @@ def test_a_batch_that_is_empty_too_large_or_nobodys_is_refused() -> None:
         with pytest.raises(InvalidRequest, match="agentId"):
             batch(*items, agent=None)
     assert isinstance(batch(handler, agent=None)[0], Submission)
+
+
+def test_needs_are_amounts() -> None:
+    request = submissions.task_request(handler="x", needs={"gpt": {"tokens": "many"}})
+    with pytest.raises(InvalidRequest, match=r"field 'needs\.gpt\.tokens'"):
+        submissions.submission(request, task_id="t")

@@ -130,11 +130,11 @@ def test_all_problems_are_told_at_once() -> None:
     ("fields", "told"),
     [
         ({"name": None}, "missing required field 'name'"),
-        ({"name": " "}, "field 'name' must be text that is not blank"),
+        ({"name": " "}, "field 'name' must not be blank"),
         ({"name": 3}, "field 'name' must be text"),
         ({"name": "x" * 201}, "field 'name' must not be longer than 200 characters"),
         ({"name": "a\nb"}, "field 'name' must be one line without control characters"),
-        ({"instruction": "\n"}, "field 'instruction' must be text that is not blank"),
+        ({"instruction": "\n"}, "field 'instruction' must not be blank"),
         (
             {"instruction": "x" * 100_001},
             "field 'instruction' must not be longer than 100000 characters",
@@ -170,7 +170,7 @@ def test_all_problems_are_told_at_once() -> None:
         ({"llmConfig": {"apiKey": 5}}, "field 'llmConfig.apiKey' must be text"),
         (
             {"llmConfig": {"apiKey": "***"}},
-            "field 'llmConfig.apiKey' is masked and none is kept: give the secret",
+            "field 'llmConfig.apiKey' is masked, but no secret is stored: send the secret itself",
         ),
         ({"usageCount": 3}, "unknown field 'usageCount'"),
     ],
@@ -222,7 +222,7 @@ def test_a_priority_that_is_misspelled_gets_a_hint() -> None:
         ),
         (
             [{"name": "a"}, {"name": "b"}, {"name": "a"}],
-            "field 'parameters[2].name' names the parameter 'a' a second time",
+            "field 'parameters[2].name' declares the parameter 'a' a second time",
         ),
         (
             [{"name": f"p{number}"} for number in range(101)],
@@ -271,7 +271,7 @@ def test_a_placeholder_that_nobody_declares_is_refused(
 
 
 def test_a_template_is_bounded_as_a_whole() -> None:
-    told = "as a whole it must not be larger than 524288 bytes"
+    told = "it must not be larger than 524288 bytes"
     assert problem(metadata={"x": "y" * 524_288}) == told
 
 
@@ -302,7 +302,7 @@ def test_what_was_read_may_be_sent_back() -> None:
     ("document", "told"),
     [
         ({"name": None}, "missing required field 'name'"),
-        ({"name": ""}, "field 'name' must be text that is not blank"),
+        ({"name": ""}, "field 'name' must not be blank"),
         ({"timeoutMS": 5}, "unknown field 'timeoutMS'; did you mean timeoutMs?"),
         ({"parameters": None}, "field 'instruction' has the placeholder {{who}}"),
     ],
@@ -323,7 +323,7 @@ def test_a_masked_secret_stands_for_the_one_that_is_kept() -> None:
 
 def test_a_masked_secret_needs_one_that_is_kept() -> None:
     for before in (made(), made(llmConfig={"model": "a"})):
-        with pytest.raises(InvalidRequest, match="none is kept: give the secret"):
+        with pytest.raises(InvalidRequest, match="no secret is stored: send the secret"):
             update(before, {"llmConfig": {"apiKey": "***"}}, NOW)
 
 
@@ -496,8 +496,8 @@ def test_an_optional_parameter_without_default_is_inserted_as_nothing() -> None:
     ("parameters", "hint"),
     [
         (["city", "day"], "; did you mean city?"),
-        (["day", "n"], "; there is day, n"),
-        ([], "; there are none"),
+        (["day", "n"], "; known parameters: day, n"),
+        ([], "; the template has no parameters"),
     ],
 )
 def test_a_parameter_that_is_not_declared_is_refused(parameters: list[str], hint: str) -> None:
@@ -553,7 +553,10 @@ def test_objects_of_overrides_are_laid_over_the_template() -> None:
         ({"metadata": 3}, "field 'metadata' must be an object"),
         (
             {"llmConfig": {"apiKey": "***"}},
-            "field 'overrides.llmConfig.apiKey' is masked and none is kept: give the secret",
+            (
+                "field 'overrides.llmConfig.apiKey' is masked, but no secret is stored: send the "
+                "secret itself"
+            ),
         ),
         (
             {"timeout": 1, "timeoutMs": 2},
@@ -565,3 +568,14 @@ def test_bad_overrides_are_refused(overrides: dict[str, Any], told: str) -> None
     with pytest.raises(InvalidRequest) as error:
         submission(overridden(made(), overrides), task_id="tsk_1")
     assert error.value.message == told
+
+
+def test_a_template_gives_its_tasks_needs_and_a_use_replaces_them_by_resource() -> None:
+    template = made(needs={"gpt": {"tokens": 3000}, "spend": {"usd": "0.12"}})
+    assert instantiate(template, {}).needs == {"gpt": {"tokens": 3000}, "spend": {"usd": "0.12"}}
+    found = overridden(template, {"needs": {"spend": {"usd": 1}, "gpu": {}}}).needs
+    assert found == {"gpt": {"tokens": 3000}, "spend": {"usd": 1}, "gpu": {}}
+
+
+def test_needs_of_a_template_must_be_amounts() -> None:
+    assert "needs.gpt.tokens" in problem(needs={"gpt": {"tokens": -1}})

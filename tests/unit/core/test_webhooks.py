@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fairlane.core import webhooks
-from fairlane.core.webhooks import Delivery, Try
+from fairlane.core.webhooks import Delivery, Endpoint, Try
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,14 @@ def test_a_webhook_counts_for_its_host_and_for_its_agent_which_is_no_host() -> N
     host, sender = webhooks.target("https://Receiver.example/path", "crawler")
     assert (host, sender) == (webhooks.host_of("https://receiver.example/"), "@crawler")
     assert webhooks.choose([(host, sender)] * 3, 9, {sender: 2}, 9) == ([0, 1], [2])
+
+
+def test_an_endpoint_gets_the_events_that_it_subscribes_to() -> None:
+    plain = Endpoint(1, "whk_1", "ada", "https://a.example/", 0)
+    assert not plain.wants("approval.opened", "ada")
+    some = msgspec.structs.replace(plain, events="approval.opened approval.decided")
+    assert some.wants("approval.opened", "ada")
+    assert not some.wants("approval.expired", "ada")
+    assert not some.wants("approval.opened", "bob")
+    assert msgspec.structs.replace(some, agent="").wants("approval.opened", "bob")
+    assert not msgspec.structs.replace(some, disabled_at=5).wants("approval.opened", "ada")

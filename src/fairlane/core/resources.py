@@ -1,0 +1,590 @@
+"""Resources: what tasks share and may use up, as the policy declares them.
+
+A task's **needs** name resources and amounts of their units. A resource has one **account**, or one
+per key (`by`); a need is charged to each of its accounts. `check` says whether an account can give
+amounts now, and if not, why and from which moment on: that is the wait of a task, and its wake-up.
+
+All or nothing: a lease reserves in all accounts of its needs after `check` of each, in one
+transaction, and holds nothing while it waits. So no two tasks can wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+from zoneinfo import available_timezones
+
+import msgspec
+
+from fairlane.core import amounts, limits, moments
+from fairlane.core.amounts import Written
+from fairlane.core.documents import nearest, quote_key
+from fairlane.core.errors import InvalidRequest, NeedsUnsatisfiable
+from fairlane.core.json_types import JsonObject
+from fairlane.core.limits import Limit, LimitState
+
+WAIT: Final = "wait"
+FAIL: Final = "fail"
+PARK: Final = "park"
+ASK: Final = "ask"
+
+BY_KEY: Final = "key"
+LEVELS: Final = ("agent", "session", "batch", "lane", BY_KEY)
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
+UNIT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}")
+LIMITS_MAX: Final = 16
+NEEDS_MAX: Final = 16
+PERIOD_MS_MAX: Final = 366 * 86_400_000
+LOCK: Final = "lock"
+
+# Why an account cannot give what is needed.
+CLOSED: Final = "closed"  # until a moment, or until an operator opens it
+SPENT: Final = "spent"  # the budget's window has not enough left
+BUSY: Final = "busy"  # others hold or used too much of it
+KEPT: Final = "kept"  # what is free is kept for a running task or for a larger need
+MISSING: Final = "missing"  # the policy no longer has it
+
+Needs = dict[str, dict[str, int]]  # amounts by unit, by resource (with its key after a slash)
+
+
+class LimitPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One limit as an operator wrote it; `limits_of` makes a `Limit` of it."""
+
+    amount: Written
+    unit: str = LOCK
+    per_ms: int | None = None
+    window: str | None = None
+    reset_every_ms: int | None = None
+    anchor: str | None = None
+    reset_every: str | None = None
+    tz: str | None = None
+
+
+class ResourcePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A resource. `by` says per what it is counted; with a list each level has its own account."""
+
+    limits: tuple[LimitPolicy, ...]
+    by: str | tuple[str, ...] | None = None
+    warn_at: float | None = None
+    when_spent: str = WAIT
+    allow_larger: bool = False
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        if self.by is None:
+            return ()
+        return (self.by,) if isinstance(self.by, str) else self.by
+
+
+@lru_cache(maxsize=4096)
+def limits_of(written: tuple[LimitPolicy, ...]) -> tuple[Limit, ...]:
+    """Return the limits of a valid resource. Limits of one unit and kind are numbered, so that each
+    keeps its state when its amount or period changes.
+    """
+    found: list[Limit] = []
+    for one in written:
+        kind = _kind(one)
+        nth = sum(other.unit == one.unit and other.kind == kind for other in found)
+        found.append(
+            Limit(
+                unit=one.unit,
+                slot=f"{one.unit}:{kind}:{nth}" if nth else f"{one.unit}:{kind}",
+                kind=kind,
+                amount=amounts.parse(one.amount),
+                period_ms=one.per_ms or one.reset_every_ms or 0,
+                anchor_at=0 if one.anchor is None else moments.parse(one.anchor),
+                every=one.reset_every,
+                tz=one.tz or "UTC",
+            )
+        )
+    return tuple(found)
+
+
+def _kind(one: LimitPolicy) -> str:
+    if one.per_ms is not None:
+        return limits.BUCKET if one.window == limits.BUCKET else limits.RATE
+    return limits.POOL if (one.reset_every_ms or one.reset_every) is None else limits.BUDGET
+
+
+# -------------------------------------------------------------------- the policy's documents
+
+_LIMIT_KEYS: Final = LimitPolicy.__struct_encode_fields__
+
+
+def check_limits(value: object) -> str | None:
+    """Return what is wrong with the limits of a resource in a policy, or None."""
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= LIMITS_MAX:
+        return f"must be a list of 1 to {LIMITS_MAX} limits"
+    for number, one in enumerate(value, 1):
+        problem = _limit_problem(one)
+        if problem is not None:
+            return f"[{number}]: {problem}"
+    return None
+
+
+def _limit_problem(one: object) -> str | None:
+    if not isinstance(one, dict):
+        return "must be an object"
+    for key in one:
+        if key not in _LIMIT_KEYS:
+            return f"unknown key {quote_key(str(key))}{nearest(str(key), _LIMIT_KEYS)}"
+    if not isinstance(one.get("unit", LOCK), str) or not UNIT.fullmatch(one.get("unit", LOCK)):
+        return f"unit must be a name like {UNIT.pattern}"
+    try:
+        if not amounts.parse(one.get("amount")):
+            return "amount must be above 0"
+    except ValueError as error:
+        return f"amount {error}"
+    return _period_problem(one)
+
+
+def _period_problem(one: JsonObject) -> str | None:
+    periods = [key for key in ("perMs", "resetEveryMs", "resetEvery") if one.get(key) is not None]
+    if len(periods) > 1:
+        return f"give either {periods[0]} or {periods[1]}, not both"
+    for key in ("perMs", "resetEveryMs"):
+        value = one.get(key)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (whole and 1 <= value <= PERIOD_MS_MAX):
+            return f"{key} must be a whole number from 1 to {PERIOD_MS_MAX}"
+    if one.get("resetEvery") not in (None, *limits.CALENDAR):
+        return f"resetEvery must be one of {', '.join(limits.CALENDAR)}"
+    if one.get("window") not in (None, "sliding", limits.BUCKET):
+        return "window must be one of sliding, bucket"
+    for key, needed in (("window", "perMs"), ("anchor", "resetEveryMs"), ("tz", "resetEvery")):
+        if one.get(key) is not None and one.get(needed) is None:
+            return f"{key} goes with {needed}"
+    return _text_problem(one)
+
+
+def _text_problem(one: JsonObject) -> str | None:
+    anchor, tz = one.get("anchor"), one.get("tz")
+    if anchor is not None:
+        try:
+            moments.parse(str(anchor))
+        except ValueError as error:
+            return f"anchor {error}"
+    if tz is not None and tz not in available_timezones():
+        return f"tz must be a time zone{nearest(str(tz), available_timezones())}"
+    return None
+
+
+def check_by(value: object) -> str | None:
+    levels = value if isinstance(value, list | tuple) else [value]
+    known = all(isinstance(one, str) and one in LEVELS for one in levels)
+    if not levels or not known or len(set(levels)) < len(levels):
+        return f"must be one of {', '.join(LEVELS)}, or a list of some of them"
+    return None
+
+
+def check_needs(value: object) -> str | None:
+    """Return what is wrong with the form of needs, or None."""
+    if not isinstance(value, dict) or len(value) > NEEDS_MAX:
+        return f"must be an object of at most {NEEDS_MAX} resources"
+    for name, units in value.items():
+        if not isinstance(units, dict) or len(units) > LIMITS_MAX:
+            return f"{quote_key(name)} must be an object of amounts by unit"
+        for unit, amount in units.items():
+            try:
+                amounts.parse(amount)
+            except ValueError as error:
+                return f"{quote_key(name)}.{quote_key(unit)} {error}"
+    return None
+
+
+def needs_problems(
+    path: str, needs: Mapping[str, Mapping[str, Any]], declared: Mapping[str, ResourcePolicy]
+) -> list[str]:
+    """Return why needs of well-formed amounts do not go with the declared resources."""
+    try:
+        read_needs(needs, declared, path)
+    except (InvalidRequest, NeedsUnsatisfiable) as error:
+        return [error.message]
+    return []
+
+
+# -------------------------------------------------------------------- needs
+
+
+def merged_needs(*written: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return needs of several sources; for each resource the last source counts."""
+    found: dict[str, Any] = {}
+    for needs in written:
+        if needs:
+            found.update(needs)
+    return found
+
+
+def read_needs(
+    needs: Mapping[str, Mapping[str, Any]],
+    declared: Mapping[str, ResourcePolicy],
+    path: str = "needs",
+) -> Needs:
+    """Return needs in micro-units. `{}` means 1 of each unit.
+
+    Raise `InvalidRequest` for unknown names and `NeedsUnsatisfiable` for more than can ever be
+    given.
+    """
+    found: Needs = {}
+    for name, units in needs.items():
+        place = f"{path}.{name}"
+        policy = _declared(name, declared, place)
+        of_unit = {limit.unit: limit for limit in limits_of(policy.limits)}
+        if not units:
+            found[name] = dict.fromkeys(of_unit, amounts.MICRO)
+        else:
+            found[name] = {
+                unit: _amount(unit, value, of_unit, place) for unit, value in units.items()
+            }
+        _refuse_unsatisfiable(found[name], policy, place)
+    return found
+
+
+def _declared(name: str, declared: Mapping[str, ResourcePolicy], place: str) -> ResourcePolicy:
+    plain, slash, key = name.partition("/")
+    policy = declared.get(plain)
+    if policy is None:
+        raise InvalidRequest(
+            f"field '{place[:100]}' is not a resource of the policy{nearest(plain, declared)}"
+        )
+    if slash and BY_KEY not in policy.levels:
+        raise InvalidRequest(
+            f"field '{place[:100]}': resource {plain} has no keys; write '{plain}', or declare it "
+            'with "by": "key"'
+        )
+    if slash and not KEY.fullmatch(key):
+        raise InvalidRequest(f"field '{place[:100]}': the key must match {KEY.pattern}")
+    if not slash and BY_KEY in policy.levels:
+        raise InvalidRequest(f"field '{place}': resource {plain} needs a key: write '{plain}/KEY'")
+    return policy
+
+
+def _amount(unit: str, value: object, units: Mapping[str, Limit], place: str) -> int:
+    if unit not in units:
+        raise InvalidRequest(
+            f"field '{place}.{unit[:40]}' is not a unit of the resource{nearest(unit, units)}"
+        )
+    try:
+        return amounts.parse(value)
+    except ValueError as error:
+        raise InvalidRequest(f"field '{place}.{unit}' {error}") from None
+
+
+def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, place: str) -> None:
+    for limit in limits_of(policy.limits):
+        need = needed.get(limit.unit, 0)
+        if need > limit.amount and not policy.allow_larger:
+            raise NeedsUnsatisfiable(
+                f"field '{place}.{limit.unit}': {amounts.text(need)} is more than the resource can "
+                f"ever give, which is {amounts.text(limit.amount)}; need less, or set allowLarger",
+                details={
+                    "resource": place.partition(".")[2],
+                    "unit": limit.unit,
+                    "needed": amounts.shown(need),
+                    "amount": amounts.shown(limit.amount),
+                },
+            )
+
+
+def read_usage(
+    usage: Mapping[str, Mapping[str, Any]], reserved: Mapping[str, Mapping[str, int]]
+) -> Needs:
+    """Return reported use in micro-units. Raise `InvalidRequest` for what was not reserved."""
+    found: Needs = {}
+    for name, units in usage.items():
+        if name not in reserved:
+            raise InvalidRequest(
+                f"field 'usage.{name[:100]}' was not reserved{nearest(name, reserved)}"
+            )
+        known = reserved[name]
+        found[name] = {}
+        for unit, value in units.items():
+            place = f"usage.{name}.{unit[:40]}"
+            if unit not in known:
+                raise InvalidRequest(f"field '{place}' was not reserved{nearest(unit, known)}")
+            try:
+                found[name][unit] = amounts.parse(value)
+            except ValueError as error:
+                raise InvalidRequest(f"field '{place}' {error}") from None
+    return found
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a task is counted by."""
+
+    agent: str
+    lane: str
+    session: str | None = None
+    batch: str | None = None
+
+
+def keys_of(policy: ResourcePolicy | None, key: str, subject: Subject) -> list[str]:
+    """Return the keys of the accounts that a need is charged to.
+
+    With one level the key is the agent, session, batch, lane or key itself, with several it begins
+    with the level (`agent:ada`). A task without the session or batch has no account at that level;
+    one without any has the common one, whose key is empty.
+    """
+    if policy is None:
+        return [key]
+    values = {
+        "agent": subject.agent,
+        "session": subject.session,
+        "batch": subject.batch,
+        "lane": subject.lane,
+        BY_KEY: key,
+    }
+    found = [(level, values[level]) for level in policy.levels if values[level]]
+    if isinstance(policy.by, str):
+        return [str(value) for _, value in found] or [""]
+    return [f"{level}:{value}" for level, value in found] or [""]
+
+
+# -------------------------------------------------------------------- accounts
+
+
+class Account(msgspec.Struct):
+    """What is taken of one resource under one key.
+
+    `closed_until` is the moment at which it opens again, 0 if it is open. `urgent_until` is how
+    long running tasks wait for it: until then nothing else takes from it. `turn` is the share of
+    the line that was woken last. `asked_at` is the window for which a person was asked to raise it.
+    `blocked` counts the lines that sleep in front of it, `awake` the ready tasks that need it, and
+    `wake_at` is when the first of the lines may fit.
+    """
+
+    id: int
+    resource: str
+    key: str
+    states: dict[str, LimitState] = msgspec.field(default_factory=dict)
+    closed_until: int = 0
+    reason: str | None = None
+    urgent_until: int = 0
+    turn: float = 0.0
+    asked_at: int | None = None
+    blocked: int = 0
+    awake: int = 0
+    wake_at: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.resource}/{self.key}" if self.key else self.resource
+
+    def state(self, limit: Limit) -> LimitState:
+        found = self.states.get(limit.slot)
+        if found is None:
+            found = self.states[limit.slot] = LimitState()
+        return found
+
+
+class WaitLine(msgspec.Struct):
+    """The tasks of one agent and capability in one lane that need the same accounts.
+
+    `waiting` of them are behind the gate and `awake` are ready. A line with waiting tasks sleeps in
+    front of one `account` since a moment; `share` is its place in the order there: what its agent
+    took while it competed, divided by its weight. `overtaken` counts the lines that were woken
+    before it although it came first.
+    """
+
+    id: int
+    lane: str
+    agent: str
+    capability: str
+    accounts: str
+    waiting: int = 0
+    awake: int = 0
+    account: int | None = None
+    share: float = 0.0
+    since: int = 0
+    overtaken: int = 0
+
+
+class HeldAmounts(msgspec.Struct, array_like=True, frozen=True):
+    """What a reservation took from one account for one need, by slot."""
+
+    need: str
+    account: int
+    amounts: dict[str, int]
+
+
+class Reservation(msgspec.Struct):
+    """What an open lease holds; `permit` is 0, or the number of one of its permits."""
+
+    id: int
+    seq: int
+    fencing_token: int
+    at: int
+    held: list[HeldAmounts]
+    permit: int = 0
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """One change of used + reserved: `balance` is the sum after it, `used` what was used up.
+
+    The amount of a raise is what the limit grew by; it does not change the balance.
+    """
+
+    id: int
+    account: int
+    slot: str
+    at: int
+    kind: str
+    amount: int
+    balance: int
+    used: int = 0
+    seq: int | None = None
+    agent: str | None = None
+    detail: str | None = None
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Why an account cannot give what is needed; `at` is from when on it can, None if time alone
+    does not help. `spent` says that only the next window, or a raise, can help.
+    """
+
+    account: str
+    why: str
+    at: int | None
+    unit: str | None = None
+    needed: int = 0
+    available: int = 0
+    spent: bool = False
+
+
+class BudgetSpent(msgspec.Struct, frozen=True):
+    """A budget with `whenSpent: "ask"` ran out: a person may raise it until the window resets."""
+
+    resource: str
+    key: str
+    unit: str
+    window_at: int
+    resets_at: int
+    needed: int
+    amount: int
+
+
+def advance(account: Account, policy: ResourcePolicy, now: int) -> list[tuple[Limit, int]]:
+    """Let time pass; return the limits whose `committed` changed, and by how much."""
+    found = []
+    for limit in limits_of(policy.limits):
+        by = limits.advance(limit, account.state(limit), now)
+        if by:
+            found.append((limit, by))
+    if account.closed_until and account.closed_until <= now:
+        account.closed_until, account.reason = 0, None
+    return found
+
+
+def check(
+    account: Account,
+    policy: ResourcePolicy | None,
+    needed: Mapping[str, int],
+    now: int,
+    *,
+    running: bool = False,
+) -> Blocked | None:
+    """Return why `needed` cannot be reserved, None if it can. `running` is for a task that has
+    started: it goes before others. The account has been advanced to `now`.
+    """
+    if policy is None:
+        return Blocked(account.label, MISSING, None)
+    if account.closed_until > now:
+        return Blocked(account.label, CLOSED, account.closed_until)
+    declared = limits_of(policy.limits)
+    if not needed.keys() <= {limit.unit for limit in declared}:
+        unit = min(needed.keys() - {limit.unit for limit in declared})
+        return Blocked(account.label, MISSING, None, unit)
+    if account.urgent_until > now and not running:
+        return Blocked(account.label, KEPT, account.urgent_until)
+    worst: Blocked | None = None
+    for limit in declared:
+        found = _limit_check(account, policy, limit, needed.get(limit.unit, 0), now)
+        # The last one to fit decides; one that time does not free is later than all.
+        if found is not None and (worst is None or _later(found.at, worst.at)):
+            worst = found
+    return worst
+
+
+def _later(one: int | None, other: int | None) -> bool:
+    return other is not None and (one is None or one > other)
+
+
+def _limit_check(
+    account: Account, policy: ResourcePolicy, limit: Limit, need: int, now: int
+) -> Blocked | None:
+    if not need:
+        return None
+    state, larger = account.state(limit), policy.allow_larger
+    at = limits.fit_at(limit, state, need, now, larger=larger)
+    if at == now:
+        return None
+    spent = False
+    if limit.kind == limits.BUDGET:
+        settled = LimitState(used=state.used, raised=state.raised, others=state.others)
+        spent = not limits.fits(limit, settled, need, now, larger=larger)
+    return Blocked(
+        account.label,
+        SPENT if spent else BUSY,
+        at,
+        limit.unit,
+        need,
+        limits.available(limit, state, now),
+        spent=spent,
+    )
+
+
+def reserve(
+    account: Account, policy: ResourcePolicy, needed: Mapping[str, int]
+) -> list[tuple[Limit, int]]:
+    """Take what is needed; return the changes. The caller has asked `check`."""
+    return [
+        (limit, limits.reserve(limit, account.state(limit), needed[limit.unit]))
+        for limit in limits_of(policy.limits)
+        if needed.get(limit.unit)
+    ]
+
+
+def settle(
+    account: Account,
+    policy: ResourcePolicy | None,
+    held: Mapping[str, int],
+    used: Mapping[str, int],
+    now: int,
+) -> list[tuple[Limit, int, int]]:
+    """Replace a reservation by what was used; return each limit with the change and the use.
+
+    `held` is by slot: what the reservation took, whatever limits the policy has now. `used` is by
+    unit; a unit that it does not name was used as reserved.
+    """
+    found = []
+    declared = {limit.slot: limit for limit in limits_of(policy.limits)} if policy else {}
+    for slot, amount in held.items():
+        limit = declared.get(slot)
+        if limit is None:
+            account.states[slot].reserved -= amount
+            continue
+        actual = 0 if limit.kind == limits.POOL else used.get(limit.unit, amount)
+        change = limits.settle(limit, account.state(limit), amount, actual, now)
+        found.append((limit, change, actual))
+    return found
+
+
+def cost(policy: ResourcePolicy, needed: Mapping[str, int]) -> float:
+    """Return the largest part of a limit that is needed: what a turn counts in the fair order."""
+    return max(
+        (needed.get(limit.unit, 0) / limit.amount for limit in limits_of(policy.limits)),
+        default=0.0,
+    )
+
+
+def idle_at(account: Account, policy: ResourcePolicy | None, now: int) -> int | None:
+    """Return from when on the account says nothing and may be forgotten; None while it is used."""
+    if account.blocked or any(state.reserved for state in account.states.values()):
+        return None
+    declared = limits_of(policy.limits) if policy else ()
+    ends = [limits.blank_at(limit, account.state(limit), now) for limit in declared]
+    return max([now, account.closed_until, *(end for end in ends if end is not None)])
