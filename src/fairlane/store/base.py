@@ -6,7 +6,7 @@ used by one thread at a time. Times are milliseconds, JSON is text, a missing va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ class RowPage(NamedTuple):
 class SchedulerRow(NamedTuple):
     """The newest numbers that were assigned, and counters of the whole store.
 
-    `moment` is the database's own time if its clock judges, None if the process's clock does.
+    `moment` is the database's time if its clock is authoritative, None if the process's clock is.
     """
 
     last_seq: int
@@ -38,7 +38,17 @@ class SchedulerRow(NamedTuple):
     last_event: int
     open_edges: int
     unsettled: int
+    last_number: int = 0
+    reservations: int = 0
     moment: int | None = None
+
+
+class Read(NamedTuple):
+    """A statement that reads: over `rows`, unless that is None."""
+
+    name: str
+    rows: Sequence[Row] | None = None
+    values: Mapping[str, object] = {}
 
 
 def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> RowPage:
@@ -95,6 +105,14 @@ class Connection(Protocol):
         """Open the one write transaction and return the scheduler's row."""
         ...
 
+    def read_ahead(self, reads: Sequence[Read]) -> None:
+        """Read this with the lock of the next `begin`, in its round trip; `read` returns it."""
+        ...
+
+    def read(self, reads: Sequence[Read]) -> list[list[Row]]:
+        """Run statements that read, in one round trip, or in none if they were read ahead."""
+        ...
+
     def commit(self) -> None: ...
 
     def rollback(self) -> None: ...
@@ -104,14 +122,23 @@ class Connection(Protocol):
         ...
 
     def changed_outside(self) -> bool:
-        """Return whether another connection may have written since the last call."""
+        """Return whether another connection may have written: since the last call, or on a shared
+        store between the last transaction of this connection and the current one.
+        """
+        ...
+
+    @property
+    def round_trips(self) -> int:
+        """Return how often the current or last transaction waited for the database over a network;
+        0 if there is none between.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """A database: opens connections and declares what is particular to it."""
+    """A database: opens connections and declares its particularities."""
 
     dialect: str
     url: str
@@ -127,7 +154,9 @@ class Store(Protocol):
         ...
 
     def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard`, from any thread, when another node rings. Rings may be lost."""
+        """Call `heard`, from any thread, when another node sends a notification. Notifications may
+        be lost.
+        """
         ...
 
     def ring(self) -> None:
@@ -137,7 +166,7 @@ class Store(Protocol):
     def writer(self) -> Connection: ...
 
     def reader(self, *, seconds: float = ...) -> Connection:
-        """Open a connection for reads; an answer that takes longer than `seconds` is a loss."""
+        """Open a connection for reads; it is lost if a response takes longer than `seconds`."""
         ...
 
     def version(self) -> int:

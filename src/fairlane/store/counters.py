@@ -6,7 +6,6 @@ moves them, and they are written together with it; nothing is decided here.
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,22 +16,23 @@ from fairlane.core.counts import Line, Tally
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Session
+from fairlane.store.accounts import AccountCache
 from fairlane.store.base import Connection
 from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import lines as line_table
 from fairlane.store.tables import sessions as session_table
-from fairlane.store.tables.lines import Order, Pair
+from fairlane.store.tables.lines import BY_SHARE, URGENT, Order, Pair
 
 _number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
 
 
 class WriterCache:
-    """Tasks with open leases, their sessions, and lines, as the last commit left them, so that the
-    next transaction need not read them.
+    """Tasks with open leases, their sessions, lanes and lines, as the last commit left them, so
+    that the next transaction need not read them.
 
-    It is valid only while no other process writes; `alone` says whether that is guaranteed. Lines
-    are not copied: a transaction changes them, so a rollback must `clear` the cache.
+    It is valid only while no other process writes; `alone` says whether that is guaranteed. Nothing
+    but tasks is copied: a transaction changes the rest, so a rollback must `clear` the cache.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
@@ -41,11 +41,18 @@ class WriterCache:
         self.sessions: dict[str, Session] = {}
         # By lane and agent, then by capability.
         self.lines: dict[tuple[str, str], dict[str, Line]] = {}
+        self.lanes: dict[str, Tally] | None = None
+        # Lanes with capabilities of which no task is ready: not looked up again.
+        self.idle: set[Pair] = set()
+        self.accounts = AccountCache()
 
     def clear(self) -> None:
+        self.lanes = None
+        self.idle.clear()
         self.tasks.clear()
         self.sessions.clear()
         self.lines.clear()
+        self.accounts.clear()
 
 
 class Counters:
@@ -66,10 +73,10 @@ class Counters:
         self.open_sessions: set[str] = set()
         self.tight_sessions: set[str] = set()
         self.open_batches: set[str] = set()
-        self._lanes: dict[str, Tally] | None = None
+        self._lanes = cache.lanes
         self._dirty_lanes: set[str] = set()
         self._lines = cache.lines
-        self._dirty_lines: set[tuple[str, str]] = set()
+        self._dirty_lines: dict[tuple[str, str], None] = {}
         self._new_lines: set[int] = set()
         self._sessions: dict[str, Session] = {}
         self._known_sessions: set[str] = set()
@@ -108,23 +115,56 @@ class Counters:
         self._lines.update(new)
 
     def first_lines(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Line]:
-        """Load and return all lines of the first agents of each lane and capability."""
-        if self._cache.alone:  # most are in memory, and a second statement costs little
-            agents = [
-                line_table.first_agents(self._connection, order, lane, capability, limit)
-                for lane, capability in wanted
-            ]
-            pairs = dict.fromkeys(pair for some in agents for pair in some)
-            self.load_lines(pairs)
-        else:
-            first = line_table.first(self._connection, order, wanted, limit)
-            pairs = dict.fromkeys((line.lane, line.agent) for line in first)
-            self._take_lines(first)
+        """Load and return all lines of the first agents of each lane and capability.
+
+        Counted lines need not be written: as many more are read, and those are put in their place.
+        """
+        wanted = [place for place in wanted if place not in self._cache.idle]
+        lanes = {lane for lane, _ in wanted}
+        counted = [pair for pair in self._dirty_lines if pair[0] in lanes]
+        self._share(counted)
+        pairs = dict.fromkeys(self._first_agents(order, wanted, limit + len(counted)))
+        places = set(wanted)
+        for pair in counted:
+            pairs.pop(pair, None)
+            lines = self._lines[pair].values()
+            if any(
+                _comes_up(line, order) and (line.lane, line.capability) in places for line in lines
+            ):
+                pairs[pair] = None
         return [line for pair in pairs for line in self._lines[pair].values()]
 
-    def loaded_lines(self, lane: str) -> list[list[Line]]:
-        """Return the lines of each agent of a lane that are in memory."""
-        return [list(found.values()) for (name, _), found in self._lines.items() if name == lane]
+    def _first_agents(self, order: Order, wanted: Sequence[Pair], limit: int) -> list[Pair]:
+        """Load all lines of the first agents as the database has them; return lanes and agents."""
+        if not self._cache.alone:
+            first = line_table.first(self._connection, order, wanted, limit)
+            self._take_lines(first)
+            return [(line.lane, line.agent) for line in first]
+        # Most lines are in memory, and a second statement costs little.
+        pairs: list[Pair] = []
+        for lane, capability in wanted:
+            found = line_table.first_agents(self._connection, order, lane, capability, limit)
+            if not found and order is BY_SHARE:
+                self._note_idle(lane, capability)
+            pairs += found
+        self.load_lines(pairs)
+        return pairs
+
+    def _note_idle(self, lane: str, capability: str) -> None:
+        """Remember that no task is ready, unless one became ready in this transaction."""
+        for pair in self._dirty_lines:
+            line = self._lines[pair].get(capability) if pair[0] == lane else None
+            if line is not None and line.ready:
+                return
+        self._cache.idle.add((lane, capability))
+
+    def ready_capabilities(self, lane: str) -> list[str]:
+        """Return the capabilities of the ready tasks of a lane, each once."""
+        found = set(line_table.ready_capabilities(self._connection, lane))
+        for pair in self._dirty_lines:
+            if pair[0] == lane:
+                found.update(line.capability for line in self._lines[pair].values() if line.ready)
+        return sorted(found)
 
     def lines(self, lane: str, agent: str) -> Mapping[str, Line]:
         return self._lines[lane, agent]
@@ -144,14 +184,14 @@ class Counters:
             line = Line(lane=lane, agent=agent, capability=capability, id=self.last_line)
             self._new_lines.add(line.id)
             lines[capability] = line
-            self._dirty_lines.add(pair)
+            self._dirty_lines[pair] = None
         return line
 
     def load_sessions(self, keys: Iterable[str]) -> None:
         missing = [key for key in dict.fromkeys(keys) if key not in self._sessions]
         for key in missing:
             if key in self._cache.sessions:
-                self._sessions[key] = copy.copy(self._cache.sessions[key])
+                self._sessions[key] = self._cache.sessions[key]
                 self._known_sessions.add(key)
         stored = [key for key in missing if key not in self._sessions]
         for session in session_table.by_key(self._connection, stored) if stored else ():
@@ -172,7 +212,8 @@ class Counters:
             self._lines.pop(pair, None)
 
     def save_to_cache(self) -> None:
-        """Cache the lines, and the sessions with running tasks."""
+        """Cache lanes, lines, and the sessions with running tasks."""
+        self._cache.lanes = self._lanes
         if len(self._lines) > _LINES_MAX:
             self._lines.clear()
         for key, session in self._sessions.items():
@@ -253,20 +294,25 @@ class Counters:
         """Recompute the shares of agents whose weight has changed."""
         pairs = list(pairs)
         self.load_lines(pairs)
-        self._dirty_lines.update(pairs)
+        self._dirty_lines.update(dict.fromkeys(pairs))
 
     def count(self, change: Change) -> None:
-        after = change.after
+        verb, after = change.verb, change.after
+        if verb == lifecycle.START:
+            return  # in flight before and after, with its slot
         pair = (after.lane, after.agent)
         lines = self._lines.get(pair)
         line = lines.get(after.capability) if lines else None
         if line is None:
             line = self._line(after.lane, after.agent, after.capability)
         counts.apply(self.lane(after.lane), line, change)
-        if change.verb == lifecycle.LEASE:
-            line.served = after.fencing_token
         self._dirty_lanes.add(after.lane)
-        self._dirty_lines.add(pair)
+        self._dirty_lines[pair] = None
+        if verb == lifecycle.LEASE:
+            line.served = after.fencing_token
+            return  # a ready task has its session's turn and its place in the batch already
+        if line.ready and self._cache.idle:
+            self._cache.idle.discard((after.lane, after.capability))
         if after.session:
             session = self._sessions.get(after.session) or self._load_session(after.session)
             gates.apply(session, change)
@@ -302,10 +348,15 @@ class Counters:
             )
             self._dirty_batches.clear()
 
-    def share_lines(self) -> list[Line]:
+    def _counted_lines(self) -> list[Line]:
         """Return the lines of counted agents with their new shares."""
+        # In the order of the table.
+        return sorted(self._share(self._dirty_lines), key=_number)
+
+    def _share(self, pairs: Iterable[Pair]) -> list[Line]:
+        """Compute the shares of agents from their slots; return their lines."""
         found: list[Line] = []
-        for pair in self._dirty_lines:
+        for pair in pairs:
             lines = self._lines[pair].values()
             slots = served = 0
             for line in lines:
@@ -315,12 +366,12 @@ class Counters:
             for line in lines:
                 line.share, line.served = share, served
                 found.append(line)
-        return sorted(found, key=_number)  # in the order of the table
+        return found
 
     def _write_lines(self) -> None:
         new: list[Line] = []
         known: list[Line] = []
-        for line in self.share_lines():
+        for line in self._counted_lines():
             (new if line.id in self._new_lines else known).append(line)
         self._dirty_lines.clear()
         if new:
@@ -348,3 +399,8 @@ class Counters:
             session_table.save(self._connection, keep)
         if forget:
             session_table.forget(self._connection, forget)
+
+
+def _comes_up(line: Line, order: Order) -> bool:
+    """Return whether the line has tasks of the kind that `order` is about."""
+    return line.urgent > 0 if order is URGENT else line.ready > 0

@@ -1,7 +1,7 @@
 """PostgreSQL errors that mean that the store is unavailable.
 
 A request cannot cause any of these: its values are parameters of fixed statements. So an error with
-one of these codes is about the database (it stops, recovers, is read-only, is full, is the wrong
+one of these codes concerns the database (it is stopping, recovering, read-only, full or the wrong
 one), and the same request may succeed later. All other errors are about the statement or its
 values; they are defects and are raised unchanged.
 """
@@ -29,9 +29,9 @@ UNAVAILABLE: Final[Mapping[str, str]] = {
     "42501": "the role lacks a privilege: grants may differ after a failover",
     "42P01": "a table does not exist: this is another database, or it is being restored",
     "53": "out of resources: disk, memory or connections",
-    "55": "something is locked or not in the state for it",
-    "57": "an operator or a time-out intervened: shutdown, recovery, cancelled statement",
-    "58": "the database's system failed: an I/O error, a lost file",
+    "55": "an object is locked or in the wrong state",
+    "57": "an operator or a timeout intervened: shutdown, recovery, cancelled statement",
+    "58": "the database system failed: an I/O error or a lost file",
 }
 
 

@@ -1,4 +1,4 @@
-"""Numbered migrations: each file of `migrations/` runs once, whole or not at all.
+"""Numbered migrations: each file in `migrations/` runs once, completely or not at all.
 
 Both databases roll back schema changes, so a file and its version number are one transaction and a
 kill at any statement leaves the old schema. A schema newer than this program is refused.

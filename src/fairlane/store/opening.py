@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from fairlane import config
 from fairlane.core.errors import InvalidSettings, OperatorError, StoreMismatch
@@ -13,6 +14,8 @@ from fairlane.store import vault
 from fairlane.store.base import Store
 from fairlane.store.sqlite import MEMORY, SqliteStore
 from fairlane.store.vault import Vault
+
+MEMORY_URL: Final = f"sqlite://{MEMORY}"
 
 
 def open_store(

@@ -3,7 +3,8 @@
 There is one writer at a time here too: each write transaction begins by locking the scheduler's
 row, and reads the database's clock in the same round trip, so that nodes with different clocks
 agree about leases and deadlines. Statements are sent without waiting for their responses wherever
-the next one does not need them.
+the next one does not need them: a transaction that knows its rows takes two round trips, one for
+the lock and what is read ahead, one for all writes and the commit.
 
 A node that goes silent while it holds the lock must not stop the others. Three limits ensure that,
 in this order: the holder's own session ends when it idles (`_IDLE_MS`); a node that waits for the
@@ -18,7 +19,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NoReturn
 
 import psycopg
 from psycopg import pq
@@ -32,6 +33,7 @@ from fairlane.store.base import (
     Connection,
     ConnectionLost,
     GuardFailed,
+    Read,
     Row,
     RowPage,
     SchedulerRow,
@@ -78,6 +80,7 @@ _WRITER: Final = (
 _READER: Final = f"-c statement_timeout={_READ_MS} -c default_transaction_read_only=on {_LINK}"
 _MIGRATOR: Final = f"-c idle_in_transaction_session_timeout=60000 {_LINK}"
 _PAGE_CURSOR: Final = "fairlane_page"
+_MISSED: Final = " missed a row: only "  # what a guard says
 _RING_PAUSE_SECONDS: Final = 0.01
 _BELL_PAUSE_SECONDS: Final = 1.0
 # Settings in the address or of libpq take precedence over these.
@@ -94,14 +97,21 @@ _DEFAULTS: Final = {
 class PostgresConnection:
     def __init__(self, connection: PatientConnection) -> None:
         self._connection = connection
-        self._moment: tuple[str, JsonObject] = ("moment", {})
+        self._moment: tuple[str, JsonObject] = ("lock_moment", {})
         if connection.info.server_version >= TRANSACTION_TIMEOUT_FROM:
-            self._moment = ("moment_limited", {"limit": str(_TRANSACTION_MS)})
+            self._moment = ("lock_moment_limited", {"limit": str(_TRANSACTION_MS)})
         self._statements = queries.load(queries.POSTGRES)
         self._spelled: dict[tuple[Any, ...], str] = {}
         self._pipeline: contextlib.ExitStack | None = None
         self._pipe: psycopg.Pipeline
-        self._guarded: list[tuple[str, psycopg.Cursor[Row], int]] = []
+        self._reads: Sequence[Read] = ()
+        self._ahead: list[list[Row]] = []
+        self.round_trips = 0
+        # Transactions: the current one, the one that wrote the row it found, and the one that wrote
+        # the row which the last transaction of this connection left.
+        self._own: int | None = None
+        self._found: int | None = None
+        self._left: int | None = None
 
     def run(self, name: str, /, **values: object) -> list[Row]:
         cursor = self._execute(*self._bind(name, values))
@@ -124,8 +134,7 @@ class PostgresConnection:
 
     def change_rows(self, name: str, rows: Sequence[Row]) -> None:
         if rows:
-            cursor = self._execute_rows(name, rows, {})
-            self._guarded.append((name, cursor, len(rows)))
+            self._execute_rows(name, rows, {"rows_count": len(rows)}, guarded=True)
 
     def begin(self) -> SchedulerRow:
         self._connection.patience = _BEGIN_SECONDS
@@ -143,15 +152,39 @@ class PostgresConnection:
         raise ConnectionLost("another session holds the lock and does not release it")
 
     def _begin(self) -> SchedulerRow:
-        self._guarded = []
+        self.round_trips = 0
+        self._own = self._found = None
         self._pipeline = contextlib.ExitStack()
         self._pipe = self._pipeline.enter_context(self._connection.pipeline())
         self._connection.execute("BEGIN")
         lock = self._connection.execute(self._scalar_text("scheduler_lock", {}, {}))
         name, values = self._moment
         moment = self._connection.execute(self._scalar_text(name, values, {}), values)
+        # What comes behind the lock is sent with it, and carried out when the lock is ours.
+        ahead = [self._send(read) for read in self._reads]
+        self._sync()
+        now, self._own, self._found = moment.fetchall()[0][:3]
+        self._ahead = [cursor.fetchall() for cursor in ahead]
+        return SchedulerRow(*lock.fetchall()[0])._replace(moment=now)
+
+    def read_ahead(self, reads: Sequence[Read]) -> None:
+        self._reads = reads
+
+    def read(self, reads: Sequence[Read]) -> list[list[Row]]:
+        if reads is self._reads:
+            rows, self._reads, self._ahead = self._ahead, (), []
+            return rows
+        cursors = [self._send(read) for read in reads]
+        return [self._fetch(cursor) for cursor in cursors]
+
+    def _send(self, read: Read) -> psycopg.Cursor[Row]:
+        if read.rows is None:
+            return self._execute(*self._bind(read.name, dict(read.values)))
+        return self._execute_rows(read.name, read.rows, dict(read.values))
+
+    def _sync(self) -> None:
+        self.round_trips += 1
         self._pipe.sync()
-        return SchedulerRow(*lock.fetchall()[0])._replace(moment=moment.fetchall()[0][0])
 
     def _end_silent_holders(self) -> None:
         """End our own sessions that hold the lock idle, or for too long.
@@ -166,20 +199,28 @@ class PostgresConnection:
         except psycopg.Error as error:
             raise_lost(error)
         for pid, silent_ms, _ in found:
-            log.warning("ended session %d, which held the lock, silent for %d ms", pid, silent_ms)
+            log.warning(
+                "ended database session %d: it held the lock and was silent for %d ms",
+                pid,
+                silent_ms,
+            )
 
     def commit(self) -> None:
+        """Send what is unsent and COMMIT in one go: a statement that fails, also as a guard, keeps
+        the server from what follows until the sync.
+        """
         try:
-            self._pipe.sync()
+            self._connection.execute("COMMIT")
+            self._sync()
         except psycopg.Error as error:
-            raise_lost(error)
-        for name, cursor, count in self._guarded:
-            if cursor.rowcount != count:
-                raise GuardFailed(f"{name} missed a row: {cursor.rowcount} of {count}")
-        self._execute("COMMIT", None)
+            _raise(error)
         self._leave_pipeline()
+        self._left, self._own, self._found = self._own, None, None
 
     def rollback(self) -> None:
+        self._reads = ()
+        if self._found is not None:
+            self._left, self._own, self._found = self._found, None, None
         with contextlib.suppress(psycopg.Error, ConnectionLost):
             self._leave_pipeline()
         with contextlib.suppress(psycopg.Error):
@@ -194,7 +235,7 @@ class PostgresConnection:
             self.rollback()
 
     def changed_outside(self) -> bool:
-        return False  # not known here; nodes on a shared store poll
+        return self._found is None or self._found != self._left
 
     def close(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -214,22 +255,22 @@ class PostgresConnection:
         try:
             return self._connection.execute(text, values)
         except psycopg.Error as error:
-            raise_lost(error)
+            _raise(error)
 
     def _fetch(self, cursor: psycopg.Cursor[Row]) -> list[Row]:
         try:
             # A flush, which psycopg would send, leaves the server waiting for more without a limit.
             # After a sync its timeout for idle transactions runs, should this process freeze.
             if self._pipeline is not None and cursor.pgresult is None:
-                self._pipe.sync()
+                self._sync()
             return cursor.fetchall()
         except psycopg.Error as error:
-            raise_lost(error)
+            _raise(error)
 
     def _execute_rows(
-        self, name: str, rows: Sequence[Row], values: JsonObject
+        self, name: str, rows: Sequence[Row], values: JsonObject, *, guarded: bool = False
     ) -> psycopg.Cursor[Row]:
-        text = self._rows_text(name)
+        text = self._guarded_text(name) if guarded else self._rows_text(name)
         columns = self._statements[name].columns
         arrays = zip(*rows, strict=True)
         for (column, _), array in zip(columns, arrays, strict=True):
@@ -256,14 +297,37 @@ class PostgresConnection:
     def _rows_text(self, name: str) -> str:
         if (name,) not in self._spelled:
             statement = self._statements[name]
-            columns = ", ".join(column for column, _ in statement.columns)
-            arrays = ", ".join(
-                f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns
-            )
             text = queries.spell_values(statement.text, "%({})s")
-            rows = f"WITH rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - our own text
-            self._spelled[(name,)] = f"{rows} {text}"
+            self._spelled[(name,)] = f"WITH {_rows_table(statement)} {text}"
         return self._spelled[(name,)]
+
+    def _guarded_text(self, name: str) -> str:
+        """Return a write that fails with its name unless it changes as many records as `rows` has.
+
+        The database judges, so that no answer is needed before the COMMIT.
+        """
+        key = (name, "guarded")
+        if key not in self._spelled:
+            statement = self._statements[name]
+            self._spelled[key] = (
+                f"WITH {_rows_table(statement)}, changed AS ({statement.text} RETURNING 1) "  # noqa: S608 - our own text
+                f"SELECT CASE WHEN count(*) = %(rows_count)s THEN 0 "
+                f"ELSE ('{name}{_MISSED}' || count(*))::integer END FROM changed"
+            )
+        return self._spelled[key]
+
+
+def _rows_table(statement: queries.Statement) -> str:
+    columns = ", ".join(column for column, _ in statement.columns)
+    arrays = ", ".join(f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns)
+    return f"rows ({columns}) AS (SELECT * FROM unnest({arrays}))"  # noqa: S608 - our own text
+
+
+def _raise(error: psycopg.Error) -> NoReturn:
+    """Raise `GuardFailed` if a guarded write missed a row; see `_guarded_text`."""
+    if isinstance(error, psycopg.errors.InvalidTextRepresentation) and _MISSED in str(error):
+        raise GuardFailed(first_line(error)) from error
+    raise_lost(error)
 
 
 def _in_parts(cursor: psycopg.ServerCursor[Row], bytes_max: int) -> Iterator[Row]:
@@ -291,7 +355,7 @@ class PostgresStore:
         self._bell: _Bell | None = None
 
     def migrate(self) -> None:
-        """Migrate. Check first, which takes no lock and is quick; a migration may take its time."""
+        """Migrate. Check first, which is quick and takes no lock; a migration may take long."""
         try:
             if self.version() == migrate.newest():
                 return
@@ -462,6 +526,8 @@ class PostgresSchema:
         self._connection.execute(statement)
 
     def commit(self, version: int) -> None:
+        # Nodes that go on notice by the row's writer that they have to read everything again.
+        self._connection.execute("UPDATE scheduler SET id = id")
         self._connection.execute("DELETE FROM schema_version")
         self._connection.execute("INSERT INTO schema_version VALUES (%s)", [version])
         self._connection.commit()

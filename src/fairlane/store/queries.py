@@ -1,6 +1,6 @@
 """Read the named statements of `statements/*.sql` and adapt each to one database.
 
-The two databases share a statement unless they truly differ; then both versions stand next to each
+The two databases share a statement unless they truly differ; then both versions are next to each
 other (@sqlite, @postgres).
 
     :name          a value
@@ -25,11 +25,13 @@ from typing import Final
 import msgspec
 
 from fairlane.core.access import Token
+from fairlane.core.approvals import Approval
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Line, Tally
 from fairlane.core.cron import Job, RunRecord
 from fairlane.core.events import Event
 from fairlane.core.model import Task
+from fairlane.core.resources import Account, LedgerEntry, Reservation, WaitLine
 from fairlane.core.sessions import Session
 from fairlane.core.webhooks import Delivery, Endpoint
 
@@ -37,6 +39,11 @@ SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgres"
 
 _COLUMNS: Final = {"capability": "route", "fencing_token": "token"}  # where the names differ
+
+_LINK_COLUMNS: Final = (
+    *("id", "approval", "digest", "hash", "approver", "created_by", "created_at", "expires_at"),
+    "used_at",
+)
 
 _HEADER: Final = re.compile(r"-- name: (\w+)(?: @(\w+))?\n")
 _ROWS: Final = re.compile(r"-- rows: (.+)\n")
@@ -94,7 +101,7 @@ def load(dialect: str) -> dict[str, Statement]:
     statements: dict[str, Statement] = {}
     for name, only, body in zip(pieces[0::3], pieces[1::3], pieces[2::3], strict=True):
         if only is None or only == dialect:
-            assert name not in statements, f"{name} stands twice"
+            assert name not in statements, f"{name} is defined twice"
             statements[name] = _statement(name, body)
     return statements
 
@@ -115,7 +122,13 @@ def _statement(name: str, body: str) -> Statement:
     text = text.replace("{token}", column_list(Token, "" if insert else "token."))
     text = text.replace("{delivery}", column_list(Delivery, "delivery."))
     text = text.replace("{endpoint}", column_list(Endpoint, "endpoint."))
+    text = text.replace("{approval}", column_list(Approval, "" if insert else "approval."))
+    text = text.replace("{approval_link}", ", ".join(_LINK_COLUMNS))
     text = text.replace("{event}", column_list(Event, "event."))
+    text = text.replace("{account}", column_list(Account, "account."))
+    text = text.replace("{wait_line}", column_list(WaitLine, "wait_line."))
+    text = text.replace("{reservation}", column_list(Reservation, "reservation."))
+    text = text.replace("{entry}", column_list(LedgerEntry, "ledger."))
     text = text.replace("{session}", _stored_columns(Session, "" if insert else "session."))
     return Statement(name, text.replace("{tally}", column_list(Tally)), columns)
 

@@ -1,7 +1,7 @@
 """The one write transaction: load what verbs name and save what the core decided.
 
 The same `Change` that rewrites a row moves the counters (`counters.py`). Rows are written together
-(`unwritten.py`), before the next lookup that could need them (`lookup.py`). Nothing is decided
+(`unwritten.py`), once: lookups merge them in, or write them first (`lookup.py`). Nothing is decided
 here.
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlane.core import consequences, dependencies, events, lifecycle
+from fairlane.core import approvals, consequences, dependencies, events, lifecycle
+from fairlane.core.approvals import Approval
 from fairlane.core.consequences import EdgeChange, Webhook
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
+from fairlane.core.resources import BudgetSpent, Reservation
+from fairlane.store.accounts import Accounts
 from fairlane.store.base import Connection, SchedulerRow
 from fairlane.store.counters import Counters, WriterCache
 from fairlane.store.draft import DraftLookup
@@ -52,7 +55,18 @@ class Transaction:
         self.counters = Counters(
             connection, now=now, last_line=row.last_line, policy=policy, cache=self._cache
         )
-        self.unwritten = Unwritten(connection, self.vault, self.counters, now)
+        self.accounts = Accounts(
+            connection,
+            now=now,
+            policy=policy,
+            cache=self._cache.accounts,
+            last_number=row.last_number,
+            open_reservations=row.reservations,
+        )
+        # Budgets that ran out, for which a person is to be asked; accounts with woken tasks.
+        self.spent_budgets: list[BudgetSpent] = []
+        self.woken_at: set[int] = set()
+        self.unwritten = Unwritten(connection, self.vault, self.counters, self.accounts, now)
         self.lookup: Lookup = lookup(
             connection, self.vault, self.counters, self.unwritten, self._tasks
         )
@@ -75,11 +89,15 @@ class Transaction:
         self.due_at: int | None = None
         # Parents whose edges have to follow.
         self.settling: dict[str, EdgeChange] = {}
+        # Tasks that have ended while a person was asked about them.
+        self.closing: list[Task] = []
+        # What happened to approvals, for endpoints that subscribe.
+        self.approval_facts: list[tuple[str, Approval]] = []
         # The last change of each cron task that ended or was requeued.
         self.run_changes: dict[str, Change] = {}
 
     def use_policy(self, policy: Policy) -> None:
-        self.policy = self.counters.policy = policy
+        self.policy = self.counters.policy = self.accounts.policy = policy
 
     # ---------------------------------------------------------------- load
 
@@ -121,6 +139,11 @@ class Transaction:
             else:
                 self._cache.tasks.pop(seq, None)
         self.counters.save_to_cache()
+        self.accounts.save_to_cache()
+
+    def reservations(self, seqs: Iterable[int]) -> dict[int, list[Reservation]]:
+        """Return the open reservations of tasks."""
+        return self.accounts.reservations(list(seqs), alone=self._cache.alone)
 
     def task(self, seq: int) -> Task:
         """Return a task as this transaction has left it."""
@@ -136,25 +159,28 @@ class Transaction:
         self.changed = True
 
     def unwritten_ready(self, lane: str) -> list[tuple[Task, str]] | None:
-        """Return the ready tasks of a lane with their requests, if all of them are new in this
-        transaction and unwritten; otherwise None.
+        """Return the ready tasks of a lane with their requests, if all of them became ready in this
+        transaction and are unwritten; otherwise None.
         """
-        found = [
-            (task, self.unwritten.bodies[task.seq])
-            for task in self.unwritten.inserts.values()
-            if task.lane == lane and task.ready
-        ]
-        return found if len(found) == self.counters.lane(lane).ready else None
+        return self.lookup.new_ready(lane, self.counters.lane(lane).ready)
 
     # ---------------------------------------------------------------- save
 
-    def apply(self, change: Change, body: str | None = None) -> None:
-        """Count the change now; its row is written with all others. A new task brings its body."""
+    def apply(self, change: Change, body: str | None = None, submitter: str | None = None) -> None:
+        """Count the change now; its row is written with all others. A new task brings its body, and
+        the id of the token that submitted it.
+        """
         after = change.after
         seq = after.seq
+        if submitter is not None:
+            self.unwritten.submitters[seq] = submitter
         self.changed = True
         self.changes.append(change)
         self.counters.count(change)
+        if after.wait is not None:
+            self.accounts.count(change)
+        if self.accounts.open_reservations:
+            self._note_end(change)
         fact = events.of(change)
         if fact is not None:
             self._record(seq, fact[0], after.attempts, fact[1], None)
@@ -162,6 +188,12 @@ class Transaction:
         self._note_due(after)
         self._tasks[seq] = after
         self.unwritten.add(change, body)
+
+    def _note_end(self, change: Change) -> None:
+        """Keep the end of a lease for the settlement of its reservations."""
+        before = change.before
+        if before is not None and before.leased and not change.after.leased:
+            self.accounts.ended.append(change)
 
     def renew(self, changes: Iterable[Change]) -> None:
         """Save a renewal, which moves one time and no counter."""
@@ -183,7 +215,11 @@ class Transaction:
         if self._rejected < most or is_run(change.after.id):
             self._rejected += 1
             self.apply(change, body)
-            return
+        else:
+            self.count_rejected(change)
+
+    def count_rejected(self, change: Change) -> None:
+        """Count a refused submission that is not stored."""
         self.changed = True
         self.changes.append(change)
         self.counters.count_rejected(change.after.lane)
@@ -194,6 +230,9 @@ class Transaction:
     def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:
         self._record(task.seq, events.CRON_FIRED, 0, f"{job_id} {run_id}", None)
 
+    def tell_resource(self, type_: str, detail: str) -> None:
+        self._record(None, type_, 0, detail, None)
+
     def _record(
         self, seq: int | None, type_: str, attempt: int, detail: str | None, batch: str | None
     ) -> None:
@@ -201,6 +240,17 @@ class Transaction:
         self.unwritten.events.append(
             (self.last_event, seq, self.now, type_, attempt, detail, batch, self.policy_version)
         )
+
+    def save_approval(self, before: Approval | None, after: Approval) -> None:
+        """Save an approval that was opened, voted on or closed; record what people should hear."""
+        self.changed = True
+        self.unwritten.add_approval(before, after)
+        if after.state == approvals.OPEN:
+            self.note_due(after.expires_at)
+        fact = events.of_approval(before, after)
+        if fact is not None:
+            self._record(after.task_seq, fact, 0, f"{after.id} {after.state}", None)
+            self.approval_facts.append((fact, after))
 
     def reline(self, lane: str, *, by_agent: bool, aging_ms: int) -> None:
         """Move all tasks of a lane to other lines. Cached tasks with open leases are read again."""
@@ -253,13 +303,17 @@ class Transaction:
             self.run_changes[task.id] = change
         if following.stops_run:
             self.stopped.append(task)
+        if following.closes_approval:
+            self.closing.append(task)
         if following.edges is not None:
             self.settling[task.id] = following.edges
 
-    def owe(self, webhook: Webhook) -> None:
-        """Save a webhook; its id names the newest event, so that it is unique."""
+    def owe(self, webhook: Webhook, number: int | None = None) -> None:
+        """Save a webhook; its id names the newest event, so that it is unique. Where one event is
+        sent to several endpoints, `number` differs.
+        """
         self.webhooks_due = True
-        id_ = f"msg_{webhook.about}_{self.last_event}"
+        id_ = f"msg_{webhook.about}_{self.last_event if number is None else number}"
         self.unwritten.deliveries.append(
             DueDelivery(id_, webhook.seq, webhook.url, webhook.event, 0, webhook.agent)
         )
@@ -296,6 +350,8 @@ class Transaction:
             last_event=self.last_event,
             open_edges=self.open_edges,
             unsettled=self.unsettled,
+            last_number=self.accounts.last_number,
+            reservations=self.accounts.open_reservations,
         )
         scheduler.save(self.connection, row)
         scheduler.save_commit(self.connection, writer, commit_id, self.now)

@@ -2,10 +2,10 @@
 
 Values are sealed (AES-256-GCM) just before they are written and opened just after they are read;
 nothing else is aware of it. A sealed text names its key, so keys can be rotated: the first of the
-ring seals, all of them open. Texts from before there were keys are clear and open as they are. The
-traps: values that callers send are always sealed, even if they look sealed, so a caller cannot have
-a stolen text opened. A text that no key of ours opens stays as it is, and is written back
-unchanged.
+ring seals, all of them open. Texts that were stored before keys existed are not encrypted and are
+returned unchanged. Caution: values that callers send are always sealed, even if they look sealed,
+so a caller cannot have a stolen text opened. A text that no key of ours opens stays as it is, and
+is written back unchanged.
 """
 
 from __future__ import annotations

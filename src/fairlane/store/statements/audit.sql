@@ -11,7 +11,7 @@ DELETE FROM audit WHERE at < :before
 SELECT count(*) FROM audit
 
 -- name: audit_most
--- Who has written most, and how much. What comes from outside is nobody's.
+-- The caller with the most entries, and their number. Entries from outside belong to no caller.
 SELECT CASE WHEN outcome IN ('denied', 'blocked') THEN '' ELSE who END AS whose, count(*)
 FROM audit GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1
 

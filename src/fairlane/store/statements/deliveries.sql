@@ -72,8 +72,8 @@ ORDER BY delivery.created_at DESC, delivery.id DESC LIMIT :limit
 -- ------------------------------------------------------------------ endpoints
 
 -- name: endpoint_insert
--- rows: seq int, id text, agent text, url text, created_at int, rotated_at int, previous_until int, disabled_at int, secret text
-INSERT INTO endpoint (seq, id, agent, url, created_at, rotated_at, previous_until, disabled_at, secret)
+-- rows: seq int, id text, agent text, url text, created_at int, rotated_at int, previous_until int, disabled_at int, events text, secret text
+INSERT INTO endpoint (seq, id, agent, url, created_at, rotated_at, previous_until, disabled_at, events, secret)
 SELECT * FROM rows
 
 -- name: endpoint_by_url
@@ -85,6 +85,9 @@ JOIN endpoint ON endpoint.agent = rows.agent AND endpoint.url = rows.url
 -- rows: id text
 SELECT {endpoint}, endpoint.secret, endpoint.previous FROM rows
 JOIN endpoint ON endpoint.id = rows.id
+
+-- name: endpoint_subscribed
+SELECT {endpoint} FROM endpoint WHERE events IS NOT NULL AND disabled_at IS NULL ORDER BY seq
 
 -- name: endpoint_view
 SELECT {endpoint} FROM endpoint WHERE endpoint.id = :id

@@ -1,4 +1,4 @@
--- What happened and who is told; what is kept for later use.
+-- Events, deliveries and what is kept for later use.
 
 -- ------------------------------------------------------------------ events and output
 

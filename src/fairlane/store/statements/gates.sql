@@ -54,7 +54,8 @@ WHERE session = :session AND lease_expires_at IS NOT NULL ORDER BY seq
 -- name: session_held
 SELECT {task} FROM task
 WHERE session = :session AND state = 'queued'
-  AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))
+  AND (gate IS NULL OR gate IN ('batch', 'resource') OR (gate = 'delay' AND token > 0)
+    OR (gate = 'approval' AND started_at IS NOT NULL))
 ORDER BY seq
 
 -- name: session_waiting
@@ -79,7 +80,7 @@ SELECT min(queued_at) FROM task WHERE lane = :lane AND state = 'queued' AND gate
 -- name: session_ready
 -- rows: session text
 SELECT {task} FROM rows JOIN task ON task.session = rows.session
-WHERE (task.gate IS NULL OR task.gate = 'batch') AND task.state = 'queued'
+WHERE (task.gate IS NULL OR task.gate IN ('batch', 'resource')) AND task.state = 'queued'
 
 -- ------------------------------------------------------------------ batches
 

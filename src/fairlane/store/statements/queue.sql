@@ -1,7 +1,8 @@
 -- What `sched` and `queue` read: a plan's snapshot, and the lane `queue` in the order of its entries.
 
 -- name: scheduler_view
-SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled
+SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled,
+  last_number, reservations
 FROM scheduler WHERE id = 1
 
 -- name: task_held

@@ -113,10 +113,10 @@ SELECT key, holders, waiting, debouncing, later, interrupted FROM session
 
 -- name: session_recount
 SELECT session,
-  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'batch' OR (gate = 'delay' AND token > 0))) THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate IN ('batch', 'resource') OR (gate = 'delay' AND token > 0) OR (gate = 'approval' AND started_at IS NOT NULL))) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END),
-  sum(CASE WHEN state IN ('waiting_dependency', 'parked') OR (state = 'queued' AND gate = 'delay' AND token = 0) THEN 1 ELSE 0 END),
+  sum(CASE WHEN state IN ('waiting_dependency', 'parked') OR (state = 'queued' AND ((gate = 'delay' AND token = 0) OR (gate = 'approval' AND started_at IS NULL))) THEN 1 ELSE 0 END),
   sum(CASE WHEN lease_expires_at IS NOT NULL AND completed_at IS NOT NULL THEN 1 ELSE 0 END)
 FROM task
 WHERE session IS NOT NULL
@@ -130,7 +130,7 @@ SELECT {batch} FROM batch
 SELECT batch,
   count(*),
   sum(CASE WHEN state IN ('waiting_dependency', 'queued', 'assigned', 'running', 'parked') THEN 1 ELSE 0 END),
-  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL) THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'resource')) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'batch' THEN 1 ELSE 0 END)
 FROM task WHERE batch IS NOT NULL GROUP BY batch
 
@@ -172,6 +172,6 @@ ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: why_batch_holders
 SELECT id FROM task
-WHERE batch = :batch AND (lease_expires_at IS NOT NULL OR (state = 'queued' AND gate IS NULL))
+WHERE batch = :batch AND (lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate = 'resource')))
 --? agent: AND agent = :agent
 ORDER BY seq LIMIT :limit

@@ -3,19 +3,29 @@
 -- ------------------------------------------------------------------ one writer at a time
 
 -- name: scheduler_lock @sqlite
-SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled, NULL
+SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled,
+  last_number, reservations, NULL
 FROM scheduler WHERE id = 1
 -- name: scheduler_lock @postgres
-SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled
+SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled,
+  last_number, reservations
 FROM scheduler WHERE id = 1 FOR UPDATE
 
 -- name: moment @postgres
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
--- The same behind the lock, from where on the transaction's time is limited.
--- name: moment_limited @postgres
-SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-  set_config('transaction_timeout', :limit::text, true)
+-- Behind the lock: the time, this transaction, and the one that wrote the scheduler's row, which
+-- every writer does. If that was our last one, no other writer has written since.
+-- name: lock_moment @postgres
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, mod(txid_current(), 4294967296),
+  xmin::text::bigint
+FROM scheduler WHERE id = 1
+
+-- The same; from here on the transaction's time is limited.
+-- name: lock_moment_limited @postgres
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, mod(txid_current(), 4294967296),
+  xmin::text::bigint, set_config('transaction_timeout', :limit::text, true)
+FROM scheduler WHERE id = 1
 
 -- The badge of every session that writes: an advisory lock that all of them share.
 -- name: writer_begin @postgres
@@ -39,7 +49,8 @@ WHERE a.datname = current_database() AND a.usename = session_user AND a.pid <> p
 
 -- name: scheduler_save
 UPDATE scheduler SET last_seq = :last_seq, last_token = :last_token, last_line = :last_line,
-  last_event = :last_event, open_edges = :open_edges, unsettled = :unsettled WHERE id = 1
+  last_event = :last_event, open_edges = :open_edges, unsettled = :unsettled,
+  last_number = :last_number, reservations = :reservations WHERE id = 1
 
 -- name: writer_save
 INSERT INTO writer (name, commit_id, seen_at) VALUES (:name, :commit_id, :now)
@@ -64,12 +75,12 @@ UPDATE scheduler SET policy_version = :version WHERE id = 1
 -- ------------------------------------------------------------------ submit
 
 -- name: task_insert
--- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int
+-- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int, unapproved int, needs text, wait int
 INSERT INTO task ({task}) SELECT * FROM rows
 
 -- name: request_insert
--- rows: seq int, body text
-INSERT INTO request (seq, body) SELECT * FROM rows
+-- rows: seq int, body text, submitter text
+INSERT INTO request (seq, body, submitter) SELECT * FROM rows
 
 -- name: idempotency_find
 -- rows: agent text, key text
@@ -91,12 +102,12 @@ SELECT {task} FROM rows JOIN task ON task.id = rows.id
 SELECT {task} FROM rows JOIN task ON task.seq = rows.seq
 
 -- name: task_update
--- rows: seq int, was text, was_token int, state text, gate text, attempts int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, unmet int, preempt int, deadline_ms int
+-- rows: seq int, was text, was_token int, state text, gate text, attempts int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, unmet int, preempt int, deadline_ms int, unapproved int
 UPDATE task SET state = rows.state, gate = rows.gate, attempts = rows.attempts,
   deadline_at = rows.deadline_at, eligible_at = rows.eligible_at, queued_at = rows.queued_at,
   started_at = rows.started_at, completed_at = rows.completed_at, token = rows.token,
   worker = rows.worker, lease_expires_at = rows.lease_expires_at, unmet = rows.unmet,
-  preempt = rows.preempt, deadline_ms = rows.deadline_ms
+  preempt = rows.preempt, deadline_ms = rows.deadline_ms, unapproved = rows.unapproved
 FROM rows
 WHERE task.seq = rows.seq AND task.state = rows.was AND task.token = rows.was_token
 
@@ -114,6 +125,10 @@ UPDATE task SET line = rows.line, rank = rows.rank FROM rows WHERE task.seq = ro
 -- rows: seq int
 SELECT request.seq, request.body FROM rows JOIN request ON request.seq = rows.seq
 
+-- name: request_submitter
+-- rows: seq int
+SELECT request.seq, request.submitter FROM rows JOIN request ON request.seq = rows.seq
+
 -- name: results_find
 -- rows: seq int
 SELECT result.seq, result.result FROM rows JOIN result ON result.seq = rows.seq
@@ -122,6 +137,15 @@ SELECT result.seq, result.result FROM rows JOIN result ON result.seq = rows.seq
 -- rows: seq int, result text, error text
 INSERT INTO result (seq, result, error) SELECT * FROM rows WHERE true
 ON CONFLICT (seq) DO UPDATE SET result = excluded.result, error = excluded.error
+
+-- name: traceback_save
+INSERT INTO traceback (seq, failed_at, text) VALUES (:seq, :failed_at, :text)
+ON CONFLICT (seq, failed_at) DO UPDATE SET text = excluded.text
+
+-- name: traceback_find
+-- rows: seq int
+SELECT traceback.seq, traceback.failed_at, traceback.text
+FROM rows JOIN traceback ON traceback.seq = rows.seq
 
 -- ------------------------------------------------------------------ counters
 
@@ -140,6 +164,11 @@ ON CONFLICT (name) DO UPDATE SET queued = excluded.queued, ready = excluded.read
 -- name: line_find
 -- rows: lane text, agent text
 SELECT {line} FROM rows JOIN line ON line.lane = rows.lane AND line.agent = rows.agent
+
+-- name: line_of_tasks
+-- rows: seq int
+SELECT DISTINCT {line} FROM rows JOIN task ON task.seq = rows.seq
+JOIN line ON line.lane = task.lane AND line.agent = task.agent
 
 -- name: line_insert
 -- rows: queued int, ready int, urgent int, inflight int, slots int, parked int, submitted int, completed int, failed int, cancelled int, rejected int, expired int, dispatched int, waited_ms int, lane text, agent text, route text, share real, served int, id int
@@ -314,7 +343,8 @@ SELECT
   (SELECT lease_expires_at FROM task WHERE lease_expires_at IS NOT NULL
 --? by_hand: AND lane NOT IN (:by_hand...)
    ORDER BY lease_expires_at, seq LIMIT 1),
-  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce') AND state = 'queued')
+  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce') AND state = 'queued'),
+  (SELECT min(expires_at) FROM approval WHERE state = 'open' AND expires_at IS NOT NULL)
 
 -- name: task_stopped
 SELECT seq, token FROM task
@@ -374,6 +404,9 @@ DELETE FROM event WHERE seq IN (SELECT rows.seq FROM rows)
 -- rows: batch text
 DELETE FROM event WHERE batch IN (SELECT rows.batch FROM rows)
   AND NOT EXISTS (SELECT 1 FROM batch WHERE batch.id = event.batch)
+-- name: traceback_delete
+-- rows: seq int
+DELETE FROM traceback WHERE seq IN (SELECT rows.seq FROM rows)
 -- name: output_delete
 -- rows: seq int
 DELETE FROM output WHERE seq IN (SELECT rows.seq FROM rows)

@@ -111,7 +111,7 @@ def _delivery(row: Row) -> Delivery:
 
 
 def next_ms(connection: Connection, now: int) -> int | None:
-    """Return how long until a delivery is due, by the clock that judges; None if none is."""
+    """Return how long until a delivery is due, by the authoritative clock; None if none is."""
     left: int | None = connection.run("delivery_next", now=now)[0][0]
     return left
 

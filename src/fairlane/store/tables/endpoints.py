@@ -44,6 +44,11 @@ def by_id(connection: Connection, endpoint_id: str) -> SealedEndpoint | None:
     return _sealed(rows[0]) if rows else None
 
 
+def subscribed(connection: Connection) -> list[Endpoint]:
+    """Return the endpoints that subscribe to events."""
+    return list(map(_endpoint, connection.run("endpoint_subscribed")))
+
+
 def insert(connection: Connection, endpoint: Endpoint, secret: str) -> None:
     connection.run_rows("endpoint_insert", [(*msgspec.structs.astuple(endpoint), secret)])
 

@@ -41,7 +41,7 @@ def save_lanes(connection: Connection, tallies: Mapping[str, Tally]) -> None:
 
 
 def oldest_wait(connection: Connection, lane: str) -> int | None:
-    """Return since when the longest waiting ready task waits."""
+    """Return since when the ready task with the longest wait has been waiting."""
     since: int | None = connection.run("lane_oldest", lane=lane)[0][0]
     return since
 

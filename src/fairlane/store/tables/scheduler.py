@@ -19,6 +19,8 @@ def save(connection: Connection, row: SchedulerRow) -> None:
         last_event=row.last_event,
         open_edges=row.open_edges,
         unsettled=row.unsettled,
+        last_number=row.last_number,
+        reservations=row.reservations,
     )
 
 
@@ -68,11 +70,13 @@ def save_clock(connection: Connection, boot: str | None, ahead: int) -> None:
 
 def move_spans(connection: Connection, by: int, now: int) -> None:
     """Move the ends of all spans in progress by `by` milliseconds: leases, delays, windows and
-    deadlines of tasks, and those of deliveries, endpoints, nodes and sessions.
+    deadlines of tasks, and those of approvals, deliveries, endpoints, nodes and sessions.
     """
     connection.run("step_leases", by=by)
     connection.run("step_tasks", by=by)
     connection.run("step_deliveries", by=by)
+    connection.run("step_approvals", by=by)
+    connection.run("step_approval_links", by=by)
     connection.run("step_endpoints", by=by, before=now - by)
     connection.run("step_nodes", by=by)
     if by < 0:  # a stop must not refuse messages that are sent after it

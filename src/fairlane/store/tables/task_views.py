@@ -1,4 +1,4 @@
-"""Tasks as people see them: lists, one task with its request and result, and what it waits for."""
+"""Tasks as callers see them: lists, one task with its request and result, and what it waits for."""
 
 from __future__ import annotations
 

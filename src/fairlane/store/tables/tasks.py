@@ -16,6 +16,9 @@ Ready = tuple[Task, str]  # a ready task and its request
 TASK_WIDTH: Final = len(Task.__struct_fields__)
 # Rows that are deleted with a task.
 DELETED_WITH_TASK: Final = (
+    "approval_link",
+    "approval_delivery",
+    "approval",
     "task",
     "request",
     "result",
@@ -24,11 +27,8 @@ DELETED_WITH_TASK: Final = (
     "dependency",
     "event",
     "output",
+    "traceback",
 )
-
-
-def task_from_row(row: Row) -> Task:
-    return Task(*row)
 
 
 def _tasks(rows: Iterable[Row]) -> list[Task]:
@@ -50,22 +50,33 @@ def insert(connection: Connection, tasks: Iterable[Task]) -> None:
     connection.run_rows("task_insert", [astuple(task) for task in tasks])
 
 
-def insert_requests(connection: Connection, vault: Vault, bodies: Mapping[int, str]) -> None:
-    seal = vault.seal_body
-    connection.run_rows("request_insert", [(seq, seal(body)) for seq, body in bodies.items()])
-
-
-def update(
-    connection: Connection, tasks: Mapping[int, Task], guards: Mapping[int, tuple[str, int]]
+def insert_requests(
+    connection: Connection, vault: Vault, bodies: Mapping[int, str], submitters: Mapping[int, str]
 ) -> None:
-    """Save the columns that change. `guards` are the state and fencing token that each task had."""
-    rows = [(seq, *guards[seq], *_moving(task)) for seq, task in tasks.items()]
+    """Insert requests as JSON text, and the ids of the tokens that submitted them."""
+    seal, whose = vault.seal_body, submitters.get
+    rows = [(seq, seal(body), whose(seq)) for seq, body in bodies.items()]
+    connection.run_rows("request_insert", rows)
+
+
+def submitters(connection: Connection, seqs: Iterable[int]) -> dict[int, str | None]:
+    """Return the id of the token that submitted each task; None for one without a token."""
+    rows = connection.run_rows("request_submitter", [(seq,) for seq in seqs])
+    return {row[0]: row[1] for row in rows}
+
+
+def update(connection: Connection, tasks: Mapping[int, Task], stored: Mapping[int, Task]) -> None:
+    """Save the columns that change. `stored` are the same tasks as the database has them."""
+    rows = [_moving(stored[seq], task) for seq, task in tasks.items()]
     connection.change_rows("task_update", rows)
 
 
-def _moving(task: Task) -> Row:
-    """Return the columns of `task_update`, after its guards."""
+def _moving(stored: Task, task: Task) -> Row:
+    """Return the columns of `task_update`; the state and the fencing token are its guards."""
     return (
+        task.seq,
+        stored.state,
+        stored.fencing_token,
         task.state,
         task.gate,
         task.attempts,
@@ -80,6 +91,7 @@ def _moving(task: Task) -> Row:
         task.unmet,
         task.preempt,
         task.deadline_ms,
+        task.unapproved,
     )
 
 
@@ -144,11 +156,12 @@ def due(connection: Connection, *, now: int, limit: int) -> list[Task]:
 
 
 class NextDue(NamedTuple):
-    """When the next deadline passes, the next lease expires and the next delay ends."""
+    """When the next deadline passes, lease expires, delay ends and approval expires."""
 
     deadline_at: int | None
     lease_at: int | None
     eligible_at: int | None
+    approval_at: int | None
 
 
 def next_due(connection: Connection, by_hand: list[str] | None) -> NextDue:
