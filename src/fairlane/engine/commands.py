@@ -11,6 +11,7 @@ import msgspec
 
 from fairlane.core import audit
 from fairlane.core.access import Caller, Token
+from fairlane.core.approvals import Approval, Voter
 from fairlane.core.cron import Job, RunRecord
 from fairlane.core.entries import QueueEntry
 from fairlane.core.job_documents import JobDocument
@@ -19,6 +20,7 @@ from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import SessionSettings
 from fairlane.core.templates import Template, TemplateDefinition
+from fairlane.engine.resource_commands import ResourceReport, SettlePermit
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -71,35 +73,39 @@ class Lease(msgspec.Struct, frozen=True):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on.
 
-    `at` is the time of the transaction that granted it.
+    `at` is the time of the transaction that granted it. `approvals` are the decided ones.
     """
 
     task: Task
     body: str
     inputs: tuple[tuple[str, str, str | None], ...] = ()
     at: int = 0
+    approvals: tuple[Approval, ...] = ()
 
 
-class Start(msgspec.Struct, frozen=True, gc=False):
+class Start(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Answer: the `Task`."""
 
     seq: int
     fencing_token: int
 
 
-class Renew(msgspec.Struct, frozen=True, gc=False):
+class Renew(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Answer: the `Task`; a terminal state means that the worker should stop.
 
     `ttl_ms` None means the policy's lease time; `progress` is JSON text that becomes an event.
+    `permits` are settled with it; the use in `report` does not count before the end.
     """
 
     seq: int
     fencing_token: int
     ttl_ms: int | None
     progress: str | None = None
+    report: ResourceReport | None = None
+    permits: tuple[SettlePermit, ...] = ()
 
 
-class Complete(msgspec.Struct, frozen=True, gc=False):
+class Complete(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Answer: the `Task`. `result` is JSON text.
 
     `begun` says that the run has started, whether or not its start was reported.
@@ -109,10 +115,11 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     fencing_token: int
     result: str | None = None
     begun: bool = False
+    report: ResourceReport | None = None
 
 
-class Fail(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`. `begun` as with `Complete`."""
+class Fail(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Answer: the `Task`. `begun` is as in `Complete`. `traceback` says where the run failed."""
 
     seq: int
     fencing_token: int
@@ -120,16 +127,40 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     retryable: bool = True
     retry_after_ms: int | None = None
     begun: bool = False
+    traceback: str | None = None
+    report: ResourceReport | None = None
 
 
-class Release(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`, queued again with its attempt given back."""
+class Release(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Answer: the `Task`, queued again without spending an attempt."""
 
     seq: int
     fencing_token: int
+    report: ResourceReport | None = None
 
 
-class AppendOutput(msgspec.Struct, frozen=True, gc=False):
+class Ask(msgspec.Struct, frozen=True):
+    """Answer: `AskOutcome`. Release a lease until a person has decided.
+
+    `request` is an `ApprovalRequest` as JSON text, `name` tells the questions of a task apart, and
+    `asker` is the id of the worker's token.
+    """
+
+    seq: int
+    fencing_token: int
+    name: str
+    request: str
+    asker: str | None = None
+
+
+class AskOutcome(msgspec.Struct, frozen=True):
+    """The task, queued unless the question was decided before, and the approval."""
+
+    task: Task
+    approval: Approval
+
+
+class AppendOutput(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Answer: None. Store the next piece of a run's output; ignored when the run is over.
 
     `part` None appends. Without `trusted`, the output is cut at the limit of an attempt, and a
@@ -141,6 +172,16 @@ class AppendOutput(msgspec.Struct, frozen=True, gc=False):
     part: int | None
     text: str
     trusted: bool = True
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """Answer: a list with the answer to each report, or its error. They are applied in their order.
+
+    With `agent`, only leases of that agent's tasks are known.
+    """
+
+    reports: list[Start | Renew | AppendOutput | Complete | Fail | Release]
+    agent: str | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
@@ -168,6 +209,43 @@ class Reset(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
+class Decide(msgspec.Struct, frozen=True):
+    """Answer: the `Approval`. `hash` is the hash of what the voter saw.
+
+    `login` is the id of the login that was presented in place of the token, if any.
+    """
+
+    id: str
+    voter: Voter
+    decision: str
+    hash: str
+    answer: JsonObject | None = None
+    comment: str | None = None
+    login: str | None = None
+
+
+class CreateLink(msgspec.Struct, frozen=True):
+    """Answer: the `ApprovalLink`. `digest` is that of its secret."""
+
+    id: str
+    link_id: str
+    digest: str
+    expires_ms: int
+    created_by: str
+    approver: str | None = None
+
+
+class DecideByLink(msgspec.Struct, frozen=True):
+    """Answer: the `Approval`. `digest` is that of the presented secret."""
+
+    link_id: str
+    digest: str
+    decision: str
+    hash: str
+    answer: JsonObject | None = None
+    comment: str | None = None
+
+
 class Enqueue(msgspec.Struct, frozen=True):
     """Answer: a list with the `Task` of each entry; all of them, or an error and none."""
 
@@ -193,7 +271,7 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 class ReclaimExpired(msgspec.Struct, frozen=True):
-    """Answer: `ReclaimedLeases`. Reclaim expired leases now instead of with the next tick.
+    """Answer: `ReclaimedLeases`. Reclaim expired leases now instead of at the next tick.
 
     All of them are reclaimed; with `agent`, the answer names only that agent's tasks.
     """
@@ -249,7 +327,7 @@ class SetSession(msgspec.Struct, frozen=True):
 
 
 class SetUsage(msgspec.Struct, frozen=True):
-    """Answer: the `Session`. `agent` as with `SetSession`."""
+    """Answer: the `Session`. `agent` is as in `SetSession`."""
 
     key: str
     tokens: int
@@ -340,7 +418,7 @@ class OwedDelivery(msgspec.Struct, frozen=True):
 
 
 class SettleDelivery(msgspec.Struct, frozen=True):
-    """Answer: None. Neither delivered nor a time for the next attempt means: give up.
+    """Answer: None. Give up if it was not delivered and has no time for the next attempt.
 
     `status` is that of the response, None if there was none.
     """
@@ -362,12 +440,13 @@ class Redeliver(msgspec.Struct, frozen=True):
 
 
 class CreateEndpoint(msgspec.Struct, frozen=True):
-    """Answer: the `Endpoint`, which signs with `secret`."""
+    """Answer: the `Endpoint`, which signs with `secret`. `events` are types, with spaces."""
 
     id: str
     agent: str
     url: str
     secret: str
+    events: str | None = None
 
     def __repr__(self) -> str:
         return f"CreateEndpoint({self.id!r})"

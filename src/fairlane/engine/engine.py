@@ -20,25 +20,37 @@ from fairlane.core import leases
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
-from fairlane.engine import commands
-from fairlane.engine.commands import Grant, Lease
+from fairlane.engine import commands, resource_commands
+from fairlane.engine.commands import Lease
+from fairlane.engine.resource_commands import (
+    Permit,
+)
 from fairlane.engine.telemetry.outages import WRITES, Outages, store_unavailable
 from fairlane.engine.verbs import (
+    approvals,
     audit,
+    batches,
+    budgets,
     clock_steps,
     cron,
     key_rotation,
     leasing,
     nodes,
+    output,
+    permits,
     policies,
     queue,
+    reporting,
+    resources,
     sessions,
     tasks,
     templates,
     ticks,
     tokens,
+    waking,
     webhooks,
 )
+from fairlane.store.ahead import ReadAhead
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.counters import WriterCache
 from fairlane.store.tables import policy as policy_table
@@ -48,6 +60,7 @@ from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
 
+Waiting = Lease | Permit
 Key = tuple[int, int]  # a task's sequence number and the fencing token of its lease
 Verb = Callable[[Transaction, Sequence[Any], int], Iterator[Any]]
 
@@ -57,22 +70,29 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.CreateToken: tokens.create_token,
     commands.RevokeToken: tokens.revoke_token,
     commands.UseTokens: tokens.use_tokens,
-    commands.UseSecret: tasks.use_secret,
+    commands.UseSecret: webhooks.use_secret,
     commands.Reseal: key_rotation.reseal,
     commands.Record: audit.record,
+    commands.Report: reporting.report,
     commands.Start: tasks.start,
     commands.Complete: tasks.complete,
     commands.Fail: tasks.fail,
     commands.Release: tasks.release,
-    commands.AppendOutput: tasks.output,
+    commands.Ask: approvals.ask,
+    resource_commands.SettlePermit: permits.settle_permit,
+    resource_commands.CloseResource: resources.close_resource,
+    resource_commands.OpenResource: resources.open_resource,
+    resource_commands.RaiseResource: resources.raise_resource,
+    commands.AppendOutput: output.output,
     commands.Cancel: tasks.cancel,
-    commands.CancelBatch: tasks.cancel_batch,
+    commands.CancelBatch: batches.cancel_batch,
     commands.StopSession: sessions.stop,
     commands.SetSession: sessions.set_session,
     commands.SetUsage: sessions.set_usage,
     commands.Reclaim: tasks.reclaim,
     commands.ReclaimExpired: queue.reclaim_expired,
     commands.Renew: tasks.renew,
+    resource_commands.Permit: permits.permit,
     commands.CreateTemplate: templates.create_template,
     commands.UpdateTemplate: templates.update_template,
     commands.CreateJobs: cron.create_jobs,
@@ -82,6 +102,9 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Enqueue: queue.enqueue,
     commands.Retry: tasks.retry,
     commands.Reset: tasks.reset,
+    commands.CreateLink: approvals.create_link,
+    commands.Decide: approvals.decide,
+    commands.DecideByLink: approvals.decide_by_link,
     commands.Drain: queue.drain,
     commands.UseTemplate: templates.use_template,
     commands.DeleteTemplate: templates.delete_template,
@@ -99,6 +122,15 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Beat: nodes.beat,
 }
 
+# Requests about a task that is leased.
+REPORTS: Final = (
+    commands.Start,
+    commands.Complete,
+    commands.Fail,
+    commands.Release,
+    commands.Renew,
+    commands.AppendOutput,
+)
 PRUNE_EVERY_MS: Final = 10_000
 SHARED_LOOK_MS: Final = 500
 TRIES: Final = 5
@@ -110,10 +142,10 @@ GRACE_SECONDS: Final = 10.0
 
 
 class Outcome(msgspec.Struct):
-    """What a committed batch has done, for parts of the node that did not ask for it."""
+    """The effects of a committed batch, for parts of the node that did not request it."""
 
     answers: list[Any]
-    grants: list[list[Grant]]
+    grants: list[list[Any]]  # of each waiting request: grants, or the answer to a permit
     ended_tasks: list[Task]
     runs_to_stop: list[Key]  # runs of this node whose tasks have ended without them
     webhooks_due: bool
@@ -148,6 +180,10 @@ class Engine:
         self._others_wrote = False
         # Whether another process has written is checked under the lock.
         self._cache = WriterCache(alone=not store.shared)
+        # On a shared store: another node has written since the last commit; and before that one.
+        self._stale = self._was_stale = True
+        self._ahead = ReadAhead((), (), name)
+        self._to_stop: list[Key] | None = None  # leases to stop, if they were read
         self._connection: Connection | None = None
         self._steps = clock_steps.Steps(clock)
         # Of the database's clock at the last begin, where that judges.
@@ -156,11 +192,16 @@ class Engine:
         self._unanswered: tuple[int, Outcome] | None = None
         self._late: list[Change] = []
         # The time of the last transaction, and the monotonic clock then.
-        self._judged: tuple[int, float] | None = None
+        self.judged: tuple[int, float] | None = None
         self.trouble = ""  # the error of the last lost connection
-        self.took_seconds = 0.0  # how long the last committed batch took
+        # Of the last committed batch: how long it took, how long it held the lock, and how often it
+        # waited for a database behind a network.
+        self.took_seconds = 0.0
+        self.held_seconds = 0.0
+        self.round_trips = 0
+        self._locked_at = 0.0
 
-    def apply(self, batch: Sequence[object], waiting: Sequence[Lease] = ()) -> Outcome:
+    def apply(self, batch: Sequence[object], waiting: Sequence[Waiting] = ()) -> Outcome:
         """Run the batch and serve the waiting leases. Raise `StoreUnavailable` after a few
         attempts.
         """
@@ -170,23 +211,32 @@ class Engine:
         for attempt in range(1, TRIES + 1):
             try:
                 connection = self._connect()
+                self._plan_reads(connection, batch)
                 transaction = self._begin(connection)
                 # Only under the lock is it certain that the commit in question is over.
                 if unknown is not None and self._committed(connection, self._commit_id):
                     connection.rollback()
                     concluded = self._conclude(*unknown, began)
                     self._cache.clear()  # others may have written since
+                    self._stale = True
                     self._steps.forget_store()
                     return concluded
                 unknown = None
                 self._look_for_unanswered(connection)
                 outcome = self._run(transaction, batch, waiting)
                 # Only a commit shows that an outage is over.
-                if batch or transaction.changed or self._outages.seconds(WRITES):
+                if (
+                    batch
+                    or transaction.changed
+                    or transaction.accounts.wrote
+                    or self._outages.seconds(WRITES)
+                ):
                     self._steps.save(transaction)
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
+                    self.held_seconds = self.clock.monotonic() - self._locked_at
+                    self.round_trips = connection.round_trips
                     return self._conclude(transaction, outcome, began)
                 connection.rollback()
                 self._remember(transaction)
@@ -211,11 +261,13 @@ class Engine:
         raise store_unavailable("the request had no effect")
 
     def clock_was_set(self) -> bool:
-        """Return whether spans have to move because the judging clock was set."""
+        """Return whether running timers must be shifted because the authoritative clock was set."""
         return self._steps.happened(reading_of(self.clock))
 
     def others_wrote(self) -> bool:
-        """Return whether another process wrote to a private store: then check everything."""
+        """Return whether another process wrote to a private store, so that everything must be
+        checked.
+        """
         try:
             changed = self._connection is not None and self._connection.changed_outside()
         except ConnectionLost:
@@ -228,10 +280,11 @@ class Engine:
         return self._others_wrote
 
     def moment(self) -> int:
-        """Return the time by the clock that judges leases and deadlines. On PostgreSQL that is the
-        database's clock: its time in the last transaction plus the time that has passed since.
+        """Return the time by the clock that decides about leases and deadlines. On PostgreSQL that
+        is the database's clock: its time in the last transaction plus the time that has passed
+        since.
         """
-        judged = self._judged
+        judged = self.judged
         if judged is None:
             return self.clock.now()
         return judged[0] + round((self.clock.monotonic() - judged[1]) * 1000)
@@ -239,7 +292,7 @@ class Engine:
     def close(self) -> None:
         self._disconnect()
 
-    def _run(self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Lease]) -> Outcome:
+    def _run(self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Waiting]) -> Outcome:
         stepped_ms = self._take_in_step(tx)
         answers: list[Any] = [None] * len(batch)
         by_verb: dict[type, list[int]] = {}
@@ -254,7 +307,11 @@ class Engine:
         self._let_time_pass(tx)
         ticks.settle(tx, tx.now)
         cron.follow(tx, tx.now)
-        grants = leasing.lease(tx, waiting, tx.now) if waiting else []
+        grants = self._serve(tx, waiting)
+        if tx.spent_budgets:
+            budgets.ask_to_raise(tx)
+        if tx.approval_facts:
+            webhooks.tell_subscribers(tx)
         tx.unwritten.write()
         return Outcome(
             answers,
@@ -274,9 +331,21 @@ class Engine:
             stepped_ms=stepped_ms,
         )
 
+    def _serve(self, tx: Transaction, waiting: Sequence[Waiting]) -> list[list[Any]]:
+        """Serve permits, wake what fits, lease, and look again at what is left of resources."""
+        asked = [one for one in waiting if isinstance(one, Permit)]
+        granted = iter(permits.wait(tx, asked) if asked or tx.accounts.kept else [])
+        if tx.accounts.touched:
+            waking.wake(tx)
+        wanted = [one for one in waiting if isinstance(one, Lease)]
+        leased = iter(leasing.lease(tx, wanted, tx.now) if wanted else [])
+        if tx.accounts.touched or tx.woken_at:
+            waking.follow_up(tx)
+        return [next(granted) if isinstance(one, Permit) else next(leased) for one in waiting]
+
     def _take_in_step(self, tx: Transaction) -> int:
         """Detect a step of the clock before anything is judged by it."""
-        if not self._cache.alone:
+        if self.store.shared and self._stale:
             self._steps.forget_store()
         stepped_ms = self._steps.take_in(tx, self._reading)
         if stepped_ms:
@@ -285,14 +354,17 @@ class Engine:
         return stepped_ms
 
     def _runs_to_stop(self, tx: Transaction) -> list[Key]:
+        mine = [(task.seq, task.fencing_token) for task in tx.stopped if task.worker == self.name]
         # Another process may have stopped what runs here.
-        if self.store.shared or self._others_wrote:
+        if self._to_stop is not None:
+            return [*dict.fromkeys([*self._to_stop, *mine])]
+        if self._others_wrote:
             return task_table.leases_to_stop(tx.connection, self.name)
-        return [(task.seq, task.fencing_token) for task in tx.stopped if task.worker == self.name]
+        return mine
 
     def _concerns_others(self, tx: Transaction) -> bool:
-        """Return whether other nodes have to be notified: of work that this node left although it
-        could start, of a stop of their work, or of changed tokens.
+        """Return whether other nodes must be notified: of ready work that this node did not take,
+        of runs that they must stop, or of changed tokens.
         """
         if tx.access_changed or any(task.worker != self.name for task in tx.stopped):
             return True
@@ -314,17 +386,17 @@ class Engine:
 
     def _begin(self, connection: Connection) -> Transaction:
         row = connection.begin()
+        self._locked_at = self.clock.monotonic()
         if self._outages.seconds(WRITES) >= OUTAGE_SECONDS:
             self._judge_at = self.clock.monotonic() + GRACE_SECONDS
         if row.policy_version != self._policy_version:
             self._load_policy(connection)
-        if self.others_wrote() or not self._cache.alone:
-            self._cache.clear()
+        self._check_cache(connection)
         if row.moment is None or self.clock.judges:
             self._reading = reading_of(self.clock)
         else:
             self._reading = ClockReading(row.moment, None)
-        self._judged = (self._reading.now, self.clock.monotonic())
+        self.judged = (self._reading.now, self.clock.monotonic())
         return Transaction(
             connection,
             now=self._reading.now,
@@ -336,6 +408,41 @@ class Engine:
                 row.last_fencing_token, self._reading.now, self._draw()
             ),
         )
+
+    def _check_cache(self, connection: Connection) -> None:
+        """Forget the cache if another process has written since, and read what the batch names.
+
+        On a shared store the connection tells that under the lock, so that a node which is alone
+        for a while does not read what it knows.
+        """
+        if not self.store.shared:
+            if self.others_wrote():
+                self._cache.clear()
+            return
+        self._was_stale = self._stale = self._stale or connection.changed_outside()
+        self._to_stop = None
+        if self._stale:
+            self._cache.clear()
+            self._to_stop = self._ahead.take(connection.read(self._ahead.reads), self._cache)
+
+    def _plan_reads(self, connection: Connection, batch: Sequence[object]) -> None:
+        """List the rows that the batch names; read them with the lock if another node is active."""
+        if not self.store.shared:
+            return
+        pairs = (
+            (self.policy.lane_name(new.lane, new.kind), new.agent)
+            for request in batch
+            if isinstance(request, commands.Submit)
+            for new in request.submissions
+        )
+        reports = [request for request in batch if isinstance(request, REPORTS)]
+        for request in batch:
+            if isinstance(request, commands.Report):
+                reports += request.reports
+        seqs = (report.seq for report in reports)
+        self._ahead = ReadAhead(seqs, pairs, self.name)
+        if self._stale or self._was_stale:
+            connection.read_ahead(self._ahead.reads)
 
     def _draw(self) -> int:
         """Return a number for this transaction: a node's name is new in each process, and a node
@@ -359,9 +466,8 @@ class Engine:
         # The batch's clock may be the database's; the wait is measured on our own.
         left_ms = None if self.due_at is None else max(0, self.due_at - tx.now)
         self.look_at = None if left_ms is None else self.clock.monotonic() + left_ms / 1000
-        self._others_wrote = False
-        if self._cache.alone:
-            tx.save_to_cache()
+        self._others_wrote = self._stale = False
+        tx.save_to_cache()
 
     def _conclude(self, tx: Transaction, outcome: Outcome, began: float) -> Outcome:
         """Return the outcome of the commit."""
@@ -374,7 +480,7 @@ class Engine:
         if outcome.stepped_ms:
             log.warning(
                 "the system clock was set by %+.3f s, or the machine was suspended: leases, "
-                "retries, delays and deadlines in progress move along",
+                "retries, delays and deadlines in progress keep their remaining time",
                 outcome.stepped_ms / 1000,
             )
         self.took_seconds = self.clock.monotonic() - began
@@ -395,6 +501,7 @@ class Engine:
         if self._connection is None:
             self._connection = self.store.writer()
             self._cache.clear()
+            self._stale = True
             self._steps.forget_store()
             self.due_at = 0  # something was written meanwhile: check everything
         return self._connection
@@ -413,14 +520,15 @@ class Engine:
 def parse_stored_policy(version: int, document: str) -> Policy:
     """Return a stored policy. Keys that only a newer node knows are ignored.
 
-    Raise `StoreMismatch` if it cannot be understood: no work is better than work by other rules.
+    Raise `StoreMismatch` if it cannot be read: running no tasks is better than running them under
+    other rules.
     """
     try:
         return read(msgspec.json.decode(document))[0]
     except (InvalidPolicy, msgspec.DecodeError) as error:
         raise StoreMismatch(
-            f"version {version} of the policy, in the store cannot be read: {error}; "
-            "use the fairlane version that wrote it, or a newer one"
+            f"version {version} of the policy in the store cannot be read: {error}; use the "
+            "fairlane version that wrote it, or a newer one"
         ) from None
 
 

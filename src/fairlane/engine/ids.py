@@ -1,4 +1,5 @@
-"""Ids for new objects: never reused, and created by the caller, so that a repeat is harmless.
+"""Ids for new objects: never reused, and created by the caller, so that a request can safely be
+repeated.
 
 The first twelve digits are the time, so new rows land at the end of an index; the rest is random.
 """

@@ -1,17 +1,14 @@
-"""One running node: the engine, its writer and its readers behind one interface.
+"""A node as its edges see it: commands, reads and waiting behind one interface.
 
-Edges (HTTP, the worker, the embedded API) hold a `Node` and nothing below it. It passes on the
-outcome of each commit: a task's end to its waiters, a stop to the worker that runs the task, a due
-webhook to the sender, remaining work to other nodes.
+Edges (HTTP, MCP, the embedded API) hold a `Node` and nothing below it. Its commands go to a writer
+in the same process (`writing_node.py`) or to the process that writes (`front_node.py`). After each
+commit it hears `News`: a task's end for its waiters, new events for streams, other tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import platform
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
@@ -21,144 +18,123 @@ import msgspec
 from fairlane import tracing
 from fairlane.clock import Clock
 from fairlane.core import lifecycle
+from fairlane.core.access import Caller
 from fairlane.core.errors import (
     BusyError,
     CallerError,
     Draining,
     NotFound,
-    StoreUnavailable,
     TargetRefused,
 )
-from fairlane.core.model import NODE_PREFIX, Task
+from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine import ids
+from fairlane.engine.command_writer import CommandWriter
 from fairlane.engine.commands import (
-    Beat,
     Cancel,
     CancelBatch,
     Enqueue,
+    Lease,
     PolicyChange,
     Prune,
-    Reclaim,
-    ReclaimDeliveries,
-    Reseal,
     Reset,
     Retry,
     SetPolicy,
     Submit,
     UseTemplate,
 )
-from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.reads.views import Filter, TaskView, Views
 from fairlane.engine.reads.why import Explained
-from fairlane.engine.telemetry.history import History
-from fairlane.engine.telemetry.metrics import Metrics
 from fairlane.engine.telemetry.outages import Outages
 from fairlane.engine.verbs.audit import Audit
 from fairlane.engine.verbs.tokens import Tokens
-from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
 from fairlane.tracing import Tracer
-from fairlane.version import __version__
-
-log = logging.getLogger("fairlane.node")
 
 LOOK_AGAIN_SECONDS: Final = 0.5  # how often a waiter checks for changes by other nodes
 PAGE: Final = 500
 
 
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node learns after a commit, or when the server begins to stop.
+
+    `ended` are the ids of tasks that have ended, None if it is unknown which have. `events`: there
+    may be new events or output. `access`: tokens have changed. `policy` is the new one, if it has
+    changed. `judged` is a time of the judging clock and the monotonic clock then.
+    """
+
+    ended: tuple[str, ...] | None = ()
+    events: bool = False
+    access: bool = False
+    policy: Policy | None = None
+    draining: bool = False
+    drained: bool = False
+    judged: tuple[int, float] | None = None
+
+
 class Node:
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.name = ids.new_node_name()
+    def __init__(
+        self, store: Store, clock: Clock, *, name: str, writer: CommandWriter, outages: Outages
+    ) -> None:
+        self.name = name
         self.store = store
         self.clock = clock
         self.draining = False
         self.drained = False
         self.tracer: Tracer | None = None
-        self.outages = Outages(clock)
-        self.engine = Engine(store, clock, name=self.name, outages=self.outages)
-        self.writer = Writer(self.engine, self._committed)
+        self.outages = outages
+        self.writer = writer
         self.views = Views(store, self.outages)
         self.audit = Audit(self.writer, clock)
         self.tokens = Tokens(store, self.views, self.writer, clock)
-        self.metrics = Metrics()
-        self.history = History()
-        self._here = Beat(
-            self.name,
-            host=platform.node() or "unknown",
-            pid=os.getpid(),
-            version=__version__,
-            started_at=clock.now(),
-            alone=not store.shared,
-        )
         # Raises an error for a URL that webhooks may not go to. The HTTP application sets it.
         self.check_url: Callable[[str], object] = _refuse_url
-        # The capabilities of this node's worker; None while it has none.
-        self.runs: Callable[[], frozenset[str] | None] = lambda: None
-        self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
-        self.on_owed: list[Callable[[], None]] = []
-        self.on_policy: list[Callable[[Policy], None]] = []  # called in the write thread
-        self._told_policy = self.engine.policy
         self._followers: set[Waiter] = set()
         self.lease_waits = 0  # callers of POST /leases that have no response yet
-        self._last_event = 0
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
-        self._registered = False
 
     @property
     def policy(self) -> Policy:
-        return self.engine.policy
+        return self.writer.policy
 
-    def start(self) -> None:
-        """Open the store and start. Raise an `OperatorError` if that is not possible."""
-        self.store.claim()  # first, so that the schema of another store is not touched
-        self.store.migrate()
-        self.writer.start()
-        if self.store.vault.changing:
-            log.info("sealed %d rows with the new key", self.writer.ask_and_wait(Reseal()))
-        # Only one process serves from a private store, so every lease of a node there is orphaned.
-        if not self.store.shared:
-            count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
-            if count:
-                log.info("reclaimed %d leases of a node that is gone", count)
-            self.writer.ask_and_wait(ReclaimDeliveries())
-        self.writer.ask_and_wait(self._here)
-        self._registered = True
-        self.store.listen(self._heard)
-
-    def stop(self) -> None:
-        # If the store is unavailable, others notice that this node is silent.
-        if self._registered and self.writer.alive and self.writer.trouble is None:
-            self._registered = False
-            with contextlib.suppress(StoreUnavailable):
-                self.writer.ask_and_wait(msgspec.structs.replace(self._here, leaves=True))
-        self.audit.flush()
-        self.writer.stop()
-        self.tokens.close()
-        self.views.close()
-        self.store.close()
+    def hear(self, news: News) -> None:
+        """Wake whom the news concerns. Thread-safe."""
+        if news.access:
+            self.tokens.changed()
+        self.draining |= news.draining
+        if news.drained:
+            self._let_go()
+        if self._waiters and news.ended != ():
+            self._tell_waiters(news.ended)
+        if news.events:
+            for follower in tuple(self._followers):
+                follower.tell()
 
     def new_id(self, prefix: str = "tsk") -> str:
         return ids.new_id(prefix, self.clock.now())
-
-    async def beat(self) -> None:
-        """Record that this node is alive; raise if that cannot be written."""
-        await self.writer.ask(msgspec.structs.replace(self._here, draining=self.draining))
-
-    async def look(self) -> None:
-        """Take the next sample for the history."""
-        sample = await self.views.read(self.views.sample, self.clock)
-        self.history.add(sample, self.policy, self.metrics)
 
     @property
     def stream_clients(self) -> int:
         return len(self._followers)
 
+    @property
+    def counts_elsewhere(self) -> bool:
+        """Whether requests are counted against the rate of their token in another process."""
+        return False
+
+    async def spend(self, caller: Caller) -> None:
+        """Count a request against the rate of the caller's token; raise `RateLimited` beyond it."""
+        self.tokens.spend(caller)
+
+    async def why(self, task_id: str, agent: str | None = None) -> Explained:
+        """Explain why a task does not run yet."""
+        raise NotImplementedError
+
     def submit(self, request: Submit | UseTemplate | Enqueue) -> Coroutine[Any, Any, list[Any]]:
         """Return a task or an error per submission."""
         if self.draining:
-            raise Draining("the server is stopping; submit to another one or try again later")
+            raise stopping()
         if self.tracer is None:
             return self.writer.ask(request)
         return self._traced_submit(self.tracer, request)
@@ -248,15 +224,8 @@ class Node:
             raise NotFound("task not found")
         return view
 
-    async def why(self, task_id: str, agent: str | None = None) -> Explained:
-        servers = self.views.serving(self.name, self.clock, self.runs)
-        found = await self.views.read(self.views.why, task_id, self.history.pace, agent, servers)
-        if found is None or agent not in (None, found.task.agent):
-            raise NotFound("task not found")
-        return found
-
     async def wait(self, task_id: str, seconds: float | None, agent: str | None = None) -> TaskView:
-        """Return the task when it has ended or parked, the time is up, or the node stops."""
+        """Return the task when it has ended or is parked, the time is up, or the node stops."""
         waiter = Waiter(asyncio.get_running_loop())
         with self._waiters_lock:
             self._waiters.setdefault(task_id, []).append(waiter)
@@ -291,10 +260,9 @@ class Node:
             if await self.views.feed.read(self.views.task_state, task.seq) != task.state:
                 return
 
-    def let_waiters_go(self) -> None:
-        """Wake all waiters: nothing more will end here, so they return the current state."""
+    def _let_go(self) -> None:
+        """Wake all waiters: no more tasks will end here, so they return the current state."""
         self.drained = True
-        self.writer.withdraw(None)
         self._tell_waiters(None)
         for follower in tuple(self._followers):
             follower.tell()
@@ -306,44 +274,10 @@ class Node:
             if not waiting:
                 del self._waiters[task_id]
 
-    def _committed(self, outcome: Outcome) -> None:
-        """Distribute a commit's outcome. Runs in the write thread before callers are answered."""
-        if outcome.access:
-            self.tokens.changed()
-        self.metrics.committed(outcome, self.engine.took_seconds)
-        if outcome.runs_to_stop:
-            for tell in self.on_stopped:
-                tell(outcome.runs_to_stop)
-        if (
-            outcome.webhooks_due or outcome.others_wrote
-        ):  # another process may have created a delivery
-            for owed in self.on_owed:
-                owed()
-        self._tell_policy()
-        if self._waiters:
-            self._tell_waiters(None if outcome.others_wrote else outcome.ended_tasks)
-        if outcome.last_event > self._last_event or outcome.wrote_output or outcome.others_wrote:
-            self._last_event = outcome.last_event
-            for follower in tuple(self._followers):
-                follower.tell()
-        if outcome.notify_others:
-            self.store.ring()
-
-    def _heard(self) -> None:
-        """Handle a notification of another node: there may be work, or other tokens."""
-        self.tokens.changed()
-        self.writer.nudge()
-
-    def _tell_policy(self) -> None:
-        if self.policy is not self._told_policy:
-            self._told_policy = self.policy
-            for listener in self.on_policy:
-                listener(self.policy)
-
-    def _tell_waiters(self, ended: Sequence[Task] | None) -> None:
+    def _tell_waiters(self, ended: Sequence[str] | None) -> None:
         """Wake the waiters of the ended tasks, or all if it is not known what has ended."""
         with self._waiters_lock:
-            ids = list(self._waiters) if ended is None else [task.id for task in ended]
+            ids = list(self._waiters) if ended is None else ended
             found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]
         for waiter in found:
             waiter.tell()
@@ -398,6 +332,15 @@ class Waiter:
     def _ring(self) -> None:
         self._ringing = False
         self._told.set()
+
+
+def admits(request: object) -> bool:
+    """Return whether a command brings new work, or takes it."""
+    return isinstance(request, Submit | UseTemplate | Enqueue | Lease)
+
+
+def stopping() -> Draining:
+    return Draining("the server is stopping; submit to another one or try again later")
 
 
 def _refuse_url(_: str) -> None:

@@ -1,7 +1,9 @@
 """The write thread: group commit without artificial delay.
 
 Requests that arrive during a commit form the next batch. The requests of one turn of an event loop
-arrive together; the answers of a commit go to each loop in one hop. Leases that find nothing wait
+arrive together; the answers of a commit go to each loop in one hop. A batch that is small compared
+with those answers waits for what they bring, a few turns of the loop later: a worker that gets ten
+tasks starts ten, and one commit is cheaper than two. Leases that find nothing wait
 here and are tried again whenever a task may have become ready; the thread sleeps until a request
 arrives or something is due.
 """
@@ -20,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
+from fairlane.core.policy import Policy
 from fairlane.engine.commands import (
     AppendOutput,
     Complete,
@@ -27,10 +30,16 @@ from fairlane.engine.commands import (
     Grant,
     Lease,
     Release,
+    Report,
     Submit,
     UseTemplate,
 )
 from fairlane.engine.engine import Engine, Outcome
+from fairlane.engine.resource_commands import (
+    Permit,
+    PermitGranted,
+    SettlePermit,
+)
 from fairlane.engine.telemetry.outages import store_unavailable
 
 log = logging.getLogger("fairlane.writer")
@@ -44,6 +53,11 @@ INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling decides; notifications only make it faster
 DEFECT_PAUSE_SECONDS: Final = 1.0
 _ADMITS: Final = (Submit, UseTemplate, Enqueue)
+# How long a small batch waits for the next requests of callers that were just answered, and after
+# how many turns of their loop those have come: one wakes them, one starts the runs of a lease, and
+# one hands over what both ask for.
+ECHO_SECONDS: Final = 0.003
+ECHO_TURNS: Final = 3
 CLOCK_JUMP_SECONDS: Final = 1.0  # how late a step of the wall clock may be noticed
 
 
@@ -76,6 +90,11 @@ class Writer:
         self._nudged = True
         self._stopping = False
         self._begins_asked = False  # the thread starts with the first request
+        # Loops that still carry on with the answers of the last commit, and how many those were.
+        self._echoes: set[asyncio.AbstractEventLoop] = set()
+        self._answered = 0
+        self._commits = 0
+        self._awaits_echoes = False
         # Health figures. Times are of the monotonic clock.
         self.busy_since: float | None = None
         self.written_at: float | None = None
@@ -105,13 +124,22 @@ class Writer:
 
     @property
     def alive(self) -> bool:
-        """Return whether it can still answer. Before the first request the thread need not run."""
+        """Return whether the writer can still answer. Before the first request the thread need not
+        run.
+        """
         return self._thread.ident is None or self._thread.is_alive()
 
     @property
     def backlog(self) -> int:
         """Return how many requests wait for the next batch."""
         return len(self._inbox)
+
+    @property
+    def policy(self) -> Policy:
+        return self.engine.policy
+
+    def moment(self) -> int:
+        return self.engine.moment()
 
     async def ask(self, request: object) -> Any:
         """Return the answer to `request` once it is durable; raise it if it is an error."""
@@ -145,8 +173,21 @@ class Writer:
             answers.append(ticket.future.result() if error is None else error)
         return answers
 
+    def take(self, asked: Iterable[tuple[object, Any]], loop: asyncio.AbstractEventLoop) -> None:
+        """Queue requests of another process, with the replies that are used like futures."""
+        now = self.engine.clock.monotonic()
+        tickets = [Ticket(request, reply, loop, now) for request, reply in asked]
+        if len(self._inbox) >= INBOX_MAX:
+            busy = [one for one in tickets if isinstance(one.request, _ADMITS)]
+            tickets = [one for one in tickets if not isinstance(one.request, _ADMITS)]
+            _settle([(one.future, _overloaded()) for one in busy], self.give_back)
+        try:
+            self._post(tickets)
+        except (StoreUnavailable, RuntimeError) as error:
+            _settle([(one.future, error) for one in tickets], self.give_back)
+
     def nudge(self) -> None:
-        """Look again: something may have changed outside."""
+        """Wake the write thread, because another process may have changed something."""
         with self._wake:
             self._nudged = True
             self._wake.notify()
@@ -177,9 +218,7 @@ class Writer:
             loop.call_soon(self._hand_over, loop)
             gathered = self._gathered[loop] = []
         if len(self._inbox) + len(gathered) >= INBOX_MAX and isinstance(ticket.request, _ADMITS):
-            raise StoreUnavailable(
-                "the scheduler is overloaded; try again later", retry_after_ms=1000
-            )
+            raise _overloaded()
         gathered.append(ticket)
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -206,7 +245,8 @@ class Writer:
             self._thread.start()
             self._begins_asked = False
         self._inbox += tickets
-        self._wake.notify()
+        if not self._awaits_echoes:
+            self._wake.notify()
 
     def _take_gathered(self) -> None:
         """Collect requests that loops have not passed on yet, and those of closed loops."""
@@ -237,6 +277,8 @@ class Writer:
         with self._wake:
             if not self._inbox and not self._nudged and not self._stopping:
                 self._wake.wait(self._pause_seconds())
+            if self._echoes and 0 < len(self._inbox) * 2 < self._answered:
+                self._await_echoes()
             if self._stopping and not self._inbox:
                 waiting, self._waiting = self._waiting, []
                 _answer((ticket, []) for ticket in waiting)
@@ -245,7 +287,7 @@ class Writer:
             room = BATCH_CHARACTERS_MAX
             while self._inbox and len(batch) < BATCH_MAX and room > 0:
                 ticket = self._inbox.popleft()
-                if isinstance(ticket.request, Lease):
+                if _waits(ticket.request):
                     self._waiting.append(ticket)
                     self._nudged = True
                 else:
@@ -253,6 +295,31 @@ class Writer:
                     room -= _characters(ticket.request)
             self._batch = batch
             return batch
+
+    def _ask_for_echoes(self, loops: set[asyncio.AbstractEventLoop]) -> None:
+        """Let each loop report when its callers have gone on with their answers."""
+        self._commits += 1
+        with self._wake:
+            self._echoes = set(loops)  # which the loops change from now on
+        for loop in loops:
+            with contextlib.suppress(RuntimeError):  # it is closed: the wait has a limit
+                loop.call_soon_threadsafe(self._echo, loop, self._commits, ECHO_TURNS)
+
+    def _echo(self, loop: asyncio.AbstractEventLoop, commit: int, turns: int) -> None:
+        if turns:
+            loop.call_soon(self._echo, loop, commit, turns - 1)
+            return
+        with self._wake:
+            if commit == self._commits:
+                self._echoes.discard(loop)
+                if self._awaits_echoes:
+                    self._wake.notify()
+
+    def _await_echoes(self) -> None:
+        self._awaits_echoes = True
+        self._wake.wait_for(lambda: self._stopping or not self._echoes, ECHO_SECONDS)
+        self._awaits_echoes = False
+        self._echoes = set()
 
     def _pause_seconds(self) -> float | None:
         pauses = []
@@ -287,7 +354,7 @@ class Writer:
                 log.warning("no batch can be written: %s", error.message)
                 self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)
         except Exception as error:
-            self.trouble = "something went wrong there; see the log"
+            self.trouble = "internal error; see the server's log"
             log.exception("a batch of %d could not be applied", len(batch))
             self._write_one_by_one(batch, error, leased=bool(waiting))
         else:
@@ -327,7 +394,10 @@ class Writer:
         if served:
             served = self._take_out(served)
         self._tell(outcome)
-        _answer(answers + served, self.give_back)
+        self._answered = len(answers) + sum(len(grants) for _, grants in served)
+        answered = answers + served
+        _answer(answered, self.give_back)
+        self._ask_for_echoes({ticket.loop for ticket, _ in answered if ticket.loop is not None})
 
     def _tell(self, outcome: Outcome) -> None:
         """Call the listener. If it fails, the callers are answered all the same."""
@@ -338,9 +408,7 @@ class Writer:
         except Exception:
             log.exception("the listener for commits failed")
 
-    def _take_out(
-        self, served: list[tuple[Ticket, list[Grant]]]
-    ) -> list[tuple[Ticket, list[Grant]]]:
+    def _take_out(self, served: list[tuple[Ticket, list[Any]]]) -> list[tuple[Ticket, list[Any]]]:
         """Remove the served leases; release what was granted to withdrawn ones."""
         gone = {id(ticket) for ticket, _ in served}
         with self._wake:
@@ -352,21 +420,25 @@ class Writer:
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
     def give_back(self, answer: object) -> None:
-        """Release what was granted to a caller that is gone."""
+        """Release leases that were granted to a caller that is gone."""
         if not isinstance(answer, list):
             return
-        releases = [
+        releases: list[object] = [
             Release(g.task.seq, g.task.fencing_token) for g in answer if isinstance(g, Grant)
         ]
+        releases += [_unused(g) for g in answer if isinstance(g, PermitGranted)]
         with self._wake:
             self._inbox.extend(_of_thread(release) for release in releases)
             self._wake.notify()
 
+    def keep(self, leases: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: what this process has sent needs no note."""
+
     def _watch(self) -> None:
         """Answer callers that have waited too long while no batch ends, until the writer stops.
 
-        The write thread cannot do that: it hangs where the store does, in a driver, a name server
-        or a disk. Callers in threads of this process wait without a limit.
+        The write thread cannot do that, because it hangs together with the store: in a driver, a
+        name lookup or the disk. Callers in threads of this process wait without a limit.
         """
         while not self._ended.wait(OVERDUE_LOOK_SECONDS):
             before = self.engine.clock.monotonic() - ANSWER_SECONDS
@@ -377,7 +449,7 @@ class Writer:
                 asked, self._inbox = self._inbox, deque()
                 refused = []
                 for ticket in asked:
-                    if isinstance(ticket.request, Lease):
+                    if _waits(ticket.request):
                         self._waiting.append(ticket)
                     elif _is_overdue(ticket, before):
                         refused.append(ticket)
@@ -399,8 +471,23 @@ class Writer:
         _answer((ticket, []) for ticket in late)
 
 
+def _overloaded() -> StoreUnavailable:
+    return StoreUnavailable("the scheduler is overloaded; try again later", retry_after_ms=1000)
+
+
 def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
     return isinstance(ticket.request, Lease) and worker in (None, ticket.request.worker)
+
+
+def _unused(permit: PermitGranted) -> SettlePermit:
+    return SettlePermit(permit.task.seq, permit.task.fencing_token, permit.id, unused=True)
+
+
+def _waits(request: object) -> bool:
+    """Return whether a request is tried again until it can be served."""
+    if isinstance(request, Permit):
+        return request.until is not None
+    return isinstance(request, Lease)
 
 
 def _characters(request: object) -> int:
@@ -411,6 +498,8 @@ def _characters(request: object) -> int:
         return len(request.result or "")
     if isinstance(request, AppendOutput):
         return len(request.text)
+    if isinstance(request, Report):
+        return sum(map(_characters, request.reports))
     if isinstance(request, Enqueue):
         return sum(len(one.submission.body) for one in request.entries)
     return _characters(request.submit) if isinstance(request, UseTemplate) else 0
@@ -420,7 +509,7 @@ def _is_overdue(ticket: Ticket, before: float) -> bool:
     return ticket.loop is not None and ticket.asked_at <= before and not ticket.future.done()
 
 
-def _is_late(request: Lease, now: float) -> bool:
+def _is_late(request: Lease | Permit, now: float) -> bool:
     return request.until is not None and request.until <= now
 
 
@@ -438,7 +527,7 @@ def _answer(
         try:
             loop.call_soon_threadsafe(_settle, pairs, lost)
         except RuntimeError:  # the caller's loop is closed, so it no longer waits
-            log.debug("%d answers came too late for their event loop", len(pairs))
+            log.debug("dropped %d answers because their event loop was closed", len(pairs))
             for _, answer in pairs:
                 lost(answer)
 

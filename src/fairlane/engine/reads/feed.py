@@ -1,7 +1,7 @@
 """Reads of streams: one thread with its own connection, so that other reads never wait for them.
 
-Streams at the head of the log come first; streams that catch up read in bounded steps. Equal reads
-that wait are done once: a hundred streams with the same filter at the same place cost a few reads.
+Streams at the head of the log come first; streams that catch up read in bounded steps. Identical
+waiting reads run only once: a hundred streams with the same filter and position cost a few reads.
 After each read the thread rests in proportion to its cost, because it shares Python's lock with the
 event loop and the writer, and because the event loop has to send what was read. So streams, however
 many there are, leave half of the time to everything else, and events that arrive meanwhile are read
@@ -108,9 +108,9 @@ class Feed:
         self._closed = False
 
     async def read(self, view: Callable[..., T], *arguments: object, late: bool = False) -> T:
-        """Return what `view` returns. `late` streams wait for the others.
+        """Return the result of `view`. `late` streams wait for the others.
 
-        The arguments have to be hashable: equal reads that wait are done once.
+        The arguments must be hashable: identical waiting reads run only once.
         """
         reading = asyncio.wrap_future(self._join((view, *arguments), late=late))
         return await finished(asyncio.shield(reading))  # others may wait for the same read

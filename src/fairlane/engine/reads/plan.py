@@ -17,17 +17,19 @@ import msgspec
 from fairlane.core import lifecycle
 from fairlane.core.errors import NotFound
 from fairlane.core.model import (
+    APPROVAL_GATE,
     BATCH_GATE,
     DEBOUNCE_GATE,
     DELAY_GATE,
     DEPENDENCY_GATE,
+    RESOURCE_GATE,
     SESSION_GATE,
     Task,
 )
 from fairlane.core.policy import LanePolicy, Policy, nearest
 from fairlane.engine.commands import Lease
 from fairlane.engine.engine import parse_stored_policy
-from fairlane.engine.verbs import leasing, ticks
+from fairlane.engine.verbs import leasing, ticks, waking
 from fairlane.store.base import Connection
 from fairlane.store.draft import DraftLookup
 from fairlane.store.tables import policy as policy_table
@@ -43,7 +45,15 @@ CEILING: Final = "concurrency-ceiling"
 PAUSED: Final = "paused"
 LIMIT: Final = "limit"  # it could run too, but the plan's limit is reached
 
-GATES: Final = (DEPENDENCY_GATE, DELAY_GATE, DEBOUNCE_GATE, SESSION_GATE, BATCH_GATE)
+GATES: Final = (
+    DEPENDENCY_GATE,
+    DELAY_GATE,
+    DEBOUNCE_GATE,
+    APPROVAL_GATE,
+    SESSION_GATE,
+    BATCH_GATE,
+    RESOURCE_GATE,
+)
 COUNT_MAX: Final = 10_000  # tasks behind one gate are counted up to this
 _LOOK: Final = 1000  # the listed tasks are among this many that ended last
 _PLANNER: Final = "plan"
@@ -84,7 +94,7 @@ def read(connection: Connection, asked: PlanQuery, moment: Callable[[Connection]
     """Return the plan of one snapshot; `moment` returns the present there."""
     with connection.snapshot():
         now = moment(connection) if asked.now is None else asked.now
-        tx = _draft(connection, now)
+        tx = draft(connection, now)
         if asked.lane not in tx.policy.lanes:
             hint = nearest(asked.lane, tx.policy.lanes)
             raise NotFound(f'lane "{asked.lane[:64]}" is not in the policy{hint}')
@@ -115,7 +125,8 @@ def plan(tx: Transaction, lane: str, limit: int) -> Plan:
     )
 
 
-def _draft(connection: Connection, now: int) -> Transaction:
+def draft(connection: Connection, now: int) -> Transaction:
+    """Return a transaction on a snapshot that is never written."""
     row = scheduler.view(connection)
     return Transaction(
         connection, now=now, row=row, policy=policy_in_force(connection), lookup=DraftLookup
@@ -141,6 +152,7 @@ def _pass_time(tx: Transaction, lane: str) -> set[int]:
     tx.settling.clear()
     tx.unsettled = 0
     ticks.settle(tx, tx.now)
+    waking.wake(tx)
     return {task.seq for task in late if task.lane == lane and not task.terminal}
 
 
@@ -151,7 +163,7 @@ def _lease(tx: Transaction, lane: str, limit: int) -> list[Task]:
 
 
 class _Reasons:
-    """Why tasks are not leased: some of each reason, and how many there are."""
+    """Why tasks are not leased: examples of each reason, and how many there are."""
 
     def __init__(self, tx: Transaction, expired: set[int]) -> None:
         self.tx = tx

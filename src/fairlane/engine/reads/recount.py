@@ -1,12 +1,13 @@
-"""The doctor's recount: every counter of the store compared with the rows that it counts."""
+"""Recount for `fairlane doctor`: compare each counter in the store with the rows that it counts."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from fairlane.core.counts import Line, Tally
+from fairlane.engine.reads import resource_recount
 from fairlane.store.base import Connection
-from fairlane.store.tables import batches, cron, dependencies, lines, sessions
+from fairlane.store.tables import approvals, batches, cron, dependencies, lines, sessions
 from fairlane.store.tables.batches import BatchCounts
 from fairlane.store.tables.sessions import SessionCounts
 
@@ -34,14 +35,18 @@ def recount(connection: Connection) -> list[str]:
         *_recount_sessions(connection),
         *_recount_batches(connection),
         *_recount_dependencies(connection),
+        *_recount_approvals(connection),
         *_astray(connection),
+        *resource_recount.recount(connection),
     ]
 
 
 def _compare(what: str, tally: Tally, real: tuple[int, ...], problems: list[str]) -> None:
     for name, value in zip(_COUNTED, real, strict=True):
         if getattr(tally, name) != value:
-            problems.append(f"{what}: {name} is {getattr(tally, name)}, the tasks say {value}")
+            problems.append(
+                f"{what}: {name} is {getattr(tally, name)}, but a recount gives {value}"
+            )
 
 
 def _recount_sessions(connection: Connection) -> list[str]:
@@ -51,9 +56,13 @@ def _recount_sessions(connection: Connection) -> list[str]:
         *counted, interrupted = stored.get(key, SessionCounts())
         *expected, stopped = real.get(key, SessionCounts())
         if counted != expected:
-            problems.append(f"session {key}: has {tuple(counted)}, the tasks say {tuple(expected)}")
+            problems.append(
+                f"session {key}: has {tuple(counted)}, but a recount gives {tuple(expected)}"
+            )
         if interrupted and not 0 < stopped == expected[0]:
-            problems.append(f"session {key}: waits for runs to stop that were not interrupted")
+            problems.append(
+                f"session {key}: waits for interrupted runs to stop, but no run was interrupted"
+            )
     return problems
 
 
@@ -62,12 +71,12 @@ def _recount_batches(connection: Connection) -> list[str]:
     real = batches.recount(connection)
     stored = {batch.id: batch for batch in batches.all_batches(connection)}
     missing = sorted(real.keys() - stored.keys())
-    problems = [f"batch {id_}: its tasks are there, it is not" for id_ in missing]
+    problems = [f"batch {id_}: it is missing, but its tasks exist" for id_ in missing]
     for id_, batch in sorted(stored.items()):
         has = BatchCounts(batch.total, batch.open, batch.holders, batch.waiting)
         said = real.get(id_, BatchCounts())
         if has.total < said.total or has[1:] != said[1:]:
-            problems.append(f"batch {id_}: has {tuple(has)}, the tasks say {tuple(said)}")
+            problems.append(f"batch {id_}: has {tuple(has)}, but a recount gives {tuple(said)}")
     return problems
 
 
@@ -75,22 +84,36 @@ def _recount_dependencies(connection: Connection) -> list[str]:
     edges, open_edges, unsettled, parents = dependencies.recount(connection)
     problems = []
     if edges != open_edges:
-        problems.append(f"dependencies: {edges} are counted as open, {open_edges} are")
+        problems.append(
+            f"dependencies: {edges} are counted as open, but a recount gives {open_edges}"
+        )
     if unsettled != parents:
         problems.append(
-            f"dependencies: {unsettled} parents are counted as unsettled, {parents} are"
+            f"dependencies: {unsettled} parents are counted as unsettled, but a recount gives "
+            f"{parents}"
         )
     for id_, unmet, real in dependencies.recount_unmet(connection):
         if unmet != real or not real:
-            problems.append(f"task {id_}: waits for {unmet} others, its dependencies say {real}")
+            problems.append(f"task {id_}: waits for {unmet} tasks, but a recount gives {real}")
     return problems
+
+
+def _recount_approvals(connection: Connection) -> list[str]:
+    return [
+        f"task {id_}: {'waits' if waits else 'does not wait'} for a decision, "
+        f"{count} approvals are open"
+        for id_, waits, count in approvals.recount(connection)
+    ]
 
 
 def _astray(connection: Connection) -> list[str]:
     """Return cron runs that nothing will end and jobs that nothing will wake."""
     runs = [
-        f"run {run_id}: goes on, its task {'is gone' if state is None else f'is {state}'}"
+        (
+            f"cron run {run_id}: is in progress, but its task "
+            f"{'is gone' if state is None else f'is {state}'}"
+        )
         for run_id, state in cron.runs_astray(connection)
     ]
     asleep = cron.jobs_without_next_run(connection)
-    return [*runs, *(f"job {job_id}: is enabled, but has no next run" for job_id in asleep)]
+    return [*runs, *(f"cron job {job_id}: is enabled, but has no next run" for job_id in asleep)]

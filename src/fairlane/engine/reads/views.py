@@ -8,7 +8,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from fairlane.clock import Clock, SystemClock
 from fairlane.core import events
 from fairlane.core.access import Token
+from fairlane.core.approvals import Approval
 from fairlane.core.audit import AuditRecord
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
@@ -29,6 +30,7 @@ from fairlane.core.templates import Template
 from fairlane.core.webhooks import Delivery, Endpoint
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import why as explaining
+from fairlane.engine.reads.accounts import ResourceViews
 from fairlane.engine.reads.feed import STOPPED, Feed, finished
 from fairlane.engine.reads.recount import recount
 from fairlane.engine.telemetry.history import LINES_MAX, Sample
@@ -36,18 +38,20 @@ from fairlane.engine.telemetry.outages import READS, Outages, store_unavailable
 from fairlane.store import migrate
 from fairlane.store.base import Connection, ConnectionLost, Store
 from fairlane.store.pages import PAGE_BYTES_MAX, Page
+from fairlane.store.tables import approvals as approval_table
 from fairlane.store.tables import audit as audit_table
 from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import cron as cron_table
 from fairlane.store.tables import deliveries as delivery_table
 from fairlane.store.tables import endpoints as endpoint_table
 from fairlane.store.tables import events as event_table
-from fairlane.store.tables import lines, outputs, scheduler, task_views
+from fairlane.store.tables import lines, outputs, scheduler, task_views, tracebacks
 from fairlane.store.tables import nodes as node_table
 from fairlane.store.tables import policy as policy_table
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import templates as template_table
 from fairlane.store.tables import tokens as token_table
+from fairlane.store.tables.approvals import ApprovalFilter, ApprovalLink, ApprovalView
 from fairlane.store.tables.deliveries import DeliveryFilter
 from fairlane.store.tables.events import EventFilter, EventView
 from fairlane.store.tables.lines import AgentCounts
@@ -120,6 +124,7 @@ class Views:
         self._guard = threading.Lock()
         self._threads = concurrent.futures.ThreadPoolExecutor(READERS, "fairlane-reader")
         self.feed = Feed()
+        self.resources = ResourceViews(self.ask, self._moment)
 
     async def read(self, view: Callable[..., T], *arguments: object) -> T:
         """Run one of the reads below without blocking the event loop."""
@@ -131,12 +136,42 @@ class Views:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await finished(asyncio.wrap_future(reading))
         except TimeoutError:
-            raise store_unavailable("nothing could be read in time") from None
+            raise store_unavailable("the read timed out") from None
+
+    # ---------------------------------------------------------------- approvals
+
+    def approvals(self, wanted: ApprovalFilter, limit: int) -> Page[ApprovalView]:
+        return self.ask(approval_table.page, self._vault, wanted, limit)
+
+    def approval(self, approval_id: str) -> ApprovalView | None:
+        return self.ask(approval_table.view, self._vault, approval_id)
+
+    def approvals_by_seq(self, seqs: Sequence[int]) -> dict[int, ApprovalView]:
+        return self.ask(approval_table.view_many, self._vault, seqs)
+
+    def approvals_of(self, seq: int) -> list[Approval]:
+        """Return the approvals of a task that are in force, oldest first."""
+        return self.ask(approval_table.of_tasks, [seq])
+
+    def open_approvals(self, agent: str | None, caller: str, limit: int) -> int:
+        return self.ask(approval_table.count_open, agent, caller, limit)
+
+    def approval_link(self, link_id: str) -> tuple[ApprovalLink, ApprovalView] | None:
+        """Return a link with the approval that it is about."""
+
+        def read(connection: Connection) -> tuple[ApprovalLink, ApprovalView] | None:
+            link = approval_table.link(connection, link_id)
+            if link is None:
+                return None
+            found = approval_table.view_many(connection, self._vault, [link.approval])
+            return (link, found[link.approval]) if found else None
+
+        return self.ask(read)
 
     # ---------------------------------------------------------------- tasks
 
     def task(self, task_id: str) -> TaskView | None:
-        views = self.ask(_with_logs, lambda connection: task_views.by_id(connection, task_id))
+        views = self.ask(_with_tracebacks, task_id)
         return views[0] if views else None
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
@@ -183,12 +218,15 @@ class Views:
         pace_of: explaining.PaceOf,
         agent: str | None,
         servers: explaining.Servers,
+        *,
+        clock: Clock,
     ) -> explaining.Explained | None:
         """Explain why a task does not run yet. With `agent`, only its own tasks are named."""
-        return self.ask(explaining.read, task_id, pace_of, agent, servers)
+        read = partial(explaining.read, moment=lambda found: self._moment(found, clock))
+        return self.ask(read, task_id, pace_of, agent, servers)
 
     def plan(self, asked: planning.PlanQuery, clock: Clock) -> planning.Plan:
-        """Return what a lease would grant at `query.now`, or now by the clock that judges."""
+        """Return what a lease would grant at `query.now`, or now by the authoritative clock."""
         return self.ask(planning.read, asked, lambda found: self._moment(found, clock))
 
     # ---------------------------------------------------------------- events and output
@@ -257,7 +295,7 @@ class Views:
         return self.ask(_lanes, agent)
 
     def oldest_waits(self, lanes: Sequence[str]) -> dict[str, int | None]:
-        """Return, by lane, since when the longest waiting ready task waits."""
+        """Return, by lane, since when the ready task with the longest wait has been waiting."""
 
         def read(connection: Connection) -> dict[str, int | None]:
             return {lane: lines.oldest_wait(connection, lane) for lane in lanes}
@@ -277,7 +315,7 @@ class Views:
         return self.ask(read)
 
     def sample(self, clock: Clock) -> Sample:
-        """Return the current counters and shares, by the clock that judges."""
+        """Return the current counters and shares, by the authoritative clock."""
 
         def read(connection: Connection) -> Sample:
             with connection.snapshot():
@@ -374,7 +412,7 @@ class Views:
     # ---------------------------------------------------------------- webhooks
 
     def next_delivery_ms(self, now: int) -> int | None:
-        """Return how long until a webhook is due, by the clock that judges; None if none is."""
+        """Return how long until a webhook is due, by the authoritative clock; None if none is."""
         return self.ask(delivery_table.next_ms, now)
 
     def webhooks_owed(self, limit: int) -> int:
@@ -487,6 +525,17 @@ def _with_logs(
         log = tuple(events.attempts(history.get(view.task.seq, ())))
         if log:
             views[number] = msgspec.structs.replace(view, log=log)
+    return views
+
+
+def _with_tracebacks(connection: Connection, task_id: str) -> list[TaskView]:
+    """Return one task with its attempt log and the tracebacks of its failed attempts."""
+    views = _with_logs(connection, lambda found: task_views.by_id(found, task_id))
+    failed = [view.task.seq for view in views if any(one.error for one in view.log)]
+    found = tracebacks.of_tasks(connection, failed)
+    for view in views if found else ():
+        for one in view.log:
+            one.traceback = found.get((view.task.seq, one.ended_at or 0))
     return views
 
 

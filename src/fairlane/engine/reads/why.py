@@ -6,23 +6,29 @@ Each lookup follows an index and is bounded, so the answer costs the same for a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from fairlane.core import admission, explain, fairness, lifecycle, sessions
+import msgspec
+
+from fairlane.core import admission, approvals, explain, fairness, lifecycle, sessions
 from fairlane.core.counts import Line
 from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
 from fairlane.core.json_types import JsonObject
-from fairlane.core.model import BATCH_GATE, SESSION_GATE, Task
+from fairlane.core.model import APPROVAL_GATE, BATCH_GATE, RESOURCE_GATE, SESSION_GATE, Task
 from fairlane.core.policy import FAIR, Policy
 from fairlane.engine.reads import plan
+from fairlane.engine.verbs import resources
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.store.base import Connection
+from fairlane.store.tables import approvals as approval_table
 from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import dependencies as dependency_table
 from fairlane.store.tables import lines as line_table
 from fairlane.store.tables import nodes as node_table
+from fairlane.store.tables import resources as resource_table
 from fairlane.store.tables import scheduler, task_views
 from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.lines import BY_SHARE, URGENT
 
 # At most this many lines, handlers and agents are read to count what goes before a task.
@@ -31,13 +37,14 @@ _ROUTES_MAX: Final = 50
 _AGENTS_MAX: Final = 200
 
 
-class Explained(NamedTuple):
+class Explained(msgspec.Struct, frozen=True):
     task: Task
     why: Why
 
 
 PaceOf = Callable[[int | str], Pace | None]
 Servers = Callable[[Connection, str], Mapping[str, int]]
+Moment = Callable[[Connection], int]  # the present by the clock that judges
 
 
 def read(
@@ -46,6 +53,8 @@ def read(
     pace_of: PaceOf = lambda _: None,
     agent: str | None = None,
     servers: Servers = lambda _, __: {},
+    *,
+    moment: Moment = lambda _: 0,
 ) -> Explained | None:
     """Explain a task. `pace_of` returns how fast a line, by its number, or a lane, by its name,
     moved recently; `servers` returns how many tasks each server with a capability runs.
@@ -58,7 +67,7 @@ def read(
             return None
         task, error = views[0].task, views[0].error
         policy = plan.policy_in_force(connection)
-        known = _surroundings(connection, task, policy, agent, servers)
+        known = _surroundings(connection, task, policy, agent, servers, moment=moment)
     pace = pace_of(task.line if _has_own_line(task, policy) else task.lane)
     facts = Facts(task, policy, error, pace=pace, lane_pace=pace_of(task.lane), **known)
     return Explained(task, explain.why(facts))
@@ -70,7 +79,13 @@ def _has_own_line(task: Task, policy: Policy) -> bool:
 
 
 def _surroundings(
-    connection: Connection, task: Task, policy: Policy, agent: str | None, servers: Servers
+    connection: Connection,
+    task: Task,
+    policy: Policy,
+    agent: str | None,
+    servers: Servers,
+    *,
+    moment: Moment,
 ) -> JsonObject:
     if task.state == lifecycle.WAITING:
         parents = dependency_table.open_parents(connection, task.seq, NAMED_MAX)
@@ -84,7 +99,30 @@ def _surroundings(
         holders = batch_table.holders(connection, task.batch, agent, NAMED_MAX)
         batch = next(iter(batch_table.by_id(connection, [task.batch])), None)
         return {"batch": batch, "holders": holders}
+    if task.gate == APPROVAL_GATE:
+        found = approval_table.of_tasks(connection, [task.seq])
+        open_ = [one for one in found if one.state == approvals.OPEN]
+        return {"approval": next(iter(open_), None)}
+    if task.gate == RESOURCE_GATE:
+        return _of_resource(connection, task, agent, moment(connection))
     return {} if task.gate else _of_lane(connection, task, policy, agent, servers)
+
+
+def _of_resource(connection: Connection, task: Task, agent: str | None, now: int) -> JsonObject:
+    """Return what the task lacks now, and the tasks that hold it."""
+    tx = plan.draft(connection, now)
+    found = resources.first_blocked(tx, resources.demands(tx, task))
+    if found is None:
+        return {}
+    account, blocked = found
+    holding = [
+        one.seq
+        for one in resource_table.all_reservations(connection)
+        if any(held.account == account.id for held in one.held)
+    ]
+    tasks = task_table.by_seq(connection, dict.fromkeys(holding[: 10 * NAMED_MAX]))
+    holders = [one.id for one in tasks if agent in (None, one.agent)][:NAMED_MAX]
+    return {"blocked": blocked, "holders": holders}
 
 
 def _of_session(

@@ -7,15 +7,15 @@ import logging
 from typing import Final
 
 from fairlane.core.errors import FairlaneError
-from fairlane.engine.node import Node
 from fairlane.engine.verbs.nodes import HEARD_SECONDS
+from fairlane.engine.writing_node import WritingNode
 
 log = logging.getLogger("fairlane.node")
 
 LOOK_SECONDS: Final = 1.0
 
 
-async def watch(node: Node) -> None:
+async def watch(node: WritingNode) -> None:
     """Sample and beat until cancelled. A sample that cannot be read is left out of the history."""
     loop = asyncio.get_running_loop()
     beat_at = loop.time() + HEARD_SECONDS
@@ -30,6 +30,6 @@ async def watch(node: Node) -> None:
                 beat_at = loop.time() + HEARD_SECONDS
                 await node.beat()
         except FairlaneError as error:
-            log.debug("no sample for the history: %s", error.message)
+            log.debug("could not take a sample for the history: %s", error.message)
         except Exception:
-            log.exception("the self-monitoring failed")
+            log.exception("self-monitoring failed")

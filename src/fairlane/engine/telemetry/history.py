@@ -1,8 +1,8 @@
 """The last five minutes, hour and day, in memory: throughput, durations, and fair shares.
 
 The store is sampled once a second. Throughput, held slots and waiting agents are the same on every
-node, because they come from the store's counters; wait and run durations are what this node
-has seen. A restart begins anew. Memory is bounded: a fixed number of buckets with a fixed number of
+node, because they come from the store's counters; wait and run durations cover only this node. A
+restart clears the history. Memory is bounded: a fixed number of buckets with a fixed number of
 agents each; the agents with the smallest shares are added up as the rest.
 """
 
@@ -155,7 +155,7 @@ class History:
 
     def pace(self, key: int | str) -> Pace | None:
         """Return how many tasks of a line (by number) or a lane (by name) started recently while
-        others waited there; None if nothing waited all the time.
+        others waited there; None if there were times when no task waited.
         """
         track = self._paces.get(key)
         return None if track is None else track.pace()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fairlane.core import lifecycle
-from fairlane.core.histogram import SIZES, Histogram
+from fairlane.core.histogram import SIZES, TRIPS, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +27,11 @@ BEGUN_MAX: Final = 10_000
 
 
 class LaneMetrics:
-    """`revived` counts manual retries of ended tasks, by the state that they had."""
+    """`manual_retries` counts ended tasks that were retried, by the state that they had."""
 
     __slots__ = (
         *("submitted", "rejected", "expired", "parked", "retried", "reclaimed"),
-        *("finished", "revived", "waits", "runs"),
+        *("finished", "manual_retries", "waits", "runs"),
     )
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LaneMetrics:
         self.retried = 0
         self.reclaimed = 0
         self.finished = dict.fromkeys((lifecycle.DONE, lifecycle.FAILED, lifecycle.CANCELLED), 0)
-        self.revived = dict.fromkeys((lifecycle.FAILED, lifecycle.CANCELLED), 0)
+        self.manual_retries = dict.fromkeys((lifecycle.FAILED, lifecycle.CANCELLED), 0)
         self.waits = Histogram()
         self.runs = Histogram()
 
@@ -55,6 +55,8 @@ class Metrics:
         self.webhooks = dict.fromkeys((DELIVERED, RETRIED, GIVEN_UP), 0)
         self.batch_sizes = Histogram(SIZES)
         self.commits = Histogram()
+        self.locks = Histogram()
+        self.round_trips = Histogram(TRIPS)
         self.loop_lags = Histogram()
         self.clock_steps = 0
         # Starts of repeated attempts; bounded, because other nodes may end them.
@@ -68,12 +70,23 @@ class Metrics:
             self.lanes = {**self.lanes, name: found}
         return found
 
-    def committed(self, outcome: Outcome, seconds: float) -> None:
-        """Count a commit. `seconds` is how long the batch took, including its commit."""
+    def committed(
+        self,
+        outcome: Outcome,
+        seconds: float,
+        *,
+        held_seconds: float = 0.0,
+        round_trips: int = 0,
+    ) -> None:
+        """Count a commit. `seconds` is how long the batch took, including its commit, of which it
+        held the lock for `held_seconds`.
+        """
         if not outcome.committed:
             return
         self.batch_sizes.observe(len(outcome.answers))
         self.commits.observe(seconds * 1000)
+        self.locks.observe(held_seconds * 1000)
+        self.round_trips.observe(round_trips)
         self.clock_steps += outcome.stepped_ms != 0
         self._count(outcome.changes, outcome.now)
         for task in outcome.reclaimed:
@@ -116,7 +129,7 @@ class Metrics:
             lane.parked += 1
         elif verb == lifecycle.RETRY:
             assert before is not None
-            lane.revived[before.state] += 1
+            lane.manual_retries[before.state] += 1
         else:
             lane.finished[change.after.state] += 1
             if verb == lifecycle.EXPIRE and before and before.state != lifecycle.RUNNING:

@@ -1,7 +1,7 @@
 """Outages of the store: one log line at the start of an outage, and one at its end.
 
-Many parts of a node meet the same outage many times a second, in several threads. They report here
-and log nothing themselves.
+Many parts of a node run into the same outage many times a second, in several threads. They report
+it here and log nothing themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Outages:
         self._failures = 0
 
     def failed(self, what: str, reason: object, began: float | None = None) -> None:
-        """Report that the store could not be written or read, in an attempt that `began` then."""
+        """Report that the store could not be written or read, in an attempt that started at
+        `began`.
+        """
         with self._lock:
             self._failures += 1
             if what in self._failing:

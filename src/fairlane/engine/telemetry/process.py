@@ -15,6 +15,7 @@ _STAT: Final = Path("/proc/self/stat")
 _STATM: Final = Path("/proc/self/statm")
 _FILES: Final = Path("/proc/self/fd")
 _KERNEL: Final = Path("/proc/stat")
+START: Final = "start_time_seconds"
 _STARTED: Final = 19  # index of the field after the name, whose brackets may contain anything
 
 
@@ -22,7 +23,7 @@ def measures() -> dict[str, tuple[str, str, float]]:
     """Return, by name, the type, the description and the value of each number."""
     spent = os.times()
     cpu = spent.user + spent.system
-    found = {"cpu_seconds_total": ("counter", "Processor time that was spent", cpu)}
+    found = {"cpu_seconds_total": ("counter", "CPU time used", cpu)}
     for name, (about, read) in _FILED.items():
         with contextlib.suppress(OSError):  # not Linux, or /proc is not readable
             found[name] = ("gauge", about, read())
@@ -46,7 +47,7 @@ def _open_files() -> int:
 
 
 _FILED: Final[Mapping[str, tuple[str, Callable[[], float]]]] = {
-    "start_time_seconds": ("When it started, in seconds since 1970", _started),
-    "resident_memory_bytes": ("Memory that is in use", _resident),
+    START: ("Start time, in seconds since 1970", _started),
+    "resident_memory_bytes": ("Resident memory", _resident),
     "open_fds": ("Open files and connections", _open_files),
 }

@@ -1,11 +1,11 @@
 """The audit log: what operators did, what was denied, which targets were blocked.
 
-An operator's action is durable before the response is sent. Denials and blocks come from outside,
-possibly in floods, so each costs little: the same event is written when it first happens and once
-more, with a count, when its minute is over; beyond a number of different events per minute only a
-count is kept. Entries never change. When the log is full, the oldest entries of the actor with the
-most entries are dropped: an actor that floods the log pushes out its own entries and not those of
-others.
+An operator's action is durable before the response is sent. Denials and blocks come from outside
+callers, possibly in large numbers, so each must cost little: the same event is written when it
+first happens and once more, with a count, when its minute is over; beyond a number of different
+events per minute only a count is kept. Entries never change. When the log is full, the oldest
+entries of the actor with the most entries are dropped: an actor that floods the log pushes out its
+own entries and not those of others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlane.store.tables import audit as table
 from fairlane.store.transaction import Transaction
 
 if TYPE_CHECKING:
-    from fairlane.engine.writer import Writer
+    from fairlane.engine.command_writer import CommandWriter
 
 DAYS: Final = 90
 ENTRIES_MAX: Final = 100_000
@@ -62,7 +62,7 @@ def _make_room(tx: Transaction, keep: int) -> None:
 class Audit:
     """Thread-safe. Recording a denial or a block returns at once."""
 
-    def __init__(self, writer: Writer, clock: Clock) -> None:
+    def __init__(self, writer: CommandWriter, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ def _again(entry: Entry, count: int) -> Entry:
 
 
 def facts(shape: object, names: Iterable[str]) -> str | None:
-    """Return what a response says about an action, in a few words."""
+    """Return a short summary of an action from its response."""
     if not isinstance(shape, dict):
         return None
     found = [(name, shape[name]) for name in names if shape.get(name) not in (None, "")]

@@ -1,11 +1,12 @@
 """Steps of the wall clock: it was set, or the machine was suspended.
 
-Where the process's clock judges, times are stored as wall time but spans are meant as elapsed time.
-The store keeps how far the wall clock was ahead of the monotonic clock. A transaction that finds
-another distance moves the end of every span in progress by the difference, before it judges
-anything, and stores the new distance. So a step is applied once, whichever process sees it first
-and whatever happens to that process. Times that a caller named by the wall clock (`runAt`,
-`deadline`, slots of cron jobs) stay, and so do recorded times.
+Where the process's clock is authoritative, times are stored as wall time, but spans (leases,
+delays, relative deadlines) measure elapsed time. The store keeps the offset of the wall clock from
+the monotonic clock. A transaction that finds a different offset moves the end of every span in
+progress by the difference, before it decides anything, and stores the new offset. So a step is
+applied once, whichever process sees it first and whatever happens to that process. Times that a
+caller named by the wall clock (`runAt`, `deadline`, slots of cron jobs) stay, and so do recorded
+times.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from fairlane.clock import ClockReading
 from fairlane.core.model import CRITICAL
+from fairlane.engine.verbs import resources
 from fairlane.store.tables import scheduler
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ DRIFT_MS: Final = 100  # how far the stored distance may be off
 
 
 class Steps:
-    """What one process knows of its clock: its distance in the last transaction and the stored one;
-    None if not known.
+    """What one process knows about its clock: the offset in the last transaction and the stored
+    one; None if not known.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -42,7 +44,7 @@ class Steps:
         return _step(self._ahead, reading.ahead) != 0
 
     def forget_store(self) -> None:
-        """Read the stored distance again: others may have written."""
+        """Read the stored offset again, because other processes may have changed it."""
         self._stored = None
 
     def take_in(self, tx: Transaction, reading: ClockReading) -> int:
@@ -61,7 +63,7 @@ class Steps:
         return by
 
     def save(self, tx: Transaction) -> None:
-        """Store the distance if it changed, in the transaction to be committed."""
+        """Store the offset if it changed, in the transaction to be committed."""
         ahead = self._reading.ahead
         if ahead is None:
             return
@@ -70,7 +72,9 @@ class Steps:
             self._storing = ahead
 
     def remember(self) -> None:
-        """Keep the distance after a commit. Small differences are slewing and add up to no step."""
+        """Remember the offset after a commit. Small differences come from slewing and do not add up
+        to a step.
+        """
         if self._reading.ahead is not None:
             self._ahead = self._reading.ahead
         if self._storing is not None:
@@ -89,4 +93,5 @@ def move_spans(tx: Transaction, by: int) -> None:
     for name, lane in tx.policy.lanes.items():
         if lane.aging_ms is not None:
             scheduler.move_ranks(tx.connection, name, by, CRITICAL)
+    resources.move_spans(tx, by)
     tx.changed = tx.webhooks_due = True

@@ -115,8 +115,8 @@ def _set_going(tx: Transaction, job: Job, now: int) -> None:
         job.consecutive_errors = 0
     if not cron.begin(job, now):
         raise InvalidRequest(
-            f"invalid job: it would never run again: it has run {job.runs} times and its schedule "
-            "has no further slot; change 'schedule', 'endAt' or 'maxRuns'"
+            f"invalid job: it would never run again: it has run {job.runs} times and its "
+            "schedule has no further runs; change 'schedule', 'endAt' or 'maxRuns'"
         )
     tx.note_due(job.next_run_at)
 
@@ -134,7 +134,7 @@ def _refuse_unfit(tx: Transaction, made: Sequence[Job]) -> None:
     problems = []
     for number, (job, key) in enumerate(zip(made, names, strict=True)):
         if key in found and found[key].id != job.id:
-            text = f"agent '{key[0]}' has a job named '{key[1]}' already; choose another name"
+            text = f"agent '{key[0]}' already has a job named '{key[1]}'; choose another name"
             problems.append({"index": number, "error": text, "id": found[key].id})
     if problems:
         details = {"id": problems[0]["id"], "problems": problems}
@@ -202,7 +202,7 @@ def damaged(id_: str) -> Conflict:
 
 
 def fire(tx: Transaction, now: int) -> None:
-    """Submit what is due; `tx.due_at` is when the next job is."""
+    """Submit the tasks of due jobs; `tx.due_at` is when the next job is due."""
     due_at = store.next_due_at(tx)
     if due_at is not None and due_at <= now:
         _fire(tx, store.due_jobs(tx, now, STEP), now)
@@ -248,7 +248,7 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
     slots = 0
     broken = [job.id for job in due if job.damaged]
     if broken:
-        log.warning("cron jobs are disabled, their definitions are damaged: %s", ", ".join(broken))
+        log.warning("disabled cron jobs with damaged definitions: %s", ", ".join(broken))
         store.stop_jobs(tx, broken, cron.DAMAGED)
     for job in (job for job in due if not job.damaged):
         try:
@@ -265,7 +265,7 @@ def _decisions(tx: Transaction, due: Sequence[Job], now: int) -> list[tuple[Job,
 
 def _give_up(tx: Transaction, job: Job, error: ZoneInfoNotFoundError) -> None:
     """Disable a job whose schedule cannot be evaluated, so that it does not block the others."""
-    log.warning("cron job %s is disabled: %s", job.id, error.args[0])
+    log.warning("disabled cron job %s: %s", job.id, error.args[0])
     job.last_status, job.last_error = cron.ERROR, f"{error.args[0]}: change 'schedule.tz'"
     cron.disable(job, cron.BY_ERRORS)
     store.save_jobs(tx, [job])

@@ -2,7 +2,7 @@
 
 The end of a parent reaches its children in the transaction that ends it, up to a bounded number of
 steps. The rest is stored and continues in the next transaction, so neither a parent of a hundred
-thousand nor a chain of ten thousand blocks the writer.
+thousand tasks nor a chain of ten thousand blocks the writer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from fairlane.core import admission, dependencies, gates, leases, lifecycle
 from fairlane.core.consequences import EdgeChange
 from fairlane.core.dependencies import BROKEN, MET, OPEN
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
-from fairlane.core.model import DELAY_GATE, ORPHANED, Change, Submission, Task
+from fairlane.core.model import APPROVAL_GATE, DELAY_GATE, ORPHANED, Change, Submission, Task
+from fairlane.engine.verbs import approvals, resources
 from fairlane.store.tables import dependencies as table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.dependencies import Unsettled
@@ -54,7 +55,7 @@ def connect(tx: Transaction, task: Task, made: Sequence[Edge], parents: Mapping[
 
 
 def refuse_cycle(tx: Transaction, submission: Submission) -> InvalidRequest | None:
-    """Raise if a task would wait, however indirectly, for a task that waits for it."""
+    """Raise if a task would wait, directly or indirectly, for a task that waits for it."""
     if not tx.is_awaited(submission.id):
         return None
     came_from: dict[str, str] = {}
@@ -100,13 +101,18 @@ def let_in(tx: Transaction, task: Task, now: int) -> None:
     submission.
     """
     if not (task.session or task.batch or task.eligible_at or task.unmet is not None):
+        if task.unapproved:
+            task.gate = APPROVAL_GATE
+        elif task.needs is not None:
+            task.gate = resources.gate(tx, task, None)
         return  # nearly every task: no gate holds it
-    if task.unmet is not None and task.deadline_at is None:
+    if task.unmet is not None and task.deadline_at is None and not task.unapproved:
         since = max(now, task.eligible_at or now)
         task.deadline_at = admission.deadline(tx.policy, task.kind, since)
         if task.deadline_at is not None:
             task.deadline_ms = task.deadline_at - task.queued_at
-    task.gate = gates.next_gate(task, tx.counters.session_of(task), tx.counters.batch_of(task), now)
+    first = gates.next_gate(task, tx.counters.session_of(task), tx.counters.batch_of(task), now)
+    task.gate = resources.gate(tx, task, first)
     if task.gate != DELAY_GATE:
         task.eligible_at = None
 
@@ -227,6 +233,7 @@ def _mend_all(tx: Transaction, children: Sequence[int], now: int) -> None:
             change = leases.retry(child, child.id, now, since.get(seq)).change
             assert change is not None
             dependencies.block(change.after, sum(state == OPEN for state in states))
+            approvals.ask_again(tx, change.after, now)
             tx.apply(change)
             mended.append(change.after)
     place_again(tx, mended)
@@ -242,9 +249,10 @@ def _orphaned(task: Task) -> bool:
 def inputs(tx: Transaction, tasks: Iterable[Task]) -> dict[int, Inputs]:
     """Return ids, states and results of the parents of each task, without results beyond the limit.
 
-    Sizes are read first, so that no result is read only to be dropped.
+    Read the sizes first, so that no result is read only to be discarded.
     """
     children = [task.seq for task in tasks if task.unmet is not None]
+    tx.unwritten.write()  # a parent may have ended in this transaction
     parents = table.parents_of(tx.connection, children) if children else []
     sizes: dict[int, int] = {}
     wanted: set[int] = set()

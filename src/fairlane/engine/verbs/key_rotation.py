@@ -1,7 +1,7 @@
 """Key rotation: seal the secrets that stay in the store with the new key.
 
-Runs at each start with more than one key. Tasks stay as they are: they disappear by their
-retention, and until then the old key opens them. Secrets that no key opens stay as they are.
+Runs at each start with more than one key. Tasks stay as they are: they are deleted when their
+retention ends, and until then the old key opens them. Secrets that no key opens stay as they are.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -21,11 +22,13 @@ from fairlane.core.fairness import Contender
 from fairlane.core.model import CRITICAL, Task, is_open
 from fairlane.core.policy import BY_PRIORITY
 from fairlane.engine.commands import Grant, Lease
-from fairlane.engine.verbs import dependencies
+from fairlane.engine.verbs import approvals, dependencies, resources
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.lines import BY_SHARE, URGENT, Order
 from fairlane.store.tables.tasks import Ready
 from fairlane.store.transaction import Transaction
+
+ROUNDS_MAX: Final = 8
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -60,9 +63,7 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
     for (lanes, capabilities), numbers in _critical_first(tx, groups).items():
         wanted = sum(requests[number].limit for number in numbers)
         hands = deque(numbers)
-        for task, body in _take(tx, lanes or tuple(tx.policy.lanes), capabilities, wanted):
-            if _is_overdue(tx, task, now):
-                continue
+        for task, body in _take_reserved(tx, lanes or tuple(tx.policy.lanes), capabilities, wanted):
             number = hands[0]
             answers[number].append(_grant(tx, requests[number], task, body, now))
             if len(answers[number]) == requests[number].limit:
@@ -77,13 +78,34 @@ def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
     capabilities = Wanted(request.capabilities, request.any_handler, request.agent, passing=True)
     lanes = request.lanes or tuple(tx.policy.lanes)
     given = 0
-    for task, body in _take(tx, lanes, capabilities, request.limit):
-        if _is_overdue(tx, task, now):
-            continue
+    for task, body in _take_reserved(tx, lanes, capabilities, request.limit):
         given += 1
         yield from _with_inputs(tx, [_grant(tx, request, task, body, now)])
     if given < request.limit:
         _make_room(tx, lanes, capabilities)
+
+
+def _take_reserved(
+    tx: Transaction, lanes: Sequence[str], capabilities: Wanted, wanted: int
+) -> Iterator[Ready]:
+    """Yield tasks that may start and whose needs fit; the caller leases each at once.
+
+    A task whose needs do not fit goes behind the resource gate, and others are looked for. The
+    number of such rounds is bounded; the next transaction continues.
+    """
+    for _ in range(ROUNDS_MAX):
+        refused = False
+        for task, body in _take(tx, lanes, capabilities, wanted):
+            if _is_overdue(tx, task, tx.now):
+                continue
+            if task.needs is not None and not resources.admits(tx, task):
+                refused = True
+                continue
+            wanted -= 1
+            yield task, body
+        if not refused or not wanted:
+            return
+    tx.note_due(tx.now)
 
 
 def _is_overdue(tx: Transaction, task: Task, now: int) -> bool:
@@ -148,15 +170,21 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
         now=now,
     )
     tx.apply(change)
+    if task.needs is not None:
+        resources.reserve(tx, change.after)
     return Grant(change.after, body, at=now)
 
 
 def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
-    """Add the results of their parents to the granted tasks."""
-    if all(grant.task.unmet is None for grant in grants):
+    """Add the results of their parents, and the decisions of people, to the granted tasks."""
+    if all(grant.task.unmet is None and grant.task.unapproved is None for grant in grants):
         return grants
-    found = dependencies.inputs(tx, [grant.task for grant in grants])
-    return [Grant(g.task, g.body, found.get(g.task.seq, ()), g.at) for g in grants]
+    tasks = [grant.task for grant in grants]
+    found, decided = dependencies.inputs(tx, tasks), approvals.answers(tx, tasks)
+    return [
+        Grant(g.task, g.body, found.get(g.task.seq, ()), g.at, decided.get(g.task.seq, ()))
+        for g in grants
+    ]
 
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Heartbeats of nodes, written as durably as anything else.
 
-So a heartbeat also shows whether the store can be written, which is what readiness means.
+A heartbeat therefore also shows whether the store can be written, which is what readiness means.
 """
 
 from __future__ import annotations

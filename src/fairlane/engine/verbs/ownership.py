@@ -23,10 +23,10 @@ _TAB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def refusal(
     tx: Transaction, caller: Caller, new: Sequence[Submission], known: Mapping[str, Task]
 ) -> FairlaneError | None:
-    """Return why a caller may not submit these, or None. Load their sessions."""
+    """Return why a caller may not submit these tasks, or None. Load their sessions."""
     if caller.agent is not None:
         for one in new:
-            assert one.agent == caller.agent, "a token submits for its own agent only"
+            assert one.agent == caller.agent, "the token may submit tasks only for its own agent"
         session = _foreign_session(tx, caller.agent, new)
         problem = session or _foreign_parent(tx, caller.agent, new, known)
         if problem is not None:
@@ -42,8 +42,8 @@ def quota(tx: Transaction, caller: Caller, count: int) -> QuotaExceeded | None:
     if found + count <= caller.max_open:
         return None
     return QuotaExceeded(
-        f"{found} tasks are open, and this token may have {caller.max_open}; "
-        "wait until some have ended",
+        f"this token may have {caller.max_open} open tasks and has {found}; wait until some have "
+        "finished",
         details={"open": found, "max": caller.max_open},
         retry_after_ms=RETRY_AFTER_MS,
     )
@@ -97,5 +97,5 @@ def _foreign_parent(
     for id_ in named:
         parent = known.get(id_) or later.get(id_)
         if parent is None or parent.agent != agent:
-            return InvalidRequest(f"invalid task: field 'dependsOn': there is no task '{id_}'")
+            return InvalidRequest(f"invalid task: field 'dependsOn': task '{id_}' not found")
     return None

@@ -1,7 +1,7 @@
 """The policy's verb: a document becomes the next version, with all consequences.
 
 A document is applied as a whole or not at all. Versions are never rewritten; a rollback is a new
-version. The trap: a lane that holds tasks cannot be removed, whatever a document says.
+version. Caution: a lane that holds tasks cannot be removed, whatever a document says.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fairlane.compat import policies
 from fairlane.core.errors import Conflict, InvalidPolicy
 from fairlane.core.policy import FAIR, Policy, read, to_document
 from fairlane.engine.commands import MERGE, PATCH, REPLACE, PolicyChange, SetPolicy
+from fairlane.engine.verbs import resources
 from fairlane.store.tables import lines
 from fairlane.store.tables import policy as table
 from fairlane.store.tables import sessions as session_table
@@ -59,15 +60,17 @@ def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:
         count = tally.queued + tally.slots + tally.parked
         if count:
             tasks = "1 task is" if count == 1 else f"{count} tasks are"
-            problems.append(f"lanes.{lane} cannot be removed while {tasks} in it; empty it first")
+            problems.append(
+                f"lanes.{lane} cannot be removed while {tasks} in the lane; clear it first"
+            )
     if problems:
         raise InvalidPolicy(problems)
     newest = table.newest(tx.connection)
     unknown = read(msgspec.json.decode(newest.document))[1] if newest else []
     if unknown:
         raise Conflict(
-            f"version {tx.policy_version} of the policy is from a newer fairlane: this one does "
-            f"not know {', '.join(unknown[:5])}; change it there",
+            f"version {tx.policy_version} of the policy was written by a newer fairlane: this "
+            f"version does not know {', '.join(unknown[:5])}; change it there",
             details={"version": tx.policy_version, "unknown": unknown},
         )
 
@@ -92,6 +95,7 @@ def _adopt(tx: Transaction, policy: Policy, request: SetPolicy, now: int) -> Non
     for lane in sorted(policy.lanes.keys() & old.lanes.keys()):
         if _line_rule(policy, lane) != _line_rule(old, lane):
             _reline(tx, lane)
+    resources.follow_policy(tx, old.resources, policy.resources)
     if policy.sessions != old.sessions:
         keys = session_table.busy(tx.connection)
         tx.counters.load_sessions(keys)

@@ -34,7 +34,7 @@ DRAINER: Final = "drain"
 SHOWN_MAX: Final = 20
 # How often one drain looks again for tasks that its own completions made ready.
 ROUNDS_MAX: Final = 50
-WAS_DRAINING: Final = "it was draining when it was imported; reset it if it is to run"
+WAS_DRAINING: Final = "it was draining when it was imported; reset it to run it"
 NONE_LEFT: Final = "no attempts were left when it was imported"
 NO_REASON: Final = "it was parked when it was imported"
 
@@ -62,12 +62,12 @@ def _problem(tx: Transaction, new: Sequence[QueueEntry], taken: set[str]) -> Fai
     if not tx.policy.enabled:
         return Disabled("the policy disables the scheduler; set enabled to true in the policy")
     if LANE not in tx.policy.lanes:
-        return Conflict(f'lane "{LANE}" is not in the policy; put it back to use the queue')
+        return Conflict(f'lane "{LANE}" is not in the policy; add it to use the queue')
     there = [entry.submission.id for entry in new if entry.submission.id in taken]
     if there:
         others = f" and {len(there) - 1} more" if len(there) > 1 else ""
         return Conflict(
-            f'entry "{there[0]}"{others} already exists; give another id, or none',
+            f'entry "{there[0]}"{others} already exists; use another id, or leave it out',
             details={"ids": there[:SHOWN_MAX]},
         )
     return _refusal(tx, new)
@@ -122,7 +122,7 @@ def _spent(tx: Transaction, entry: QueueEntry) -> QueueEntry:
 
 
 def _as_it_was(tx: Transaction, entry: QueueEntry, task: Task, now: int) -> Task:
-    """Bring a new task to the status of its imported entry."""
+    """Set a new task to the status of its imported entry."""
     status = entry.status
     if status in (entries.PENDING, entries.READY):
         return task

@@ -22,7 +22,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 def reports(
     tx: Transaction, tasks: Mapping[int, Task], requests: Sequence[R], field: str
 ) -> Sequence[R]:
-    """Return the requests redacted; `field` is text, or JSON text, of a worker."""
+    """Return the requests with secrets removed from `field`, which is text or JSON text from a
+    worker.
+    """
     secretive = [_seq(one) for one in requests if _knows_secrets(tasks.get(_seq(one)))]
     if not secretive:
         return requests  # nearly always

@@ -1,8 +1,8 @@
 """Sessions in the store: incoming messages, and the verbs that stop, reset and tune.
 
-A message is a task with a text. In the session's window it may still grow: later messages of the
-same sender are joined to it. When too many wait, one is dropped; the session's settings say which.
-A message that is dropped, drained or stopped ends as a cancelled task whose error says why.
+A message is a task with a text. While its debounce window is open, later messages of the same
+sender are merged into it. When too many messages wait, one is dropped; the session's settings say
+which. A message that is dropped, drained or stopped ends as a cancelled task whose error says why.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Admit(Protocol):
 def admit(
     tx: Transaction, submission: Submission, now: int, admit_task: Admit
 ) -> Task | FairlaneError:
-    """Return a new task, the task that the message was joined to, or the error."""
+    """Return a new task, the task that the message was merged into, or the error."""
     message, key = submission.message, submission.session
     assert message is not None
     assert key is not None
@@ -116,7 +116,7 @@ def _interrupt(tx: Transaction, session: Session, now: int) -> None:
 
 
 def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
-    """Return until when a new message may grow; None if it may not."""
+    """Return when the debounce window of a new message ends; None if it has none."""
     message, key = submission.message, submission.session
     if message is None or key is None or message.no_merge:
         return None
@@ -160,10 +160,10 @@ class _Body(msgspec.Struct, rename="camel"):
 def _that_may_grow(
     tx: Transaction, submission: Submission, message: Message, settings: SessionPolicy
 ) -> tuple[Task, str] | None:
-    """Return the waiting message that this one is joined to, with its request.
+    """Return the waiting message that this one is merged into, with its request.
 
-    In the window it has to be of the same sender; in the mode `collect`, of any. Only the newest
-    may grow: later text must not run before earlier text.
+    In the debounce window it must have the same sender; in the mode `collect`, any sender. Only the
+    newest message can be extended: later text must not run before earlier text.
     """
     assert submission.session is not None
     collects = settings.mode == sessions.COLLECT
@@ -286,7 +286,7 @@ def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: in
 
 
 def stop(tx: Transaction, requests: Sequence[StopSession], now: int) -> Iterator[object]:
-    """Stop sessions, including unknown ones: messages to them may be on their way."""
+    """Stop sessions, including unknown ones, because messages to them may be in transit."""
     for request in requests:
         tx.counters.load_sessions([request.key])
         session = tx.counters.session(request.key)

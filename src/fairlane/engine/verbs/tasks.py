@@ -23,15 +23,12 @@ from fairlane.core.errors import (
     InvalidRequest,
     NotFound,
     QueueFull,
-    StoreMismatch,
 )
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, SESSION_GATE, Submission, Task, is_node
 from fairlane.core.retries import Backoff
 from fairlane.engine.commands import (
-    AppendOutput,
     Cancel,
-    CancelBatch,
     Complete,
     Fail,
     NewBatch,
@@ -42,18 +39,25 @@ from fairlane.engine.commands import (
     Retry,
     Start,
     Submit,
-    UseSecret,
 )
-from fairlane.engine.verbs import dependencies, ownership, redaction, sessions
-from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
-from fairlane.store.tables import batches as batch_table
+from fairlane.engine.resource_commands import (
+    ResourceReport,
+)
+from fairlane.engine.verbs import (
+    approvals,
+    dependencies,
+    ownership,
+    permits,
+    redaction,
+    repetition,
+    resources,
+    sessions,
+)
 from fairlane.store.tables import events as event_table
-from fairlane.store.tables import idempotency, outputs
-from fairlane.store.tables import secrets as secret_table
+from fairlane.store.tables import idempotency, tracebacks
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.idempotency import KeyRow
-from fairlane.store.tables.outputs import Piece
 from fairlane.store.transaction import Transaction
 
 # This many refused submissions are stored for their callers; of a flood, the rest is counted.
@@ -75,7 +79,11 @@ def submit(tx: Transaction, requests: Sequence[Submit], now: int) -> Iterator[An
     known = tx.tasks_by_id(id_ for s in submissions for id_ in s.depends_on)
     tx.load_awaited(s.id for s in submissions if s.depends_on)
     remembered = _remembered(tx, requests)
-    answers = [_submit_one(tx, request, remembered, known, now) for request in requests]
+
+    def submit_new(request: Submit) -> object:
+        return _submit_one(tx, request, remembered, known, now)
+
+    answers = [repetition.submit_once(tx, request, submit_new) for request in requests]
     if keys:
         _let_higher_priority_pass(tx, answers, now)
     return iter(answers)
@@ -217,8 +225,14 @@ def _admit(
     refusal = _refusal(tx, submission.agent, submission.id, lane, leaving)
     if refusal:
         change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
-        tx.reject(change, _without_params(submission.body), REJECTED_KEPT_MAX)
+        if submission.once:  # a stored one would be the answer when it is submitted again
+            tx.count_rejected(change)
+        else:
+            tx.reject(change, _without_params(submission.body), REJECTED_KEPT_MAX)
         return refusal
+    needs = resources.needs_for(tx, submission, lane)
+    if isinstance(needs, FairlaneError):
+        return needs
     if enter is not None:
         enter()
     owner = admission.line_agent(policy, lane, submission.agent)
@@ -232,6 +246,7 @@ def _admit(
         now=now,
     )
     after = change.after
+    resources.attach(tx, after, needs)
     if unmet is not None:
         graph.block(after, unmet)
     if not unmet:
@@ -240,7 +255,8 @@ def _admit(
         window_ends = sessions.window_ends(tx, submission, now)
         if window_ends is not None:
             after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
-    tx.apply(change, body=submission.body)
+    tx.apply(change, body=submission.body, submitter=submission.submitter)
+    approvals.open_gate(tx, after, submission, now)
     return after
 
 
@@ -327,7 +343,8 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[object], now: i
         for first in tx.lookup.next_in_sessions([holder.session], 1):
             if first.priority < holder.priority:
                 tx.apply(gates.hold(holder))
-                tx.apply(gates.promote(first, now, gates.batch_gate(tx.counters.batch_of(first))))
+                gate = gates.batch_gate(tx.counters.batch_of(first))
+                tx.apply(gates.promote(first, now, resources.gate(tx, first, gate)))
 
 
 # -------------------------------------------------------------------- run
@@ -344,14 +361,26 @@ def _load(tx: Transaction, requests: Sequence[_Report]) -> dict[int, Task]:
     return tasks
 
 
-def _decided(tx: Transaction, decision: leases.LeaseDecision) -> Task | FairlaneError:
+def _decided(
+    tx: Transaction, decision: leases.LeaseDecision, report: ResourceReport | None = None
+) -> Task | FairlaneError:
     if decision.change is not None:
         tx.apply(decision.change)
+        resources.take_report(tx, decision.change.after, report)
     return decision.answer
 
 
+def _report_problem(
+    tx: Transaction, task: Task | None, request: Complete | Fail | Release | Renew
+) -> FairlaneError | None:
+    """Return what is wrong with a report about resources; the report of a lost lease is ignored."""
+    if request.report is None or leases.lost(task, request.fencing_token) is not None:
+        return None
+    return resources.report_problem(tx, task, request.report)
+
+
 def start(tx: Transaction, requests: Sequence[Start], now: int) -> Iterator[object]:
-    tasks = _load(tx, requests)
+    tasks = tx.tasks_by_seq(request.seq for request in requests)
     for request in requests:
         yield _decided(tx, leases.start(tasks.get(request.seq), request.fencing_token, now))
 
@@ -362,12 +391,20 @@ def renew(tx: Transaction, requests: Sequence[Renew], now: int) -> Iterator[obje
     decisions = [_renewed(tx, tasks.get(request.seq), request, now) for request in requests]
     tx.renew(decision.change for decision in decisions if decision.change)
     for request, decision in zip(requests, decisions, strict=True):
+        if decision.change is not None and request.permits:
+            problem = permits.settle_renewed(tx, decision.change.after, request.permits)
+            decision.answer = problem or decision.answer
+        if decision.change is not None:
+            resources.take_report(tx, decision.change.after, request.report)
         if request.progress is not None and decision.change is not None:
             tx.tell_progress(decision.change.after, request.progress)
     return iter([decision.answer for decision in decisions])
 
 
 def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> leases.LeaseDecision:
+    problem = _report_problem(tx, task, request)
+    if problem is not None:
+        return leases.LeaseDecision(None, problem)
     usual_ms = tx.policy.lease_ttl_ms(task.lane) if task else 0
     return leases.renew(task, request.fencing_token, request.ttl_ms or usual_ms, now)
 
@@ -375,11 +412,15 @@ def _renewed(tx: Transaction, task: Task | None, request: Renew, now: int) -> le
 def complete(tx: Transaction, requests: Sequence[Complete], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     for request in redaction.reports(tx, tasks, requests, "result"):
+        problem = _report_problem(tx, tasks.get(request.seq), request)
+        if problem is not None:
+            yield problem
+            continue
         _begin_late(tx, tasks.get(request.seq), request, now)
         task = tasks.get(request.seq)
         kept = tx.result(request.seq) if leases.is_repeated(task, request.fencing_token) else None
         decision = leases.complete(task, request.fencing_token, request.result, now, kept=kept)
-        yield _decided(tx, decision)
+        yield _decided(tx, decision, request.report)
         if decision.change is not None and decision.change.after.session:
             sessions.report(tx, decision.change.after, request.result)
 
@@ -394,8 +435,16 @@ def _begin_late(tx: Transaction, task: Task | None, request: Complete | Fail, no
 def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     owns = backoffs(tx, (tasks[r.seq] for r in requests if r.seq in tasks))
-    for request in redaction.reports(tx, tasks, requests, "error"):
+    requests = redaction.reports(tx, tasks, requests, "error")
+    for request in redaction.reports(tx, tasks, requests, "traceback"):
+        problem = _report_problem(tx, tasks.get(request.seq), request)
+        if problem is not None:
+            yield problem
+            continue
         _begin_late(tx, tasks.get(request.seq), request, now)
+        if request.report is not None and request.report.closed:
+            yield _wait_for_opening(tx, request, now)
+            continue
         decision = leases.fail(
             tasks.get(request.seq),
             request.fencing_token,
@@ -406,7 +455,24 @@ def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[object
             own=owns.get(request.seq),
             now=now,
         )
-        yield _decided(tx, decision)
+        yield _decided(tx, decision, request.report)
+        if request.traceback and decision.change is not None and decision.change.error:
+            tracebacks.save(tx.connection, request.seq, now, request.traceback)
+
+
+def _wait_for_opening(tx: Transaction, request: Fail, now: int) -> Task | FairlaneError:
+    """Queue a task again because a provider refused: that costs no attempt, but it is counted like
+    a release, so that it cannot go on forever.
+    """
+    late = leases.begin_late(
+        tx.tasks_by_seq([request.seq]).get(request.seq), request.fencing_token, now
+    )
+    if late is not None:  # it ran, so what it reserved is used
+        tx.apply(late)
+    task = tx.tasks_by_seq([request.seq]).get(request.seq)
+    last = bool(task and _released_too_often(tx, [task], nodes=True))
+    decision = leases.release(task, request.fencing_token, now, last=last)
+    return _decided(tx, decision, request.report)
 
 
 class _Retrying(msgspec.Struct, rename="camel"):
@@ -432,55 +498,24 @@ def _retry_policy(body: str) -> Backoff | None:
         return None
 
 
-def output(tx: Transaction, requests: Sequence[AppendOutput], _: int) -> Iterator[object]:
-    """Store output. Drop that of a run that is over; tell external workers so."""
-    tasks = tx.tasks_by_seq(request.seq for request in requests)
-    requests = redaction.reports(tx, tasks, requests, "text")
-    answers = [
-        None if r.trusted else leases.lost(tasks.get(r.seq), r.fencing_token) for r in requests
-    ]
-    kept = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
-    pieces = [
-        (request.seq, Piece(request.fencing_token, part, task.attempts, text))
-        for request, part, text in _within_limits(tx, kept)
-        if (task := tasks.get(request.seq)) and task.fencing_token == request.fencing_token > 0
-    ]
-    outputs.insert(tx.connection, pieces)
-    tx.wrote_output = tx.wrote_output or bool(pieces)
-    return iter(answers)
-
-
-def _within_limits(
-    tx: Transaction, requests: Sequence[AppendOutput]
-) -> Iterator[tuple[AppendOutput, int, str]]:
-    """Yield each piece with its part number and text, cut at the limit for external workers."""
-    leased = [(r.seq, r.fencing_token) for r in requests if r.part is None or not r.trusted]
-    sizes = outputs.sizes(tx.connection, leased)
-    for request in requests:
-        if request.part is not None and request.trusted:
-            yield request, request.part, request.text
-            continue
-        parts, size = sizes.get((request.seq, request.fencing_token), (0, 0))
-        text = request.text[: max(0, OUTPUT_CHARACTERS_MAX - size)]
-        part = parts if request.part is None else request.part
-        sizes[request.seq, request.fencing_token] = (max(parts, part + 1), size + len(text))
-        if text:
-            yield request, part, text
-
-
 def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[object]:
     tasks = _load(tx, requests)
     last = _released_too_often(tx, tasks.values())
     for request in requests:
         task = tasks.get(request.seq)
-        yield _decided(
-            tx, leases.release(task, request.fencing_token, now, last=request.seq in last)
-        )
+        problem = _report_problem(tx, task, request)
+        if problem is not None:
+            yield problem
+            continue
+        decision = leases.release(task, request.fencing_token, now, last=request.seq in last)
+        yield _decided(tx, decision, request.report)
 
 
-def _released_too_often(tx: Transaction, tasks: Iterable[Task]) -> set[int]:
-    """Return tasks that external workers released too often; releases of nodes do not count."""
-    theirs = {task.seq: task.lane for task in tasks if task.worker and not is_node(task.worker)}
+def _released_too_often(tx: Transaction, tasks: Iterable[Task], *, nodes: bool = False) -> set[int]:
+    """Return tasks that external workers released too often; with `nodes`, that nodes did too."""
+    theirs = {
+        task.seq: task.lane for task in tasks if task.worker and (nodes or not is_node(task.worker))
+    }
     if not theirs:
         return set()
     tx.unwritten.write()
@@ -501,29 +536,6 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[ob
         task = found.get(request.id)
         current = tx.task(task.seq) if task else None
         yield _decided(tx, leases.cancel(current, request.id, now, request.reason))
-
-
-def cancel_batch(tx: Transaction, requests: Sequence[CancelBatch], now: int) -> Iterator[object]:
-    for request in requests:
-        batch = tx.counters.batch(request.id)
-        if batch is None:
-            yield NotFound(f'batch "{request.id}" not found')
-        elif batch.completed_at is not None:
-            message = f'batch "{request.id}" has ended already: it is {batch.state}'
-            yield Conflict(message, details={"state": batch.state})
-        else:
-            yield _cancel_all(tx, batch, now)
-
-
-def _cancel_all(tx: Transaction, batch: Batch, now: int) -> int:
-    tasks = [
-        task for task in tx.lookup.tasks(batch_table.tasks, batch=batch.id) if not task.terminal
-    ]
-    tx.counters.prepare(tasks)
-    batch.cancelled = 1
-    for task in tasks:
-        _decided(tx, leases.cancel(task, task.id, now))
-    return len(tasks)
 
 
 def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[object]:
@@ -558,11 +570,12 @@ def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> T
         return decision.answer
     after = change.after
     if after.lane not in tx.policy.lanes:
-        return Conflict(f'lane "{after.lane}" is no longer in the policy; submit the task anew')
+        return Conflict(f'lane "{after.lane}" is no longer in the policy; submit the task again')
     tx.counters.load_lines([(after.lane, after.agent)])
     problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
     if problem is not None:
         return problem
+    approvals.ask_again(tx, after, now)
     if not after.unmet:
         dependencies.let_in(tx, after, now)
     tx.apply(change)
@@ -581,19 +594,3 @@ def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[
             tx.apply(leases.reclaim(task, tx.policy, owns.get(task.seq), now))
         tx.reclaimed += tasks
         yield len(tasks)
-
-
-# -------------------------------------------------------------------- the secret of webhooks
-
-
-def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[object]:
-    for request in requests:
-        sealed = secret_table.webhook_secret(tx.connection)
-        try:
-            secret = request.candidate if sealed is None else tx.vault.open(sealed)
-        except StoreMismatch as error:
-            yield error
-            continue
-        if secret is sealed or sealed is None:  # there was none, or it is older than keys
-            secret_table.save_webhook_secret(tx.connection, tx.vault.seal(secret))
-        yield secret

@@ -97,7 +97,7 @@ def not_found() -> NotFound:
 
 
 def damaged() -> Conflict:
-    return Conflict("the template in the store is damaged: delete it and create it again")
+    return Conflict("the template in the store is damaged; delete it and create it again")
 
 
 def _is_new(submit: Submit, answer: object) -> bool:
@@ -121,6 +121,6 @@ def _conflict(tx: Transaction, template: Template) -> Conflict | None:
     if taken in (None, template.id):
         return None
     return Conflict(
-        f"there is a template named '{name}' already; change it or choose another name",
+        f"a template named '{name}' already exists; change it or choose another name",
         details={"id": taken},
     )

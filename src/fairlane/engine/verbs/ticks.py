@@ -1,4 +1,4 @@
-"""The tick: deadlines pass, leases expire, waits end, old records go.
+"""The tick: deadlines pass, leases expire, waits end, old records are deleted.
 
 Each tick does a bounded amount and reports when the next one is due, so that neither a million
 expired tasks nor a month of history blocks the writer.
@@ -12,10 +12,12 @@ from fairlane.core import gates, leases
 from fairlane.core.dependencies import OPEN
 from fairlane.core.model import Task
 from fairlane.engine.commands import Prune
-from fairlane.engine.verbs import cron, dependencies
+from fairlane.engine.verbs import approvals, cron, dependencies, resources, waking
 from fairlane.engine.verbs.tasks import backoffs
+from fairlane.store.tables import approvals as approval_table
 from fairlane.store.tables import batches as batch_table
 from fairlane.store.tables import dependencies as dependency_table
+from fairlane.store.tables import resources as resource_table
 from fairlane.store.tables import scheduler
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import tasks as task_table
@@ -24,10 +26,11 @@ from fairlane.store.transaction import Transaction
 STEP = 500
 _WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to look up its last commit
 _REJECTED_KEPT_MS = 3_600_000
+_DAY_MS = 86_400_000
 
 
 def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
-    """Do what is due at `now`; `tx.due_at` is when the next tick is.
+    """Process everything that is due at `now`; `tx.due_at` is when the next tick is due.
 
     Leases that expired less than `grace_ms` ago are left alone.
     """
@@ -35,11 +38,13 @@ def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
         _expire(tx, now),
         not grace_ms and len(reclaim(tx, now)) == STEP,
         _promote_due(tx, now),
+        approvals.expire(tx, now),
     ]
-    deadline_at, lease_at, eligible_at = tx.lookup.next_due(by_hand(tx))
+    waking.tick(tx)
+    deadline_at, lease_at, eligible_at, approval_at = tx.lookup.next_due(by_hand(tx))
     if lease_at is not None and grace_ms:
         lease_at = max(lease_at, now + grace_ms)
-    for due_at in (deadline_at, lease_at, eligible_at):
+    for due_at in (deadline_at, lease_at, eligible_at, approval_at):
         if due_at is not None:
             tx.note_due(due_at)
     if any(more):
@@ -55,12 +60,14 @@ def settle(tx: Transaction, now: int) -> None:
         _settle_sessions(tx, now)
         _settle_batches(tx, now)
     tx.settle_batches()
+    if tx.closing:
+        approvals.close(tx, now)
+    if tx.accounts.ended:
+        resources.settle_ended(tx)
 
 
 def _take_turns_back(tx: Transaction) -> None:
-    """Where fewer may run than before, return tasks that have not started to waiting, the last
-    first.
-    """
+    """If fewer tasks may run than before, return unstarted ones to waiting, the last first."""
     for key in sorted(tx.counters.tight_sessions):
         held = [
             task
@@ -88,7 +95,8 @@ def _settle_sessions(tx: Transaction, now: int) -> None:
             tasks = tx.lookup.next_in_sessions(keys, limit)
             tx.counters.prepare(tasks)
             for task in tasks:
-                tx.apply(gates.promote(task, now, gates.batch_gate(tx.counters.batch_of(task))))
+                gate = gates.batch_gate(tx.counters.batch_of(task))
+                tx.apply(gates.promote(task, now, resources.gate(tx, task, gate)))
 
 
 def _settle_batches(tx: Transaction, now: int) -> None:
@@ -103,7 +111,7 @@ def _settle_batches(tx: Transaction, now: int) -> None:
         tasks = tx.lookup.next_in_batches(ids, limit)
         tx.counters.prepare(tasks)
         for task in tasks:
-            tx.apply(gates.promote(task, now))
+            tx.apply(gates.promote(task, now, resources.gate(tx, task, None)))
 
 
 def prune(tx: Transaction, now: int) -> int:
@@ -125,12 +133,16 @@ def prune(tx: Transaction, now: int) -> int:
     idle = session_table.idle(tx.connection, before, STEP)
     session_table.forget(tx.connection, idle)
     tx.changed = tx.changed or bool(idle)
+    approval_table.prune(tx.connection, before, STEP)
     cron.prune(tx, now)
+    resource_table.prune(tx.connection, before=before, day=before // _DAY_MS, limit=STEP)
     return len(seqs)
 
 
 def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[int]:
-    """Prune one step, however many requests; or return the number of tasks that could go."""
+    """Prune one step for any number of requests; in a dry run, return the number of tasks that
+    could be deleted.
+    """
     before = now - tx.policy.retention.ttl_ms
     tx.unwritten.write()
     for request in requests:
@@ -151,7 +163,7 @@ def _expire(tx: Transaction, now: int) -> bool:
 def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
     """Reclaim expired leases, a bounded number of them; return their tasks.
 
-    In some lanes this happens only when it was `asked` for.
+    In some lanes this happens only if the caller `asked` for it.
     """
     lanes = None if asked else by_hand(tx)
     tasks = tx.lookup.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)
@@ -175,5 +187,5 @@ def _promote_due(tx: Transaction, now: int) -> bool:
         session, batch = tx.counters.session_of(task), tx.counters.batch_of(task)
         has_turn = gates.holds_turn(task)
         gate = gates.next_gate(task, session, batch, now, has_turn=has_turn)
-        tx.apply(gates.promote(task, now, gate))
+        tx.apply(gates.promote(task, now, resources.gate(tx, task, gate)))
     return len(tasks) == STEP

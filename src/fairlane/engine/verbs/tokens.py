@@ -1,10 +1,10 @@
 """Access tokens: the verbs that create and revoke them, and a node's cache of them.
 
-Every request checks its token here, so that costs a dictionary lookup: all tokens are in memory,
-and so are the presented ones that were proved. They are read again when they have changed: at once
-after a change by this node or a notification of another one. Changes by other processes are polled:
-on SQLite in every millisecond with requests, which is cheap there, on a shared store every
-`LOOK_SECONDS`.
+Every request checks its token here, so a check costs only a dictionary lookup: all tokens are in
+memory, and so are the presented tokens that were verified. They are read again when they have
+changed: at once after a change by this node or a notification of another one. Changes by other
+processes are polled: on SQLite in every millisecond with requests, which is cheap there, on a
+shared store every `LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fairlane.store.tables import tokens as table
 from fairlane.store.transaction import Transaction
 
 if TYPE_CHECKING:  # the engine imports these verbs, and both of these import the engine
+    from fairlane.engine.command_writer import CommandWriter
     from fairlane.engine.reads.views import Views
-    from fairlane.engine.writer import Writer
 
 LOOK_SECONDS: Final = 0.25
 _GLANCE_SECONDS: Final = 0.001
@@ -60,7 +60,7 @@ def create_token(tx: Transaction, requests: Sequence[CreateToken], now: int) -> 
         if new.parent is not None:
             _forget_logins(tx, kept.values(), new.parent, now)
         elif any(t.name == new.name and t.parent is None and t.valid(now) for t in kept.values()):
-            yield Conflict(f"there is a token named '{new.name}' already; revoke it first")
+            yield Conflict(f"a token named '{new.name}' already exists; revoke it first")
             continue
         table.insert(tx.connection, new)
         _changed(tx)
@@ -114,7 +114,7 @@ def _forget_logins(tx: Transaction, kept: Any, parent: str, now: int) -> None:
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A token that was presented and proved; `parent` is the one that a login stands for."""
+    """A token that was presented and verified; `parent` is the token that a login represents."""
 
     token: Token
     parent: Token | None
@@ -127,7 +127,7 @@ class _Known(msgspec.Struct, frozen=True):
 class Tokens:
     """A node's cache of tokens. It belongs to one event loop; only `changed` is thread-safe."""
 
-    def __init__(self, store: Store, views: Views, writer: Writer, clock: Clock) -> None:
+    def __init__(self, store: Store, views: Views, writer: CommandWriter, clock: Clock) -> None:
         self._store = store
         self._views = views
         self._writer = writer
@@ -139,6 +139,7 @@ class Tokens:
         self._version: int | None = None
         self._good_until = 0.0
         self._stale = True
+        self.limited = False  # a token has a rate
         self.exposed = False  # other machines can reach the server
         self._watch: Connection | None = None
         self._reading: asyncio.Future[None] | None = None
@@ -159,7 +160,9 @@ class Tokens:
 
     @property
     def fresh(self) -> bool:
-        """Return whether the store need not be read, as nearly always."""
+        """Return whether the cache is current, so that the store need not be read; this is nearly
+        always so.
+        """
         return not self._stale and self._clock.monotonic() < self._good_until
 
     async def refresh(self, late_seconds: float = 0.0) -> None:
@@ -213,16 +216,21 @@ class Tokens:
         if wait_ms is not None:
             rate = self._tokens[caller.token or ""].rate
             raise RateLimited(
-                f"this token may make {rate} requests; try again later",
+                f"this token is limited to {rate} requests; try again later",
                 details={"rate": rate},
                 retry_after_ms=wait_ms,
             )
 
     def owe(self, caller: Caller, cost: int) -> None:
-        """Charge what a request costs beyond the first."""
+        """Charge the cost of a request beyond the first unit."""
         bucket = self._bucket(caller) if cost else None
         if bucket is not None:
             bucket.owe(cost)
+
+    def rate_of(self, caller: Caller) -> str | None:
+        """Return the rate of the caller's token, if it has one."""
+        token = self._tokens.get(caller.token or "")
+        return None if token is None else token.rate
 
     def _bucket(self, caller: Caller) -> RateBucket | None:
         token = self._tokens.get(caller.token or "")
@@ -285,11 +293,14 @@ class Tokens:
             raise store_unavailable("try again") from error
 
     async def _read_elsewhere(self) -> None:
-        """Read once in a thread, however many callers wait."""
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read_again())
-            self._reading.add_done_callback(self._read_over)
-        await asyncio.shield(self._reading)
+        """Read once in a thread, however many callers wait; again if tokens change meanwhile."""
+        while True:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(self._read_again())
+                self._reading.add_done_callback(self._read_over)
+            await asyncio.shield(self._reading)
+            if not self._stale:
+                return
 
     def _read_over(self, reading: asyncio.Future[None]) -> None:
         self._reading = None
@@ -298,6 +309,7 @@ class Tokens:
 
     async def _read_again(self) -> None:
         self._stale = False
+        self._good_until = 0.0  # who comes during the read waits for it
         began = self._clock.monotonic()
         try:
             self._take(*await self._views.read(self._views.ask, _read, self._version))
@@ -309,6 +321,7 @@ class Tokens:
     def _take(self, version: int, found: Sequence[Token] | None) -> None:
         if found is not None:
             self._tokens = {token.id: token for token in found}
+            self.limited = any(token.rate is not None for token in found)
             self._proved.clear()
             self._version = version
             for token in found:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from fairlane.core import moments, webhooks
+from fairlane.core.consequences import Webhook
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, StoreMismatch
 from fairlane.core.webhooks import ANY_AGENT, DELIVERED, DUE, GIVEN_UP, Delivery, Endpoint, Try
 from fairlane.engine.commands import (
@@ -27,9 +28,11 @@ from fairlane.engine.commands import (
     Redeliver,
     RotateEndpoint,
     SettleDelivery,
+    UseSecret,
 )
 from fairlane.store.tables import deliveries as delivery_table
 from fairlane.store.tables import endpoints as endpoint_table
+from fairlane.store.tables import secrets as secret_table
 from fairlane.store.tables.deliveries import DueDelivery, Settlement
 from fairlane.store.tables.endpoints import SealedEndpoint
 from fairlane.store.transaction import Transaction
@@ -161,6 +164,17 @@ def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
     return delivery_table.by_id(tx.connection, ids)
 
 
+def tell_subscribers(tx: Transaction) -> None:
+    """Owe a webhook about each approval that opened or closed to the endpoints that want it."""
+    facts, tx.approval_facts = tx.approval_facts, []
+    endpoints = endpoint_table.subscribed(tx.connection)
+    for event, approval in facts if endpoints else ():
+        for one in endpoints:
+            if one.wants(event, approval.agent):
+                webhook = Webhook(approval.id, approval.seq, one.url, event, approval.agent)
+                tx.owe(webhook, number=tx.next_seq())
+
+
 # -------------------------------------------------------------------- endpoints
 
 
@@ -170,9 +184,9 @@ def create_endpoint(
     for request in requests:
         url = webhooks.endpoint_url(request.url)
         if endpoint_table.by_url(tx.connection, [(request.agent, url)]):
-            yield Conflict("there is an endpoint for this URL already; rotate its secret instead")
+            yield Conflict("an endpoint for this URL already exists; rotate its secret instead")
             continue
-        made = Endpoint(tx.next_seq(), request.id, request.agent, url, now)
+        made = Endpoint(tx.next_seq(), request.id, request.agent, url, now, events=request.events)
         endpoint_table.insert(tx.connection, made, tx.vault.seal(request.secret))
         yield made
 
@@ -261,3 +275,19 @@ def _secrets(tx: Transaction, found: SealedEndpoint | None, now: int) -> str | N
         with contextlib.suppress(StoreMismatch):  # it may be rotated because it cannot be opened
             signing.append(tx.vault.open(found.previous))
     return " ".join(signing)
+
+
+# -------------------------------------------------------------------- the common secret
+
+
+def use_secret(tx: Transaction, requests: Sequence[UseSecret], _: int) -> Iterator[object]:
+    for request in requests:
+        sealed = secret_table.webhook_secret(tx.connection)
+        try:
+            secret = request.candidate if sealed is None else tx.vault.open(sealed)
+        except StoreMismatch as error:
+            yield error
+            continue
+        if secret is sealed or sealed is None:  # there was none, or it is older than keys
+            secret_table.save_webhook_secret(tx.connection, tx.vault.seal(secret))
+        yield secret

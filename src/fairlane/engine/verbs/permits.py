@@ -1,0 +1,172 @@
+"""Permits: a running task reserves for one call at a time.
+
+A run that has started goes before tasks that have not: while a permit waits for an account, nothing
+else takes from it. Permits that wait for the same account are served in the order of their arrival,
+so a large one is not overtaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from fairlane.core import leases, resources
+from fairlane.core.errors import FairlaneError, NotFound
+from fairlane.core.model import Task
+from fairlane.core.resources import Account, Blocked, Needs
+from fairlane.engine.resource_commands import (
+    Permit,
+    PermitGranted,
+    PermitRefused,
+    ResourceReport,
+    SettlePermit,
+)
+from fairlane.engine.verbs.resources import (
+    demands,
+    first_blocked,
+    report_problem,
+    reserve,
+    settle,
+    settle_ended,
+    take_report,
+)
+from fairlane.store.transaction import Transaction
+
+KEPT_MS: Final = 5000  # how long an account is kept for a permit whose node may be gone
+
+
+def permit(tx: Transaction, requests: Sequence[Permit], _: int) -> Iterator[object]:
+    """Grant permits at once, or say why not."""
+    settle_ended(tx)
+    tx.tasks_by_seq(request.seq for request in requests)
+    for request in requests:
+        found = _try(tx, request)
+        if isinstance(found, tuple):
+            at = found[1].at
+            yield PermitRefused(found[1], None if at is None else max(0, at - tx.now))
+        else:
+            yield found
+
+
+def wait(tx: Transaction, requests: Sequence[Permit]) -> list[list[object]]:
+    """Grant waiting permits in their order; an empty answer means that it still waits.
+
+    An error is an answer too: it ends the wait.
+    """
+    answers: list[list[object]] = []
+    tx.tasks_by_seq(request.seq for request in requests)
+    blocked: dict[int, Account] = {}
+    for request in requests:
+        found = _try(tx, request, blocked)
+        if isinstance(found, tuple):
+            account, why = found
+            blocked[account.id] = account
+            tx.note_due(why.at if why.at is not None and why.at > tx.now else None)
+            answers.append([])
+        else:
+            answers.append([found])
+    _keep(tx, blocked)
+    return answers
+
+
+def _keep(tx: Transaction, blocked: dict[int, Account]) -> None:
+    """Keep what is free for the permits that wait; let go where none waits any more."""
+    for account in blocked.values():
+        if account.urgent_until < tx.now + KEPT_MS // 2:
+            account.urgent_until = tx.now + KEPT_MS
+            tx.accounts.save(account)
+            tx.changed = True
+        tx.note_due(account.urgent_until)
+    for account in tx.accounts.accounts_by_id(tx.accounts.kept - blocked.keys()):
+        account.urgent_until = 0
+        tx.accounts.touch(account)
+        tx.changed = True
+    tx.accounts.kept.clear()
+    tx.accounts.kept.update(blocked)
+
+
+def _try(
+    tx: Transaction, request: Permit, blocked: dict[int, Account] | None = None
+) -> PermitGranted | FairlaneError | tuple[Account, Blocked]:
+    task = tx.tasks_by_seq([request.seq]).get(request.seq)
+    lost = leases.lost(task, request.fencing_token)
+    if lost is not None or task is None:
+        return lost or NotFound("the lease does not exist")
+    problem = report_problem(tx, None, request.report)
+    if problem is not None:
+        return problem
+    if request.settles is not None:
+        problem = _settle_one(tx, task, request.settles, request.report)
+        if problem is not None:
+            return problem
+    try:
+        needs = resources.read_needs(request.needs, tx.policy.resources)
+    except FairlaneError as error:
+        return error
+    return _grant(tx, task, needs, blocked or {})
+
+
+def _grant(
+    tx: Transaction, task: Task, needs: Needs, blocked: dict[int, Account]
+) -> PermitGranted | tuple[Account, Blocked]:
+    wanted = demands(tx, task, needs)
+    for demand in wanted:
+        if demand.account.id in blocked:
+            return demand.account, Blocked(demand.account.label, resources.KEPT, None)
+    found = first_blocked(tx, wanted, running=True)
+    if found is not None:
+        return found
+    tx.changed = True
+    return PermitGranted(reserve(tx, task, needs).id, task)
+
+
+def settle_permit(tx: Transaction, requests: Sequence[SettlePermit], _: int) -> Iterator[object]:
+    tx.tasks_by_seq(request.seq for request in requests)
+    for request in requests:
+        task = tx.tasks_by_seq([request.seq]).get(request.seq)
+        lost = leases.lost(task, request.fencing_token)
+        if lost is not None or task is None:
+            yield lost or NotFound("the lease does not exist")
+        else:
+            problem = _settle_one(tx, task, request.permit, request.report, unused=request.unused)
+            yield problem or task
+
+
+def settle_renewed(
+    tx: Transaction, task: Task, permits: Sequence[SettlePermit]
+) -> FairlaneError | None:
+    """Settle permits with a renewal; return the first problem."""
+    for one in permits:
+        problem = _settle_one(tx, task, one.permit, one.report)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _settle_one(
+    tx: Transaction,
+    task: Task,
+    number: int,
+    report: ResourceReport | None,
+    *,
+    unused: bool = False,
+) -> FairlaneError | None:
+    """Settle a permit unless that has happened. Return the error of a wrong report."""
+    open_ones = [one for one in tx.reservations([task.seq])[task.seq] if one.permit == number]
+    usage: Needs = {}
+    for one in open_ones:
+        problem = report_problem(tx, None, report)
+        if problem is not None:
+            return problem
+        if report is not None and report.usage:
+            known = {
+                held.need: {slot.partition(":")[0]: by for slot, by in held.amounts.items()}
+                for held in one.held
+            }
+            try:
+                usage = resources.read_usage(report.usage, known)
+            except FairlaneError as error:
+                return error
+        settle(tx, task, one, usage, refund=unused)
+        take_report(tx, task, report)
+    return None

@@ -1,0 +1,208 @@
+"""The node that writes: the engine and its writer, and what follows from each commit.
+
+It passes on the outcome of a commit: to its own waiters and those of other processes of the same
+server, a stop to the worker that runs the task, a due webhook to the sender, remaining work to
+other nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from fairlane.clock import Clock
+from fairlane.core.errors import NotFound, StoreUnavailable
+from fairlane.core.model import NODE_PREFIX
+from fairlane.core.policy import Policy
+from fairlane.engine import ids
+from fairlane.engine.commands import Beat, Reclaim, ReclaimDeliveries, Reseal
+from fairlane.engine.engine import Engine, Key, Outcome
+from fairlane.engine.node import News, Node
+from fairlane.engine.reads.why import Explained
+from fairlane.engine.telemetry.history import History
+from fairlane.engine.telemetry.metrics import Metrics
+from fairlane.engine.telemetry.outages import Outages
+from fairlane.engine.telemetry.resource_history import ResourceHistory, use_samples
+from fairlane.engine.writer import Writer
+from fairlane.store.base import Store
+from fairlane.version import __version__
+
+log = logging.getLogger("fairlane.node")
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """The gauges of one process. `process` are those of the operating system, by name."""
+
+    stream_clients: int
+    lease_waits: int
+    process: dict[str, float]
+
+
+async def _no_fronts() -> list[Measures]:
+    return []
+
+
+async def _none_silent() -> int:
+    return 0
+
+
+class WritingNode(Node):
+    writer: Writer
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        name, outages = ids.new_node_name(), Outages(clock)
+        self.engine = Engine(store, clock, name=name, outages=outages)
+        writer = Writer(self.engine, self._committed)
+        super().__init__(store, clock, name=name, writer=writer, outages=outages)
+        self.metrics = Metrics()
+        self.history = History()
+        self.resource_history = ResourceHistory()
+        self._here = Beat(
+            self.name,
+            host=platform.node() or "unknown",
+            pid=os.getpid(),
+            version=__version__,
+            started_at=clock.now(),
+            alone=not store.shared,
+        )
+        # The capabilities of this node's worker; None while it has none.
+        self.runs: Callable[[], frozenset[str] | None] = lambda: None
+        self.on_stopped: list[Callable[[Sequence[Key]], None]] = []
+        self.on_owed: list[Callable[[], None]] = []
+        self.on_policy: list[Callable[[Policy], None]] = []  # called in the write thread
+        # Passes news on to other processes; if True, it returns when they have heard them.
+        self.on_news: list[Callable[[News, bool], None]] = []
+        self.silent_fronts: Callable[[], Awaitable[int]] = _none_silent
+        self.measure_fronts: Callable[[], Awaitable[list[Measures]]] = _no_fronts
+        self._told_policy = self.engine.policy
+        self._last_event = 0
+        self._registered = False
+
+    def start(self) -> None:
+        """Open the store and start. Raise an `OperatorError` if that is not possible."""
+        self.store.claim()  # first, so that the schema of another store is not touched
+        self.store.migrate()
+        self.writer.start()
+        if self.store.vault.changing:
+            log.info("sealed %d rows with the new key", self.writer.ask_and_wait(Reseal()))
+        # Only one process serves from a private store, so every lease of a node there is orphaned.
+        if not self.store.shared:
+            count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
+            if count:
+                log.info("reclaimed %d leases of a node that is gone", count)
+            self.writer.ask_and_wait(ReclaimDeliveries())
+        self.writer.ask_and_wait(self._here)
+        self._registered = True
+        self.store.listen(self._heard)
+
+    def stop(self) -> None:
+        # If the store is unavailable, others notice that this node is silent.
+        if self._registered and self.writer.alive and self.writer.trouble is None:
+            self._registered = False
+            with contextlib.suppress(StoreUnavailable):
+                self.writer.ask_and_wait(msgspec.structs.replace(self._here, leaves=True))
+        self.audit.flush()
+        self.writer.stop()
+        self.tokens.close()
+        self.views.close()
+        self.store.close()
+
+    async def beat(self) -> None:
+        """Record that this node is alive; raise if that cannot be written."""
+        await self.writer.ask(msgspec.structs.replace(self._here, draining=self.draining))
+
+    async def look(self) -> None:
+        """Take the next sample for the history."""
+        sample = await self.views.read(self.views.sample, self.clock)
+        self.history.add(sample, self.policy, self.metrics)
+        if self.policy.resources:
+            found = await self.views.read(
+                self.views.resources.accounts, self.clock, self.policy, None
+            )
+            self.resource_history.add(sample.at, use_samples(found, self.policy))
+
+    async def why(self, task_id: str, agent: str | None = None) -> Explained:
+        servers = self.views.serving(self.name, self.clock, self.runs)
+        why = partial(self.views.why, clock=self.clock)
+        found = await self.views.read(why, task_id, self.history.pace, agent, servers)
+        if found is None or agent not in (None, found.task.agent):
+            raise NotFound("task not found")
+        return found
+
+    def refuse_new(self) -> None:
+        """Accept no more tasks and grant no more leases."""
+        self._spread(News(draining=True))
+        self.writer.withdraw(None)
+
+    def let_waiters_go(self) -> None:
+        """Wake all waiters: nothing more will end here, so they return the current state."""
+        self.writer.withdraw(None)
+        self._spread(News(events=True, drained=True))
+
+    def _committed(self, outcome: Outcome) -> None:
+        """Distribute a commit's outcome. Runs in the write thread before callers are answered."""
+        if outcome.access:
+            self.tokens.changed()
+        engine = self.engine
+        self.metrics.committed(
+            outcome,
+            engine.took_seconds,
+            held_seconds=engine.held_seconds,
+            round_trips=engine.round_trips,
+        )
+        if outcome.runs_to_stop:
+            for tell in self.on_stopped:
+                tell(outcome.runs_to_stop)
+        if (
+            outcome.webhooks_due or outcome.others_wrote
+        ):  # another process may have created a delivery
+            for owed in self.on_owed:
+                owed()
+        news = self._news(outcome)
+        # Callers are answered after every process refuses a revoked token and has the new policy.
+        self._spread(news, confirmed=news.access or news.policy is not None)
+        if outcome.notify_others:
+            self.store.ring()
+
+    def _news(self, outcome: Outcome) -> News:
+        ended: tuple[str, ...] | None = ()
+        if outcome.others_wrote:
+            ended = None
+        elif self._waiters or self.on_news:
+            ended = tuple(task.id for task in outcome.ended_tasks)
+        newer = outcome.last_event > self._last_event
+        events = newer or outcome.wrote_output or outcome.others_wrote
+        if events:
+            self._last_event = outcome.last_event
+        return News(
+            ended=ended,
+            events=events,
+            access=outcome.access,
+            policy=self._new_policy(),
+            judged=self.engine.judged,
+        )
+
+    def _spread(self, news: News, *, confirmed: bool = False) -> None:
+        self.hear(news)
+        for tell in self.on_news:
+            tell(news, confirmed)
+
+    def _heard(self) -> None:
+        """Handle a notification of another node: there may be work, or other tokens."""
+        self._spread(News(access=True))
+        self.writer.nudge()
+
+    def _new_policy(self) -> Policy | None:
+        """Return the policy if it has changed, after telling the listeners."""
+        if self.policy is self._told_policy:
+            return None
+        self._told_policy = self.policy
+        for listener in self.on_policy:
+            listener(self.policy)
+        return self.policy
