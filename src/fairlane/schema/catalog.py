@@ -6,6 +6,7 @@ from typing import Final
 
 from fairlane.schema import (
     access,
+    approvals,
     audit,
     batches,
     cron,
@@ -15,7 +16,9 @@ from fairlane.schema import (
     leases,
     policy,
     queue,
+    resources,
     sessions,
+    task_streams,
     tasks,
     templates,
     tokens,
@@ -25,8 +28,8 @@ from fairlane.schema import (
 from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
-    *(access, audit, batches, cron, events, health, lanes, leases, policy, queue, sessions),
-    *(tasks, templates, tokens, watch, webhooks),
+    *(access, approvals, audit, batches, cron, events, health, lanes, leases, policy, queue),
+    *(resources, sessions, tasks, task_streams, templates, tokens, watch, webhooks),
 )
 
 OPERATIONS: Final[dict[str, AnyOperation]] = {

@@ -78,7 +78,7 @@ class DeleteCronJob(Request):
 
 class ToggleCronJob(Request):
     job: JobName = field(name="id")
-    enabled: Annotated[bool, Meta(description="Whether the schedule runs")]
+    enabled: Annotated[bool, Meta(description="Whether the job is enabled")]
 
 
 class ListCronJobRuns(Request):

@@ -9,15 +9,28 @@ import msgspec
 from msgspec import inspect
 
 from fairlane.core import validation
-from fairlane.core.errors import InvalidRequest
+from fairlane.core.errors import InvalidRequest, PayloadTooLarge
 from fairlane.core.json_types import JsonObject
 from fairlane.schema import json_limits
+from fairlane.schema.wire import BODY_BYTES_MAX
 
 T = TypeVar("T")
 
 
-def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX) -> T:
-    """Decode a request body. Raise `InvalidRequest` that lists every problem."""
+def decode(
+    raw: bytes,
+    kind: type[T],
+    *,
+    items_max: int = json_limits.ITEMS_MAX,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> T:
+    """Decode a request body. Raise `PayloadTooLarge`, or `InvalidRequest` that lists every problem.
+
+    A server stops reading a body that is too large; here the limit also holds for callers in the
+    same process.
+    """
+    if len(raw) > bytes_max:
+        raise too_large(bytes_max)
     key: Any = kind
     decoder: msgspec.json.Decoder[T] = _decoder(key)
     try:
@@ -36,9 +49,15 @@ def decode(raw: bytes, kind: type[T], *, items_max: int = json_limits.ITEMS_MAX)
     return value
 
 
-def parse_object(raw: bytes, *, items_max: int = json_limits.ITEMS_MAX) -> JsonObject:
+def too_large(most: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {most} bytes")
+
+
+def parse_object(
+    raw: bytes, *, items_max: int = json_limits.ITEMS_MAX, bytes_max: int = BODY_BYTES_MAX
+) -> JsonObject:
     """Return a JSON object whose fields are checked elsewhere."""
-    body: JsonObject = decode(raw, JsonObject, items_max=items_max)
+    body: JsonObject = decode(raw, JsonObject, items_max=items_max, bytes_max=bytes_max)
     if validation.too_deep(body):
         raise InvalidRequest(
             f"the body must not be nested deeper than {validation.DEPTH_MAX} levels"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
-from fairlane.core import batches, events, lifecycle
+from fairlane.core import approvals, batches, events, lifecycle
 from fairlane.core.access import Scope
 from fairlane.core.events import Event
 from fairlane.core.types import Moment, PageLimit, SequenceNumber
@@ -47,14 +47,18 @@ class EventShown(Response, kw_only=True):
     agent: str | None = None
     lane: str | None = None
     state: Annotated[
-        Annotated[str, one_of(dict.fromkeys((*lifecycle.STATES, *batches.STATES)))] | None,
-        Meta(description="State of the task or, in batch.completed, of the batch"),
+        Annotated[
+            str, one_of(dict.fromkeys((*lifecycle.STATES, *batches.STATES, *approvals.STATES)))
+        ]
+        | None,
+        Meta(description="State of the task, or of the batch or approval that the event is about"),
     ] = None
     attempt: int | None = None
     error: str | None = None
     worker: str | None = None
     job_id: str | None = None
     run_id: str | None = None
+    approval_id: str | None = None
     progress: Any = None
     result: Any = None
     policy_version: int | None = None
@@ -89,12 +93,13 @@ def event_shown(
         batch=one.batch or batch,
         agent=agent,
         lane=lane,
-        state=one.state,
+        state=one.approval[1] if one.approval else one.state,
         attempt=one.attempt or None,
         error=one.error,
         worker=one.worker,
         job_id=one.fired[0] if one.fired else None,
         run_id=one.fired[1] if one.fired else None,
+        approval_id=one.approval[0] if one.approval else None,
         progress=stored(one.progress),
         result=stored(result),
         policy_version=one.policy_version,

@@ -150,8 +150,23 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "count": 1,
         },
     ),
+    "report_leases": Example(
+        {
+            "worker": "w1",
+            "handlers": ["summarise"],
+            "reports": [
+                {
+                    "leaseId": _LEASE,
+                    "verb": "complete",
+                    "result": {"summary": "Sales grew by 4 %."},
+                }
+            ],
+            "limit": 10,
+        },
+        {"now": _AT, "reports": [{**_HELD, "state": "done"}], "leases": []},
+    ),
     "renew_lease": Example(
-        {"progress": {"percent": 50}, "output": "half of the pages are read\n"},
+        {"progress": {"percent": 50}, "output": "half of the pages have been read\n"},
         {**_HELD, "state": "running", "leaseExpiresAt": _LATER, "cancelRequested": False},
     ),
     "complete_lease": Example(
@@ -159,7 +174,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
         {**_HELD, "state": "done", "schemaVersion": 1, "completed": _LEASE},
     ),
     "fail_lease": Example(
-        {"error": "the page answered 503", "retryAfterMs": 5000},
+        {"error": "the page responded with 503", "retryAfterMs": 5000},
         {
             **_HELD,
             "state": "queued",
@@ -184,7 +199,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "throttled": False,
             "generation": 0,
             "settings": {"mode": "queue", "cap": 10, "drop": "old", "maxConcurrent": 1},
-            "why": "up to 1 at once, as its settings say",
+            "why": "up to 1 at a time, as in its settings",
         }
     ),
     "create_cron_job": Example(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -55,6 +55,25 @@ def check(raw: bytes, value: object = None, *, items_max: int = ITEMS_MAX) -> No
             _complain(value, items_max)
     if keys != raw.count(b":") and not _one_colon_each(raw, keys):
         _check_keys(raw)
+
+
+def are_within_limits(joined: bytes, texts: Sequence[bytes]) -> bool:
+    """Return True only if `check` accepts each of these texts; `joined` has each on its own line.
+
+    False means that they have to be checked one by one.
+    """
+    if len(joined) > _SHORT_BYTES and max(map(len, texts)) > _SHORT_BYTES:
+        return False
+    if b"\\u0000" in joined:
+        return False
+    values = _decoder.decode_lines(joined)
+    keys, objects = _count(values)
+    if keys != joined.count(b":"):
+        return False
+    # Few enough brackets in each line cannot exceed the depth.
+    return objects <= DEPTH_MAX or all(
+        one.count(b"{") + one.count(b"[") <= DEPTH_MAX for one in texts
+    )
 
 
 def _one_colon_each(raw: bytes, keys: int) -> bool:

@@ -40,7 +40,7 @@ class LaneStatus(Response):
     ceiling: Annotated[int | None, Meta(description="Maximum number of running tasks")]
     active: Annotated[int, Meta(description="Slots in use")]
     waiting: Annotated[int, Meta(description="Queued tasks")]
-    ready: Annotated[int, Meta(description="Tasks that wait only for a slot")]
+    ready: Annotated[int, Meta(description="Tasks waiting only for a slot")]
     oldest_wait_ms: Annotated[int, Meta(description="Waiting time of the oldest ready task")]
     parked: int
     completed: int
@@ -86,10 +86,10 @@ def lane_status(
 
 
 LANES: Final = Operation(
-    "lanes", GET, "/lanes", ListLanes, LaneList, Scope.READ, "List the lanes and how full they are"
+    "lanes", GET, "/lanes", ListLanes, LaneList, Scope.READ, "List the lanes with their load"
 )
 LANE: Final = Operation(
-    "lane", GET, "/lanes/{name}", LaneRequest, LaneStatus, Scope.READ, "Show how full a lane is"
+    "lane", GET, "/lanes/{name}", LaneRequest, LaneStatus, Scope.READ, "Show a lane with its load"
 )
 PAUSE_LANE: Final = Operation(
     "pause_lane",

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, field
 
 from fairlane.core import model
 from fairlane.core.access import Scope
+from fairlane.core.approvals import Approval
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
-from fairlane.core.types import DAY_MS, Identifier, Moment, Word
+from fairlane.core.traceback_text import TRACEBACK_CHARACTERS_MAX
+from fairlane.core.types import DAY_MS, Identifier, Moment, Note, Word
 from fairlane.schema import wire
+from fairlane.schema.approvals import ApprovalOutcome, answers_of, gate_of
 from fairlane.schema.operation import POST, Operation, Request, Response
+from fairlane.schema.resources import Amount, Amounts
 from fairlane.schema.task_status import TaskState, TaskStatus, task_status
 from fairlane.schema.wire import moment
 
@@ -25,6 +30,7 @@ LIMIT_MAX: Final = 1000
 WAIT_MS_MAX: Final = 60_000
 NAMES_MAX: Final = 1000
 PART_MAX: Final = 2**31
+REPORTS_MAX: Final = 1000
 
 LeaseId = Annotated[str, Meta(description="Id of the lease")]
 Token = Annotated[
@@ -39,8 +45,61 @@ Part = Annotated[
     Annotated[int, Meta(ge=0, le=PART_MAX)] | None,
     Meta(description="Number of this piece of output; a repeated number is ignored"),
 ]
+Progress = Annotated[Any, Meta(description="Progress of the task, as any JSON")]
+Output = Annotated[
+    str | None, Meta(description="Text that the task has produced since the last report")
+]
+Result = Annotated[Any, Meta(description="Result of the task, as any JSON")]
+Retryable = Annotated[bool, Meta(description="Whether to retry the task")]
+RetryAfter = Annotated[
+    Annotated[int, Meta(ge=0, le=DAY_MS)] | None,
+    Meta(description="Do not retry before this delay has passed"),
+]
+Traceback = Annotated[
+    str | None,
+    Meta(
+        description=f"Where it failed; only the last {TRACEBACK_CHARACTERS_MAX} characters "
+        "are stored"
+    ),
+]
+RawReport = Annotated[
+    msgspec.Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/LeaseReport"})
+]
+
+PERMITS_MAX: Final = 1000
 
 # -------------------------------------------------------------------- requests
+
+
+class ResourceClosing(Request):
+    """A provider refused a request until a time."""
+
+    retry_after_ms: Annotated[
+        int, Meta(ge=0, le=DAY_MS, description="How long the provider refuses requests")
+    ]
+    reason: Annotated[Note | None, Meta(description="Why, such as 429")] = None
+
+
+class UnitObserved(Request):
+    """What a provider says about one unit."""
+
+    remaining: Annotated[Amount, Meta(description="What the provider says is left")]
+
+
+Needs = Annotated[dict[str, Amounts], Meta(description="Amounts to reserve, by resource and unit")]
+Usage = Annotated[
+    dict[str, Amounts] | None,
+    Meta(description="Amounts used, by resource and unit; others are charged as reserved"),
+]
+Closed = Annotated[
+    dict[str, ResourceClosing] | None,
+    Meta(description="Resources whose provider refuses requests; they are closed until then"),
+]
+Observed = Annotated[
+    dict[str, dict[str, UnitObserved]] | None,
+    Meta(description="What providers say is left, by resource and unit"),
+]
+PermitId = Annotated[str, Meta(description="Id of the permit")]
 
 
 class LeaseTasks(Request):
@@ -73,13 +132,26 @@ class NamedLease(Request):
     token: Token = None
 
 
+class PermitSettlement(Request):
+    """What a call under a permit used."""
+
+    permit_id: PermitId
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
+
+
 class RenewLease(NamedLease):
     ttl_ms: Ttl = None
-    progress: Annotated[Any, Meta(description="Progress of the task, as any JSON")] = None
-    output: Annotated[
-        str | None, Meta(description="Text that the task has produced since the last report")
-    ] = None
+    progress: Progress = None
+    output: Output = None
     part: Part = None
+    permits: Annotated[
+        Annotated[list[PermitSettlement], Meta(max_length=PERMITS_MAX)] | None,
+        Meta(description="Permits to settle"),
+    ] = None
+    closed: Closed = None
+    observed: Observed = None
 
 
 class SendOutput(NamedLease, kw_only=True):
@@ -88,16 +160,86 @@ class SendOutput(NamedLease, kw_only=True):
 
 
 class CompleteLease(NamedLease):
-    result: Annotated[Any, Meta(description="Result of the task, as any JSON")] = None
+    result: Result = None
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
+
+
+class ReleaseLease(NamedLease):
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
+
+
+class PermitRequest(NamedLease, kw_only=True):
+    needs: Needs
+    wait_ms: Annotated[
+        int, Meta(ge=0, le=WAIT_MS_MAX, description="Maximum wait until there is room")
+    ] = 0
+    settle: Annotated[
+        PermitSettlement | None, Meta(description="Permit to settle in the same transaction")
+    ] = None
+
+
+class SettleRequest(NamedLease, kw_only=True):
+    permit_id: PermitId
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
 
 
 class FailLease(NamedLease, kw_only=True):
     error: Annotated[str, Meta(description="What failed, in one sentence")]
-    retryable: Annotated[bool, Meta(description="Whether to retry the task")] = True
-    retry_after_ms: Annotated[
-        Annotated[int, Meta(ge=0, le=DAY_MS)] | None,
-        Meta(description="Do not retry before this delay has passed"),
+    retryable: Retryable = True
+    retry_after_ms: RetryAfter = None
+    traceback: Traceback = None
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
+
+
+class LeaseReport(Request, kw_only=True):
+    """One report: the verb, and the fields of `POST /leases/{id}/VERB`."""
+
+    lease_id: LeaseId
+    verb: Annotated[
+        Literal["start", "renew", "output", "complete", "fail", "release"],
+        Meta(description="What to report"),
+    ]
+    token: Token = None
+    ttl_ms: Ttl = None
+    progress: Progress = None
+    output: Output = None
+    part: Part = None
+    result: Result = None
+    error: Annotated[str | None, Meta(description="What failed, in one sentence")] = None
+    retryable: Retryable = True
+    retry_after_ms: RetryAfter = None
+    traceback: Traceback = None
+    permits: Annotated[
+        Annotated[list[PermitSettlement], Meta(max_length=PERMITS_MAX)] | None,
+        Meta(description="Permits to settle"),
     ] = None
+    usage: Usage = None
+    closed: Closed = None
+    observed: Observed = None
+
+
+class ReportLeases(LeaseTasks, kw_only=True):
+    """Reports about any leases, and a request for new ones.
+
+    The reports stay raw: each is checked on its own and has its own outcome.
+    """
+
+    limit: Annotated[int, Meta(ge=0, le=LIMIT_MAX, description="Maximum number of new leases")] = 0
+    reports: Annotated[
+        list[RawReport],
+        Meta(
+            description="The reports, in the order in which to apply them",
+            extra_json_schema={"maxItems": REPORTS_MAX},
+        ),
+    ] = field(default_factory=list)
 
 
 # -------------------------------------------------------------------- responses
@@ -125,6 +267,13 @@ class LeaseGrant(Response, kw_only=True):
     task: TaskStatus = field(name="task")
     timeout_ms: int | None = None
     inputs: list[TaskInput] | None = None
+    approval: Annotated[
+        ApprovalOutcome | None, Meta(description="The decision that let the task start")
+    ] = None
+    answers: Annotated[
+        dict[str, ApprovalOutcome] | None,
+        Meta(description="Decisions about questions that earlier runs asked, by name"),
+    ] = None
 
 
 class LeaseGrants(Response):
@@ -153,6 +302,22 @@ class LeaseRenewed(LeaseStatus, kw_only=True):
     cancel_requested: Annotated[bool, Meta(description="Whether the worker must stop the task")]
 
 
+class PermitStatus(Response, kw_only=True):
+    """A permit, or why there is none: then `reason` and `resource` say what to wait for."""
+
+    lease_id: str
+    granted: bool
+    permit_id: str | None = None
+    reason: str | None = None
+    resource: str | None = None
+    retry_after_ms: int | None = None
+
+
+class PermitSettled(Response):
+    lease_id: str
+    permit_id: str
+
+
 class OutputAccepted(Response):
     lease_id: str
 
@@ -168,6 +333,28 @@ class LeaseReleased(LeaseStatus, kw_only=True):
     failed: bool
 
 
+class ReportOutcome(Response):
+    """The outcome of one report: the state of its task, or an error."""
+
+    lease_id: str | None = None
+    task_id: str | None = None
+    state: TaskState | None = None
+    lease_expires_at: Moment | None = None
+    next_eligible_at: Moment | None = None
+    cancel_requested: Annotated[bool, Meta(description="Whether the worker must stop the task")] = (
+        False
+    )
+    code: str | None = None
+    error: str | None = None
+    details: JsonObject | None = None
+
+
+class LeasesReported(Response):
+    now: Moment
+    reports: Annotated[list[ReportOutcome], Meta(description="The outcomes, in the same order")]
+    leases: list[LeaseGrant]
+
+
 # -------------------------------------------------------------------- what they are made from
 
 
@@ -176,9 +363,10 @@ def lease_grant(
     body: str,
     inputs: Sequence[tuple[str, str, str | None]],
     timeout_ms: int | None,
+    decided: Sequence[Approval] = (),
 ) -> LeaseGrant:
     """Return a lease for the worker that runs its task; `timeout_ms` is the default of the task's
-    kind.
+    kind, `decided` are the decisions of people about it.
 
     Raise `ValueError` for a task whose stored request is damaged.
     """
@@ -196,6 +384,8 @@ def lease_grant(
         # the task's own timeout overrides that of its kind
         timeout_ms=task.timeout_ms or timeout_ms,
         inputs=[TaskInput(*one.values()) for one in wire.task_inputs(body, inputs)] or None,
+        approval=gate_of(decided),
+        answers=answers_of(decided),
     )
 
 
@@ -231,6 +421,18 @@ WITHDRAW_LEASES: Final = Operation(
     Scope.LEASE,
     "End the waiting lease requests of a worker at once, without tasks",
 )
+REPORT_LEASES: Final = Operation(
+    "report_leases",
+    POST,
+    "/leases/report",
+    ReportLeases,
+    LeasesReported,
+    Scope.LEASE,
+    "Report on many leases and lease further tasks, in one transaction",
+    waits="wait_ms",
+    positional=("reports",),
+    item=LeaseReport,
+)
 START_LEASE: Final = Operation(
     "start_lease",
     POST,
@@ -265,7 +467,7 @@ COMPLETE_LEASE: Final = Operation(
     CompleteLease,
     LeaseCompleted,
     Scope.LEASE,
-    "Report that a leased task is done; may be repeated",
+    "Report that a leased task is done; safe to repeat",
 )
 FAIL_LEASE: Final = Operation(
     "fail_lease",
@@ -280,8 +482,27 @@ RELEASE_LEASE: Final = Operation(
     "release_lease",
     POST,
     "/leases/{id}/release",
-    NamedLease,
+    ReleaseLease,
     LeaseReleased,
     Scope.LEASE,
     "Release a lease: the task is queued again and no attempt is spent",
+)
+REQUEST_PERMIT: Final = Operation(
+    "request_permit",
+    POST,
+    "/leases/{id}/permits",
+    PermitRequest,
+    PermitStatus,
+    Scope.LEASE,
+    "Reserve resources for one call of a running task, and wait until there is room",
+    waits="wait_ms",
+)
+SETTLE_PERMIT: Final = Operation(
+    "settle_permit",
+    POST,
+    "/leases/{id}/permits/{permitId}/settle",
+    SettleRequest,
+    PermitSettled,
+    Scope.LEASE,
+    "Report what a call under a permit used; may be repeated",
 )

@@ -51,8 +51,8 @@ def describe(
 
 
 def _types(operation: AnyOperation) -> list[Any]:
-    body = _body_type(operation)
-    return [*operation.responses, *_parameter_types(operation), *([] if body is None else [body])]
+    others = [one for one in (_body_type(operation), operation.item) if one is not None]
+    return [*operation.responses, *_parameter_types(operation), *others]
 
 
 def _parameter_types(operation: AnyOperation) -> list[type[msgspec.Struct]]:
@@ -179,7 +179,7 @@ def _omitting(schema: Schema) -> Schema:
 
 
 def _explicit(schema: object) -> Any:
-    """Say what generators of clients guess wrong.
+    """State what client generators would guess wrong.
 
     An object without named fields may have any. A default of null says no more than that the field
     is optional, but some read a field with a default as one that is always there.
@@ -224,7 +224,7 @@ def error(statuses: Mapping[str, int]) -> Schema:
     """Describe the JSON of an error."""
     return {
         "type": "object",
-        "description": "Codes are stable, texts may improve.",
+        "description": "Codes are stable; messages may change.",
         "required": ["code", "error"],
         "properties": {
             "code": {"type": "string", "enum": list(statuses)},

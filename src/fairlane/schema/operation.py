@@ -18,7 +18,17 @@ import functools
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -120,8 +130,7 @@ class WholeBody:
 class RawBody:
     """Mark the field that gets the bytes of the JSON body, to tell a repetition from a change.
 
-    Callers do not set it. For a caller in this process the bytes are those that a client would
-    send.
+    Callers do not set it. For a caller in this process the bytes are the ones a client would send.
     """
 
 
@@ -145,6 +154,7 @@ class Operation(Generic[Q, R]):
     an operator's scope is written to the audit log. `empty_body` refuses a body with content;
     otherwise the body is ignored if no field is read from it. `also` are further methods of the
     same route. `positional` names optional fields that client methods also accept by position.
+    `item` describes the items of a list that stays raw.
     """
 
     name: str
@@ -163,6 +173,7 @@ class Operation(Generic[Q, R]):
     empty_body: bool = False
     also: tuple[str, ...] = ()
     positional: tuple[str, ...] = ()
+    item: type[msgspec.Struct] | None = None
     body_bytes_max: int = BODY_BYTES_MAX
     items_max: int = ITEMS_MAX
 
@@ -222,6 +233,14 @@ class Operation(Generic[Q, R]):
         marker = None if self.document is None else _marker(self.request, self.document)
         described = marker.shape if isinstance(marker, WholeBody) else None
         return self.document_type or described
+
+    @functools.cached_property
+    def descriptions(self) -> dict[str, str]:
+        """Return what is said about each field of the request and of its document."""
+        kinds = [one for one in (self.document_type, self.request) if one is not None]
+        hints = [get_type_hints(one, include_extras=True).items() for one in kinds]
+        texts = {name: _description(hint) for one in hints for name, hint in one}
+        return {name: text for name, text in texts.items() if text}
 
     @functools.cached_property
     def raw_body(self) -> str | None:
@@ -297,6 +316,15 @@ class Operation(Generic[Q, R]):
         """
         kind = self.response if not self.statuses else _fitting(self.responses, shape)
         return msgspec.convert(shape, kind)
+
+
+def _description(hint: object) -> str:
+    """Return the outermost description in an annotated type; empty if there is none."""
+    if get_origin(hint) is Annotated:
+        notes = [one.description for one in get_args(hint)[1:] if isinstance(one, msgspec.Meta)]
+        if any(notes):
+            return next(note for note in notes if note)
+    return next(filter(None, map(_description, get_args(hint))), "")
 
 
 @functools.cache

@@ -192,7 +192,7 @@ POLICY_VERSIONS: Final = Operation(
     PolicyVersions,
     PolicyVersionPage,
     Scope.READ,
-    "List the versions of the policy, newest first: who, when, why and what changed",
+    "List the versions of the policy, newest first, with author, time, note and changes",
     agents=False,
 )
 POLICY_DIFF: Final = Operation(

@@ -1,7 +1,7 @@
 """Queue and plan, with the names and fields of `sched` and `queue`.
 
 A queue entry is a task of the lane `queue` that runs the handler `run`. Its params are the fields
-of the entry, including those that only an imported file has, so an entry is an open JSON object.
+of the entry, including fields that only an imported file has, so an entry is an open JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlane.core.access import Scope
 from fairlane.core.entries import LANE, PRIORITY, RUN, EntryStatus, QueueEntry
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import Submission, Task
-from fairlane.core.submissions import TEXT_CHARACTERS_MAX, submission, task_request
+from fairlane.core.submissions import TEXT_CHARACTERS_MAX, Needs, submission, task_request
 from fairlane.core.types import Actor, Identifier, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.schema.operation import (
     GET,
@@ -78,6 +78,9 @@ class AddEntry(Request):
     note: Annotated[EntryText | None, Meta(description="Note for operators")] = None
     agent: Annotated[
         IdentifierOrEmpty | None, Meta(description="Agent that the entry belongs to")
+    ] = None
+    needs: Annotated[
+        Needs | None, Meta(description="Amounts that the entry needs, by resource and unit")
     ] = None
 
 
@@ -210,7 +213,10 @@ def new_entry(request: AddEntry, entry_id: str, agent: str | None = None) -> Que
         "note": _stripped(request.note),
     }
     owner = request.agent or agent
-    return QueueEntry(_submission(request.id or entry_id, params, request.priority, agent=owner))
+    made = _submission(
+        request.id or entry_id, params, request.priority, agent=owner, needs=request.needs
+    )
+    return QueueEntry(made)
 
 
 def _stripped(text: str | None) -> str | None:
@@ -236,8 +242,10 @@ def _submission(
     *,
     agent: str | None = None,
     run_at: str | None = None,
+    needs: Needs | None = None,
 ) -> Submission:
     body = task_request(
+        needs=needs,
         agent=agent,
         handler=RUN,
         params={name: value for name, value in params.items() if value is not None},
@@ -267,8 +275,9 @@ def entry_shape(task: Task, body: str, error: str | None) -> EntryShape:
         params = {"unreadable": ["request"]}
     elif request.get("handler") != RUN:  # it was submitted as a task
         params = {"handler": request.get("handler"), "params": request.get("params")}
+    needs = {"needs": request.get("needs")}
     attempts = {"attempts": entries.failures(task), "maxAttempts": task.max_attempts}
-    shape = {**known, **params, **attempts, **_now(task, error)}
+    shape = {**known, **params, **needs, **attempts, **_now(task, error)}
     return {name: value for name, value in shape.items() if value is not None}
 
 

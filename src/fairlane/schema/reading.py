@@ -70,11 +70,11 @@ class RequestReading:
 
 def _body(operation: AnyOperation) -> Callable[[bytes], Values] | None:
     document, kind = operation.document, operation.document_type
-    items_max = operation.items_max
+    limits = {"items_max": operation.items_max, "bytes_max": operation.body_bytes_max}
     if document is not None and kind is not None:
-        return lambda raw: {document: decoding.decode(raw, kind, items_max=items_max)}
+        return lambda raw: {document: decoding.decode(raw, kind, **limits)}
     if document is not None:
-        return lambda raw: {document: decoding.parse_object(raw, items_max=items_max)}
+        return lambda raw: {document: decoding.parse_object(raw, **limits)}
     part = operation.part("body")
     if not part.__struct_fields__ and not operation.empty_body:
         return None
@@ -83,7 +83,7 @@ def _body(operation: AnyOperation) -> Callable[[bytes], Values] | None:
 
     def read(raw: bytes) -> Values:
         text = raw if needed or raw.strip() else b"{}"
-        values = _values(decoding.decode(text, part, items_max=items_max))
+        values = _values(decoding.decode(text, part, **limits))
         return values if nulls is None else {**values, nulls: _null_fields(text, part)}
 
     return read

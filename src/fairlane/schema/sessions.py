@@ -14,7 +14,7 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import MessageSettings, Session, SessionSettings
-from fairlane.core.submissions import Priority, TimeoutMs
+from fairlane.core.submissions import Needs, Priority, TimeoutMs
 from fairlane.core.types import (
     Identifier,
     IdentifierOrEmpty,
@@ -93,7 +93,8 @@ class SendMessage(MessageSettings, Request, kw_only=True):
     )
     lane: Annotated[WordOrEmpty | None, Meta(description="Lane of the task")] = None
     priority: Annotated[
-        Priority | None, Meta(description="Tasks with a lower number run first")
+        Priority | None,
+        Meta(description="Lower numbers run first"),
     ] = None
     callback_url: Annotated[
         Url | None, Meta(description="URL that receives a POST when the task finishes")
@@ -109,6 +110,10 @@ class SendMessage(MessageSettings, Request, kw_only=True):
     timeout_ms: Annotated[TimeoutMs | None, Meta(description="Maximum duration of one attempt")] = (
         None
     )
+    needs: Annotated[
+        Needs | None,
+        Meta(description="Amounts that the task needs; a message that is merged adds none"),
+    ] = None
     idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
     raw: Annotated[bytes, RawBody()] = b""
 

@@ -3,7 +3,7 @@
 Lines end in CR, LF or CRLF, a blank line ends an event, and chunks may be split anywhere, even
 inside a character. The parser keeps at most one event, whose size is bounded.
 
-The trap: the standard drops an event that the end of the stream cuts off. Agents leave out the last
+Caution: the standard drops an event that the end of the stream cuts off. Agents leave out the last
 blank line, so `finish` returns that event as not `whole` and the reader decides.
 """
 

@@ -14,6 +14,7 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.secrets import mask_secrets
 from fairlane.core.types import Moment, json_name
+from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.operation import Response, one_of
 from fairlane.schema.wire import moment, stored
 
@@ -31,6 +32,9 @@ class AttemptStatus(Response):
     outcome: Annotated[str, one_of(events.OUTCOMES)] | None = None
     error: str | None = None
     worker: str | None = None
+    traceback: Annotated[
+        str | None, Meta(description="Where the attempt failed; only of one task, not in lists")
+    ] = None
 
 
 class TaskStatus(Response, kw_only=True):
@@ -56,6 +60,8 @@ class TaskStatus(Response, kw_only=True):
     timeout_ms: int | None = None
     preemptible: bool | None = None
     key: str | None = None
+    needs: dict[str, dict[str, int | float | str]] | None = None
+    quota: str | None = None
     sender: str | None = None
     media: list[Any] | None = None
     no_merge: bool | None = None
@@ -70,6 +76,9 @@ class TaskStatus(Response, kw_only=True):
     session: str | None = None
     batch: str | None = None
     gate: str | None = None
+    approval: Annotated[
+        ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")
+    ] = None
     callback_url: str | None = None
     error: str | None = None
     result: Any = None
@@ -108,6 +117,8 @@ class StoredRequest(msgspec.Struct, rename=json_name):
     timeout_ms: int | None = None
     preemptible: bool | None = None
     key: str | None = None
+    needs: dict[str, dict[str, int | float | str]] | None = None
+    quota: str | None = None
     sender: str | None = None
     media: list[msgspec.Raw] | None = None
     no_merge: bool | None = None
@@ -216,6 +227,7 @@ def _attempt(one: Attempt) -> AttemptStatus:
         one.outcome,
         one.error,
         one.worker,
+        one.traceback,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from fairlane.core import lifecycle
+from fairlane.core import amounts, lifecycle
 from fairlane.core.access import Scope
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Task
@@ -26,7 +26,7 @@ from fairlane.schema.operation import (
     WholeBody,
 )
 from fairlane.schema.task_status import TaskState, TaskStatus
-from fairlane.schema.wire import moment, one_line
+from fairlane.schema.wire import Decimal, moment, one_line
 
 if TYPE_CHECKING:
     from fairlane.core.explain import Why
@@ -185,6 +185,19 @@ class CeilingStatus(Response):
     setting: str
 
 
+class LackedResource(Response):
+    """What a waiting task lacks of a resource, and the tasks that hold it."""
+
+    name: Annotated[str, Meta(description="Resource, with its key after a slash")]
+    unit: str | None
+    needed: Decimal
+    available: Decimal
+    available_at: Annotated[
+        Moment | None, Meta(description="When it is available if nothing else happens")
+    ] = None
+    holders: list[str] | None = None
+
+
 class TaskWhy(Response):
     """Why a task is not running yet. A field that does not apply or is unknown is null."""
 
@@ -198,6 +211,9 @@ class TaskWhy(Response):
     ceilings: list[CeilingStatus]
     position: int | None
     estimate_ms: int | None
+    resource: Annotated[
+        LackedResource | None, Meta(description="What it lacks, if it waits for a resource")
+    ] = None
 
 
 class TaskOutput(Response):
@@ -239,7 +255,7 @@ class TasksChanged(Response):
     matched: int
     changed: int
     dry_run: bool
-    task_ids: Annotated[list[str], Meta(description="Only the first hundred")]
+    task_ids: Annotated[list[str], Meta(description="Ids of the first hundred tasks")]
 
 
 class TasksPruned(Response):
@@ -284,6 +300,21 @@ def task_why(task: Task, found: Why) -> TaskWhy:
         ceilings=ceilings,
         position=found.position,
         estimate_ms=found.estimate_ms,
+        resource=_lacked(found),
+    )
+
+
+def _lacked(found: Why) -> LackedResource | None:
+    blocked = found.blocked
+    if blocked is None:
+        return None
+    return LackedResource(
+        name=blocked.account,
+        unit=blocked.unit,
+        needed=amounts.shown(blocked.needed),
+        available=amounts.shown(blocked.available),
+        available_at=None if blocked.at is None else moment(blocked.at),
+        holders=list(found.holders) or None,
     )
 
 

@@ -11,7 +11,7 @@ from fairlane.core import secrets
 from fairlane.core.access import Scope
 from fairlane.core.json_types import JsonObject
 from fairlane.core.retries import Backoff
-from fairlane.core.submissions import TaskRequest
+from fairlane.core.submissions import Needs, TaskRequest
 from fairlane.core.templates import Parameter, Template, TemplateDocument
 from fairlane.core.types import Cursor, Moment, PageLimit
 from fairlane.schema.operation import (
@@ -86,6 +86,7 @@ class TemplateDetail(Response, kw_only=True):
         JsonObject | None, Meta(description="Settings for the agent; secrets are masked")
     ] = None
     metadata: JsonObject | None = None
+    needs: Needs | None = None
     unreadable: Annotated[
         list[str] | None, Meta(description="Fields that are damaged in the store")
     ] = None
@@ -130,6 +131,7 @@ def template_detail(template: Template) -> TemplateDetail:
         retry_policy=definition.retry_policy,
         llm_config=None if config is None else secrets.mask_secrets(config),
         metadata=definition.metadata,
+        needs=definition.needs,
         unreadable=["definition"] if template.damaged else None,
     )
 

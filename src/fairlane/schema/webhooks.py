@@ -6,11 +6,11 @@ An endpoint's secret is shown once, in the response that creates or rotates it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import Meta, field
 
-from fairlane.core import webhooks
+from fairlane.core import events, webhooks
 from fairlane.core.access import Scope
 from fairlane.core.types import Cursor, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.core.webhooks import OVERLAP_SECONDS_MAX, Delivery, DeliveryState, Endpoint, Try
@@ -24,6 +24,12 @@ DeliveryCursor = Annotated[
         pattern=r"^[0-9]{1,15}\.[A-Za-z0-9_.:@-]{1,300}$(?!\n)",
         description="nextCursor of the previous page",
     ),
+]
+
+
+SUBSCRIBED: Final = events.APPROVALS
+SubscribedEvent = Literal[
+    "approval.opened", "approval.decided", "approval.expired", "approval.cancelled"
 ]
 
 
@@ -51,6 +57,10 @@ class CreateWebhook(Request):
             description="Agent whose webhooks the secret signs; default: agents without their own"
         ),
     ] = None
+    events: Annotated[
+        Annotated[list[SubscribedEvent], Meta(min_length=1, max_length=len(SUBSCRIBED))] | None,
+        Meta(description="Types of events to send to the URL besides the callbacks of tasks"),
+    ] = None
 
 
 class ListWebhooks(Request):
@@ -74,7 +84,7 @@ class RotateWebhook(WebhookRequest):
 
 class DeliveryStatus(Response, kw_only=True):
     id: str
-    task: Annotated[str, Meta(description="Id of the task, batch or cron run")]
+    task: Annotated[str, Meta(description="Id of the task, batch, cron run or approval")]
     agent: str | None = None
     event: str
     url: Annotated[str, Meta(description="Scheme, host and port of the receiver")]
@@ -114,10 +124,11 @@ class WebhookEndpoint(Response, kw_only=True):
         one_of(("enabled", "disabled")),
         Meta(description="disabled after the receiver responded with 410"),
     ]
+    events: Annotated[list[str] | None, Meta(description="Events that it subscribes to")] = None
     created_at: Moment
     rotated_at: Moment | None = None
     previous_until: Annotated[
-        Moment | None, Meta(description="When the previous secret stops signing")
+        Moment | None, Meta(description="When the previous secret is no longer used")
     ] = None
     disabled_at: Moment | None = None
 
@@ -170,6 +181,7 @@ def webhook_endpoint(one: Endpoint) -> WebhookEndpoint:
         agent=one.agent or None,
         url=one.url,
         state="enabled" if one.disabled_at is None else "disabled",
+        events=(one.events or "").split() or None,
         created_at=moment(one.created_at),
         rotated_at=moment_or_none(one.rotated_at),
         previous_until=moment_or_none(one.previous_until),

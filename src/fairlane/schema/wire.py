@@ -6,7 +6,7 @@ Keys are camelCase, times are RFC 3339 UTC with milliseconds, and a field withou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ LIST_LIMIT_MAX: Final = 1000
 ERROR_CHARACTERS_MAX: Final = 1000
 PROGRESS_BYTES_MAX: Final = 4096
 OUTPUT_CHARACTERS_MAX: Final = 1_048_576  # stored output of one attempt
+
+Decimal = Annotated[int | str, msgspec.Meta(description="Whole number, or decimal number as text")]
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode

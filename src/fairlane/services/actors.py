@@ -1,4 +1,4 @@
-"""Name who changed something, for logs that operators read."""
+"""Name the author of a change, for logs that operators read."""
 
 from __future__ import annotations
 

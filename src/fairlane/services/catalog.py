@@ -15,6 +15,7 @@ from fairlane.engine.node import Node
 from fairlane.schema.operation import Operation, Request, query_text
 from fairlane.services import (  # noqa: F401 - each module registers its services
     access,
+    approvals,
     audit,
     batches,
     cron,
@@ -22,10 +23,14 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     following,
     health,
     lanes,
+    lease_reports,
     leases,
+    permits,
     policy,
     queue,
+    resources,
     sessions,
+    task_streams,
     tasks,
     templates,
     tokens,
@@ -33,7 +38,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     watch,
     webhooks,
 )
-from fairlane.services.registry import REGISTERED, Service
+from fairlane.services.registry import REGISTERED, SENT, Service
 
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
@@ -64,6 +69,8 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         trail.note_denied(node.audit, caller, action, target, error)
         raise
+    if operation.name in SENT:
+        SENT[operation.name](node, response)
     kind: object = type(response)
     if _is_flat(kind):
         return response
@@ -73,7 +80,7 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
 
 @functools.cache
 def _is_flat(kind: type) -> bool:
-    """Whether a response has only numbers and texts: others may hold encoded JSON in places."""
+    """Return whether a response has only numbers and texts. Other fields may hold encoded JSON."""
     info = inspect.type_info(kind)
     return isinstance(info, inspect.StructType) and all(_is_scalar(one.type) for one in info.fields)
 
@@ -142,5 +149,7 @@ def refused(caller: Caller, wanted: Guarded) -> Forbidden | None:
     except Forbidden as problem:
         return problem
     if caller.agent is not None and not wanted.agents:
-        return Forbidden("this request concerns all agents; a token of one agent cannot make it")
+        return Forbidden(
+            "this request affects all agents; a token bound to one agent cannot make it"
+        )
     return None

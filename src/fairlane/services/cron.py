@@ -232,7 +232,7 @@ def _listed(document: JsonObject) -> list[object] | None:
     listed = document["jobs"]
     if len(document) > 1:
         unknown = next(name for name in document if name != "jobs")
-        raise InvalidRequest(f"unknown field '{unknown[:40]}' beside 'jobs'")
+        raise InvalidRequest(f"unknown field '{unknown[:40]}' next to 'jobs'")
     if not isinstance(listed, list) or not 1 <= len(listed) <= jobs.JOBS_MAX:
         raise InvalidRequest(f"field 'jobs' must be a list of 1 to {jobs.JOBS_MAX} jobs")
     return listed

@@ -52,9 +52,10 @@ async def list_task_events(node: Node, caller: Caller, request: schema.TaskEvent
 def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
     """Return the filter of a request. Raise an error if the caller may not see these events."""
     caller.agent_for(request.agent)
-    for word in request.types or ():
+    words = [events.ALIASES.get(word, word) for word in request.types or ()]
+    for word in words:
         if word not in events.TYPES:
-            hint = nearest(word, events.TYPES)
+            hint = nearest(word, (*events.TYPES, *events.ALIASES))
             known = f"; use one of {', '.join(events.TYPES)}"
             raise InvalidRequest(f"'{word[:40]}' is not an event type{hint or known}")
     return EventFilter(
@@ -62,7 +63,7 @@ def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
         batch=request.batch,
         agent=request.agent,
         lane=request.lane,
-        types=tuple(request.types or ()) or None,
+        types=tuple(words) or None,
         owner=caller.agent,
     )
 

@@ -1,14 +1,14 @@
-"""Follow what happens: events, the output of a task, and the pulse.
+"""Follow events, the output of a task, and the pulse.
 
-A follower reads the log in the order of its ids and never skips one, so a caller that comes back
-with the id of the last event it saw misses nothing and sees nothing twice. Followers wait for the
-node's bell; on a shared store they also look again now and then. The node's feed reads for them in
-bounded steps, away from the event loop and from the connections of other reads, and shares equal
-reads. That is why the encoding is an argument: it happens once, in the thread of the feed.
+A follower reads the log in the order of its ids and never skips one, so a caller that reconnects
+with the id of the last event it saw misses nothing and sees nothing twice. Followers wait for a
+notification from the node; on a shared store they also poll now and then. The node's feed reads for
+them in bounded steps, away from the event loop and from the connections of other reads, and shares
+equal reads. That is why the encoder is an argument: it runs once, in the thread of the feed.
 
 A generator yields None when there is nothing new, to show that it is alive. While the store cannot
-be read it does so every second, and continues where it was when the store is back. It ends with
-the node.
+be read it does so every second, and continues where it was when the store is back. It ends when the
+node stops.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AT_REST: Final = frozenset({*lifecycle.TERMINAL, lifecycle.PARKED})
 
 
 class EventStep(msgspec.Struct, Generic[T], frozen=True):
-    """A step of a stream of events: what it found, where to go on, and where the log ends."""
+    """A step of a stream of events: what it found, where to continue, and where the log ends."""
 
     found: T
     after: int
@@ -74,7 +74,7 @@ class OutputEnd(msgspec.Struct, frozen=True):
 
 
 class EventStream(msgspec.Struct, Generic[T], frozen=True):
-    """Events that are being followed: the id after which they begin, and what is found."""
+    """A stream of events: the id after which it begins, and the steps that it found."""
 
     after: int
     steps: AsyncGenerator[T | None, None]
@@ -91,10 +91,10 @@ async def follow_events(
     *,
     look_seconds: float | None = None,
 ) -> EventStream[T]:
-    """Return the events after the given one, or from now on, encoded with `encode`.
+    """Return the events after the given one, or starting now, encoded with `encode`.
 
-    Raise if the caller may not read them. `look_seconds` is how often to look for events of which
-    nobody tells this node; None for never, unless the store is shared.
+    Raise if the caller may not read them. `look_seconds` is how often to look for events of other
+    processes that do not notify this node; None for never, unless the store is shared.
     """
     wanted, after = event_filter(caller, request), first_id(request)
     last = await node.views.feed.read(node.views.last_event)
@@ -213,7 +213,7 @@ async def _patiently(begin: Callable[[], Awaitable[T]]) -> T:
         try:
             return await begin()
         except StoreUnavailable as error:
-            log.warning("the store cannot be followed yet; trying again: %s", error.message)
+            log.warning("cannot read new rows from the store; retrying: %s", error.message)
         await asyncio.sleep(AWAY_SECONDS)
 
 

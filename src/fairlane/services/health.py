@@ -1,7 +1,7 @@
 """Health: live and ready.
 
 Ready means that a recent write was durable; if there was none, the check writes. The reasons
-contain no address and no path, because they need no token.
+contain no address and no path, because the check needs no token.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, FairlaneError, StoreUnavailable
-from fairlane.engine.node import Node
+from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import health as schema
 from fairlane.schema.health import HealthStatus, Unhealthy
-from fairlane.services.registry import implements
+from fairlane.services.registry import implements_at_writer
 
 FRESH_SECONDS: Final = 2.0  # a write this recent shows that the store accepts writes
 STUCK_SECONDS: Final = 10.0
@@ -25,30 +25,31 @@ UNREADABLE: Final = "the store cannot be read"
 UNWRITABLE: Final = "the store cannot be written"
 
 
-@implements(schema.LIVE)
-async def check_live(node: Node, _: Caller, __: schema.CheckHealth) -> HealthStatus:
+@implements_at_writer(schema.LIVE)
+async def check_live(node: WritingNode, _: Caller, __: schema.CheckHealth) -> HealthStatus:
     if not node.writer.alive:
         return _unhealthy("dead", StoreUnavailable.code, [WRITER_ENDED])
     return HealthStatus("live")
 
 
-@implements(schema.READY)
-async def check_ready(node: Node, _: Caller, __: schema.CheckHealth) -> HealthStatus:
+@implements_at_writer(schema.READY)
+async def check_ready(node: WritingNode, _: Caller, __: schema.CheckHealth) -> HealthStatus:
     return await readiness(node)
 
 
-async def readiness(node: Node, answer_seconds: float = ANSWER_SECONDS) -> HealthStatus:
+async def readiness(node: WritingNode, answer_seconds: float = ANSWER_SECONDS) -> HealthStatus:
     """Return whether the node is ready; the store has `answer_seconds` to respond."""
     if node.draining:
         reasons = ["the server is stopping and accepts no new tasks"]
         return _unhealthy("draining", Draining.code, reasons)
     reasons = _writer_problems(node) or await _store_problems(node, answer_seconds)
+    reasons = reasons or await _front_problems(node)
     if reasons:
         return _unhealthy("not_ready", StoreUnavailable.code, reasons)
     return HealthStatus("ready")
 
 
-def _writer_problems(node: Node) -> list[str]:
+def _writer_problems(node: WritingNode) -> list[str]:
     writer = node.writer
     if not writer.alive:
         return [WRITER_ENDED]
@@ -61,7 +62,7 @@ def _writer_problems(node: Node) -> list[str]:
     )
 
 
-async def _store_problems(node: Node, answer_seconds: float) -> list[str]:
+async def _store_problems(node: WritingNode, answer_seconds: float) -> list[str]:
     try:
         async with asyncio.timeout(answer_seconds):
             found, needed = await node.views.read(node.views.schema)
@@ -74,7 +75,12 @@ async def _store_problems(node: Node, answer_seconds: float) -> list[str]:
     return await _write_problems(node, answer_seconds)
 
 
-async def _write_problems(node: Node, answer_seconds: float) -> list[str]:
+async def _front_problems(node: WritingNode) -> list[str]:
+    count = await node.silent_fronts()
+    return [f"{count} of the server's fronts do not respond"] if count else []
+
+
+async def _write_problems(node: WritingNode, answer_seconds: float) -> list[str]:
     writer = node.writer
     age = None if writer.written_at is None else node.clock.monotonic() - writer.written_at
     if age is not None and age <= FRESH_SECONDS and writer.trouble is None:

@@ -1,6 +1,6 @@
 """Leases: external workers lease tasks, report progress and results, and release leases.
 
-The trap: a caller may disconnect before a lease is granted, or the response may fail to send. Then
+Caution: a caller may disconnect before a lease is granted, or the response may fail to send. Then
 the granted leases are released at once and cost no attempt, so no worker holds a lease that it has
 not received.
 """
@@ -17,6 +17,7 @@ from fairlane.core.errors import Draining, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import HANDLER, Task, capability_of, is_node, parse_lease_id
 from fairlane.core.policy import nearest
+from fairlane.core.traceback_text import traceback_text
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.commands import (
     AppendOutput,
@@ -29,6 +30,7 @@ from fairlane.engine.commands import (
     Start,
 )
 from fairlane.engine.node import Node
+from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import leases as schema
 from fairlane.schema import wire
 from fairlane.schema.leases import (
@@ -37,6 +39,7 @@ from fairlane.schema.leases import (
     LeaseGrants,
     LeaseReleased,
     LeaseRenewed,
+    LeasesReported,
     LeaseStatus,
     LeasesWithdrawn,
     LeaseTasks,
@@ -45,7 +48,8 @@ from fairlane.schema.leases import (
     lease_grant,
     lease_state,
 )
-from fairlane.services.registry import implements
+from fairlane.services.registry import implements, implements_at_writer
+from fairlane.services.settling import report_of, settlements
 
 log = logging.getLogger("fairlane.leases")
 
@@ -57,39 +61,58 @@ Key = tuple[int, int]
 # -------------------------------------------------------------------- lease
 
 
-def give_back(node: Node, response: LeaseGrants) -> None:
+def give_back(node: Node, response: LeaseGrants | LeasesReported) -> None:
     """Release the leases of a response that could not be delivered."""
     for one in response.leases:
-        node.writer.tell(Release(*_parsed(one.lease_id)))
+        node.writer.tell(Release(*lease_key(one.lease_id)))
 
 
-@implements(schema.LEASE, undo=give_back)
+def keep(node: Node, response: LeaseGrants | LeasesReported) -> None:
+    """Note that the worker has received the leases of a response."""
+    if response.leases:
+        node.writer.keep([lease_key(one.lease_id) for one in response.leases])
+
+
+@implements(schema.LEASE, undo=give_back, sent=keep)
 async def lease(node: Node, caller: Caller, request: LeaseTasks) -> LeaseGrants:
-    await _check_lanes(node, request.lanes or ())
-    wanted = _wanted(request, node.clock.monotonic(), caller.agent)
+    wanted = await wanted_by(node, caller, request)
     if node.draining:
         raise Draining(
             "the server is stopping; lease from another one or try again later",
             retry_after_ms=1000,
         )
+    grants = await granted(node, caller, wanted, waits=request.wait_ms > 0)
+    leases = leases_of(node, grants)
+    now = grants[0].at if grants else node.writer.moment()
+    return LeaseGrants(_VERSION, wire.moment(now), len(leases), leases, len(leases))
+
+
+async def wanted_by(node: Node, caller: Caller, request: LeaseTasks) -> Lease:
+    """Return the command of a request for leases. Raise `InvalidRequest` for an unknown lane."""
+    await _check_lanes(node, request.lanes or ())
+    return _wanted(request, node.clock.monotonic(), caller.agent)
+
+
+async def granted(node: Node, caller: Caller, wanted: Lease, *, waits: bool) -> Sequence[Grant]:
+    """Return the grants of a request, which is counted while it waits."""
     node.lease_waits += 1
     try:
         grants: Sequence[Grant] = await node.writer.ask(wanted)
     finally:
         node.lease_waits -= 1
     try:
-        if request.wait_ms:  # the token may have been revoked during the wait
+        if waits:  # the token may have been revoked during the wait
             await node.tokens.require(caller)
     except BaseException:
         node.writer.give_back(grants)
         raise
-    leases = _leases(node, grants)
-    now = grants[0].at if grants else node.engine.moment()
-    return LeaseGrants(_VERSION, wire.moment(now), len(leases), leases, len(leases))
+    return grants
 
 
-@implements(schema.WITHDRAW_LEASES)
-async def withdraw(node: Node, caller: Caller, request: schema.WithdrawLeases) -> LeasesWithdrawn:
+@implements_at_writer(schema.WITHDRAW_LEASES)
+async def withdraw(
+    node: WritingNode, caller: Caller, request: schema.WithdrawLeases
+) -> LeasesWithdrawn:
     _check_worker(request.worker)
     return LeasesWithdrawn(node.writer.withdraw(request.worker, caller.agent))
 
@@ -145,7 +168,7 @@ def _check_worker(name: str) -> None:
         )
 
 
-def _leases(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
+def leases_of(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
     """Return the leases that can be shown. A task whose stored request is damaged fails on
     its own.
     """
@@ -153,7 +176,9 @@ def _leases(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
     for grant in grants:
         timeout_ms = node.policy.kinds[grant.task.kind].timeout_ms
         try:
-            found.append(lease_grant(grant.task, grant.body, grant.inputs, timeout_ms))
+            found.append(
+                lease_grant(grant.task, grant.body, grant.inputs, timeout_ms, grant.approvals)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are leased
             log.warning("task %s cannot be leased: %s", grant.task.id, error)
             key = grant.task.seq, grant.task.fencing_token
@@ -166,54 +191,42 @@ def _leases(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
 
 @implements(schema.START_LEASE)
 async def start(node: Node, caller: Caller, request: NamedLease) -> LeaseStatus:
-    key = await _key(node, caller, request)
+    key = await owned_key(node, caller, request)
     return LeaseStatus(**lease_state(await node.writer.ask(Start(*key))))
 
 
 @implements(schema.RENEW_LEASE)
 async def renew(node: Node, caller: Caller, request: schema.RenewLease) -> LeaseRenewed:
-    key = await _key(node, caller, request)
-    if request.output is None and request.part is not None:
-        raise InvalidRequest("field 'part' needs 'output'")
-    asked = [node.writer.ask(Renew(*key, request.ttl_ms, _progress(request.progress)))]
-    if request.output is not None:
-        output = AppendOutput(*key, request.part, request.output, trusted=False)
-        asked.append(node.writer.ask(output))
-    task: Task = (await asyncio.gather(*asked))[0]
-    stop = task.terminal or task.preempt == 1
-    return LeaseRenewed(**lease_state(task), cancel_requested=stop)
+    commands = renewal(await owned_key(node, caller, request), request)
+    task: Task = (await asyncio.gather(*map(node.writer.ask, commands)))[0]
+    return LeaseRenewed(**lease_state(task), cancel_requested=must_stop(task))
 
 
 @implements(schema.OUTPUT_LEASE)
 async def send_output(node: Node, caller: Caller, request: schema.SendOutput) -> OutputAccepted:
-    key = await _key(node, caller, request)
+    key = await owned_key(node, caller, request)
     await node.writer.ask(AppendOutput(*key, request.part, request.text, trusted=False))
     return OutputAccepted(request.lease_id)
 
 
 @implements(schema.COMPLETE_LEASE)
 async def complete(node: Node, caller: Caller, request: schema.CompleteLease) -> LeaseCompleted:
-    key = await _key(node, caller, request)
-    _shallow("result", request.result)
-    text = None if request.result is None else wire.encode(request.result).decode()
-    task = await node.writer.ask(Complete(*key, text, begun=True))
+    command = completion(await owned_key(node, caller, request), request)
+    task = await node.writer.ask(command)
     return LeaseCompleted(schema_version=_VERSION, completed=request.lease_id, **lease_state(task))
 
 
 @implements(schema.FAIL_LEASE)
 async def fail(node: Node, caller: Caller, request: schema.FailLease) -> LeaseReleased:
-    key = await _key(node, caller, request)
-    error = wire.one_line(request.error).strip()
-    if not error:
-        raise InvalidRequest("field 'error' must not be empty")
-    report = Fail(*key, error, request.retryable, request.retry_after_ms, begun=True)
-    return _released(request, await node.writer.ask(report), failed=True)
+    command = failure(await owned_key(node, caller, request), request.error, request)
+    return _released(request, await node.writer.ask(command), failed=True)
 
 
 @implements(schema.RELEASE_LEASE)
-async def release(node: Node, caller: Caller, request: NamedLease) -> LeaseReleased:
-    key = await _key(node, caller, request)
-    return _released(request, await node.writer.ask(Release(*key)), failed=False)
+async def release(node: Node, caller: Caller, request: schema.ReleaseLease) -> LeaseReleased:
+    key = await owned_key(node, caller, request)
+    command = Release(*key, report_of(request))
+    return _released(request, await node.writer.ask(command), failed=False)
 
 
 def _released(request: NamedLease, task: Task, *, failed: bool) -> LeaseReleased:
@@ -222,24 +235,72 @@ def _released(request: NamedLease, task: Task, *, failed: bool) -> LeaseReleased
     )
 
 
-async def _key(node: Node, caller: Caller, request: NamedLease) -> Key:
+async def owned_key(node: Node, caller: Caller, request: NamedLease) -> Key:
     """Return task and fencing token of a lease. Another agent's lease looks like an unknown one."""
-    key = _parsed(request.lease_id)
-    if request.token is not None and request.token != key[1]:
-        raise LeaseLost(
-            "field 'token' is not the fencing token of this lease; lease the task again"
-        )
+    key = lease_key(request.lease_id, request.token)
     if caller.agent is None:
         return key
     agent = await node.views.read(node.views.agent_of, key[0])
     return key if caller.owns(agent) else (_NO_TASK, key[1])
 
 
-def _parsed(lease_id: str) -> Key:
+def lease_key(lease_id: str, token: int | None = None) -> Key:
+    """Return task and fencing token of a lease id. Raise if it is not a lease id, or has another
+    token.
+    """
     key = parse_lease_id(lease_id)
     if key is None:
         raise NotFound(f'"{lease_id[:64]}" is not a lease id; use the leaseId from POST /leases')
+    if token is not None and token != key[1]:
+        raise LeaseLost(
+            "field 'token' is not the fencing token of this lease; lease the task again"
+        )
     return key
+
+
+def renewal(
+    key: Key, request: schema.RenewLease | schema.LeaseReport
+) -> list[Renew | AppendOutput]:
+    """Return the commands of a renewal: output that is sent with it is a second command."""
+    if request.output is None and request.part is not None:
+        raise InvalidRequest("field 'part' needs 'output'")
+    renew = Renew(
+        *key,
+        request.ttl_ms,
+        _progress(request.progress),
+        report_of(request),
+        settlements(key, request.permits),
+    )
+    found: list[Renew | AppendOutput] = [renew]
+    if request.output is not None:
+        found.append(AppendOutput(*key, request.part, request.output, trusted=False))
+    return found
+
+
+def completion(key: Key, request: schema.CompleteLease | schema.LeaseReport) -> Complete:
+    _shallow("result", request.result)
+    text = None if request.result is None else wire.encode(request.result).decode()
+    return Complete(*key, text, begun=True, report=report_of(request))
+
+
+def failure(key: Key, error: str, request: schema.FailLease | schema.LeaseReport) -> Fail:
+    text = wire.one_line(error).strip()
+    if not text:
+        raise InvalidRequest("field 'error' must not be empty")
+    return Fail(
+        *key,
+        text,
+        request.retryable,
+        request.retry_after_ms,
+        begun=True,
+        traceback=traceback_text(request.traceback),
+        report=report_of(request),
+    )
+
+
+def must_stop(task: Task) -> bool:
+    """Return whether the worker that renews the task's lease must stop its work."""
+    return task.terminal or task.preempt == 1
 
 
 def _progress(progress: object) -> str | None:

@@ -176,7 +176,7 @@ def _kept(view: PolicyView) -> Any:
 
 
 def _document(view: PolicyView | None) -> object:
-    """Return a version as this program reads it, or its text if it cannot.
+    """Return a version as a parsed document, or its text if it cannot be parsed.
 
     None means the defaults.
     """

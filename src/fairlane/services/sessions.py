@@ -52,7 +52,9 @@ async def send_message(
     if text in (STOP, STOP_ALL):
         caller.require(Scope.CANCEL)
         return await _stop(node, caller, request.key, only_oldest=text == STOP)
-    made = message_submission(request, task_id=node.new_id(), agent=caller.agent)
+    made = message_submission(
+        request, task_id=node.new_id(), agent=caller.agent, submitter=caller.token
+    )
     caller.agent_for(made.agent)
     problem = callback_problem(node, made.callback_url)
     if problem is not None:
@@ -140,7 +142,11 @@ async def list_sessions(node: Node, caller: Caller, request: schema.ListSessions
 
 
 def message_submission(
-    request: SendMessage, *, task_id: str, agent: str | None = None
+    request: SendMessage,
+    *,
+    task_id: str,
+    agent: str | None = None,
+    submitter: str | None = None,
 ) -> Submission:
     """Return the task of a message: an instruction, or a task for its handler.
 
@@ -171,8 +177,10 @@ def message_submission(
         metadata=request.metadata,
         llm_config=request.llm_config,
         timeout_ms=request.timeout_ms,
+        needs=request.needs,
     )
-    return as_message(submission(task, task_id=task_id, agent=agent), message, stored)
+    made = submission(task, task_id=task_id, agent=agent, submitter=submitter)
+    return as_message(made, message, stored)
 
 
 def message_of(request: SendMessage, agent: str | None, *, no_merge: bool) -> Message:

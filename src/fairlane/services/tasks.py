@@ -29,6 +29,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Filter, TaskView
 from fairlane.schema import decoding
 from fairlane.schema import tasks as schema
+from fairlane.schema.approvals import newest
 from fairlane.schema.task_status import TaskStatus, brief_status, task_status
 from fairlane.schema.tasks import (
     BatchAccepted,
@@ -89,6 +90,7 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
         batch=new.id,
         agent=agent,
         callback_url=callback_url,
+        submitter=caller.token,
     )
     caller.agent_for(new.agent)
     node.tokens.owe(caller, len(made) - 1)
@@ -107,7 +109,7 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
 def submission_of(node: Node, caller: Caller, task: TaskRequest) -> Submission:
     """Return the submission of a new task for the caller. Raise `InvalidRequest` or `Forbidden`."""
     try:
-        made = submission(task, task_id=node.new_id(), agent=caller.agent)
+        made = submission(task, task_id=node.new_id(), agent=caller.agent, submitter=caller.token)
     except InvalidRequest as error:
         raise invalid_task(error) from None
     caller.agent_for(made.agent)
@@ -208,7 +210,7 @@ async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> T
 
 @implements(schema.SHOW)
 async def show(node: Node, caller: Caller, request: NamedTask) -> TaskStatus:
-    return _status(await node.show(request.task_id, caller.agent))
+    return await _with_approval(node, await node.show(request.task_id, caller.agent))
 
 
 @implements(schema.WHY)
@@ -221,7 +223,15 @@ async def why(node: Node, caller: Caller, request: NamedTask) -> TaskWhy:
 async def wait_once(node: Node, caller: Caller, request: schema.WaitForTask) -> TaskStatus:
     view = await node.wait(request.task_id, request.timeout_ms / 1000, caller.agent)
     await node.tokens.require(caller)  # the token may have been revoked during the wait
-    return _status(view)
+    return await _with_approval(node, view)
+
+
+async def _with_approval(node: Node, view: TaskView) -> TaskStatus:
+    status = _status(view)
+    if view.task.unapproved is not None:
+        found = await node.views.read(node.views.approvals_of, view.task.seq)
+        status.approval = newest(found)
+    return status
 
 
 def _status(view: TaskView) -> TaskStatus:
@@ -360,6 +370,6 @@ def _parse_states(text: str) -> list[str] | None:
         if state is None:
             known = ", ".join(lifecycle.STATES)
             hint = nearest(word, lifecycle.STATES)
-            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; known are {known}'}")
+            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; use one of {known}'}")
         states.append(state)
     return states or None

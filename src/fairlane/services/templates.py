@@ -1,4 +1,4 @@
-"""Templates: create, list, show, change, delete, and use one for a task.
+"""Templates: create, list, show, change, delete, and create a task from one.
 
 A use follows the same path as `POST /tasks`: the task passes the same checks, whether it is
 submitted or only shown.

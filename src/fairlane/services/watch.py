@@ -11,6 +11,7 @@ from fairlane.engine.node import Node
 from fairlane.engine.reads.views import NodeView
 from fairlane.engine.telemetry.history import Agent, HistoryBucket
 from fairlane.engine.verbs.nodes import LEASE_MS
+from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import watch as schema
 from fairlane.schema.watch import (
     AgentShare,
@@ -22,7 +23,7 @@ from fairlane.schema.watch import (
     scheduler_stats,
 )
 from fairlane.schema.wire import moment, moment_or_none
-from fairlane.services.registry import implements
+from fairlane.services.registry import implements, implements_at_writer
 
 READY: Final = "ready"
 DRAINING: Final = "draining"
@@ -35,8 +36,10 @@ async def show_stats(node: Node, caller: Caller, _: schema.ShowStats) -> Schedul
     return scheduler_stats(lanes, agents, node.policy)
 
 
-@implements(schema.HISTORY)
-async def show_history(node: Node, caller: Caller, request: schema.ShowHistory) -> HistoryShown:
+@implements_at_writer(schema.HISTORY)
+async def show_history(
+    node: WritingNode, caller: Caller, request: schema.ShowHistory
+) -> HistoryShown:
     span = node.history.span(request.window, node.clock.now())
     return HistoryShown(
         window=request.window,

@@ -79,7 +79,8 @@ async def create_webhook(
     agent = caller.agent_for(request.agent) or webhooks.ANY_AGENT
     _check(node, request.url)
     secret = new_secret()
-    command = CreateEndpoint(node.new_id("whk"), agent, request.url, secret)
+    wanted = " ".join(dict.fromkeys(request.events or ())) or None
+    command = CreateEndpoint(node.new_id("whk"), agent, request.url, secret, wanted)
     return _with_secret(await node.writer.ask(command), secret)
 
 
