@@ -1,10 +1,9 @@
-"""Args:
-    Settings: the only reader of the environment, configuration files and secret files.
+"""Settings: the only reader of the environment, configuration files and secret files.
 
-Flags win over `FAIRLANE_*` variables, variables over `fairlane.toml`, and that over the defaults.
-All problems are reported at once, before anything is opened; an unknown key is reported with the
-nearest known one. The policy is not a setting: it is data in the store, and `policy` here names a
-file to load.
+Flags override `FAIRLANE_*` variables, variables override `fairlane.toml`, and the file overrides
+the defaults. All problems are reported at once, before anything is opened; an unknown key is
+reported with the nearest known one. The policy is not a setting: it is data in the store, and
+`policy` here names a file to load.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ class InstanceSetting(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    processes: int = 1
     uds: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     store: str = ""
@@ -83,6 +83,7 @@ _LANE_VARIABLE: Final = "FAIRLANE_LANE_"
 _LANE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 _CEILING_MAX: Final = 100_000
 _COUNT_MAX: Final = 1_000_000
+_PROCESSES_MAX: Final = 64
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
@@ -120,7 +121,7 @@ def secrets_of(settings: Settings) -> list[str]:
 def token(file: str | None = None) -> str | None:
     """Return the access token from a file, FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE, or None.
 
-    It is never a command's argument, because every user of a machine can see those.
+    A token is never a command-line argument, because every user of the machine can see those.
     """
     if file is None:
         said = os.environ.get("FAIRLANE_TOKEN")
@@ -160,7 +161,7 @@ def key_file() -> Path:
 
 
 def data_folder(env: Mapping[str, str]) -> Path:
-    """Return the folder for a user's data, by the custom of the operating system."""
+    """Return the folder for a user's data that is usual on the operating system."""
     if env.get("XDG_DATA_HOME"):
         return Path(env["XDG_DATA_HOME"]) / "fairlane"
     if sys.platform == "darwin":
@@ -181,7 +182,7 @@ def _from_file(env: Mapping[str, str], folder: Path, problems: list[str]) -> Jso
         content = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        problems.append(f"{file}: cannot be read: {why}")
+        problems.append(f"cannot read {file}: {why}")
         return {}
     return {
         key.replace("-", "_"): value
@@ -223,6 +224,7 @@ def _checked(values: JsonMapping, env: Mapping[str, str], problems: list[str]) -
     return Settings(
         host=str(values.get("host", Settings().host)),
         port=int(_number(values, "port", DEFAULT_PORT, (0, 65_535), problems)),
+        processes=_count(values, "processes", problems, _PROCESSES_MAX) or 1,
         uds=str(values["uds"]) if values.get("uds") else None,
         allowed_hosts=_hosts(values, problems),
         store=str(values.get("store") or f"sqlite:///{data_folder(env) / 'fairlane.db'}"),
@@ -269,13 +271,15 @@ def _number(
     return number
 
 
-def _count(values: JsonMapping, key: str, problems: list[str]) -> int | None:
+def _count(
+    values: JsonMapping, key: str, problems: list[str], most: int = _COUNT_MAX
+) -> int | None:
     """Return a whole number, or None for the default."""
     value = values.get(key)
     if value is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,7}", str(value)) or not 1 <= int(value) <= _COUNT_MAX:
-        problems.append(f"{key} must be a whole number from 1 to {_COUNT_MAX}, not {value!r}")
+    if not re.fullmatch(r"[0-9]{1,7}", str(value)) or not 1 <= int(value) <= most:
+        problems.append(f"{key} must be a whole number from 1 to {most}, not {value!r}")
         return None
     return int(value)
 

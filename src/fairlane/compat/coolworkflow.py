@@ -85,7 +85,7 @@ def queue_entries(document: JsonMapping, submit: Submit) -> list[QueueEntry]:
         raise InvalidRequest("field 'entries' must be a list of entries")
     if len(found) > ENTRIES_MAX:
         raise InvalidRequest(
-            f"field 'entries' must not have more than {ENTRIES_MAX} entries: split the file"
+            f"field 'entries' must not have more than {ENTRIES_MAX} entries; split the file"
         )
     entries = _checked(found, submit)
     return sorted(entries, key=lambda one: (one.enqueued_at or 0, one.submission.id))
@@ -191,9 +191,9 @@ def flat_policy(policy: Policy) -> JsonObject:
 
 
 def translated(document: JsonObject, problems: list[str]) -> JsonObject:
-    """Return the document in Fairlane's keys; add what is wrong with it to `problems`.
+    """Return the document with Fairlane's keys; add its problems to `problems`.
 
-    Values that cool-workflow would silently replace by a default are refused here.
+    Refuse values that cool-workflow would silently replace with a default.
     """
     said = {key: document[key] for key in (*_PATHS, _VERSION) if key in document}
     if not said:

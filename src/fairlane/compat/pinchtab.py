@@ -1,10 +1,10 @@
 """PinchTab: its configuration as policy keys, and its HTTP headers.
 
 The configuration has two forms: the whole file, of which only the section `scheduler` is used; and
-that section alone, which PinchTab sends to a reload. A document with Fairlane's keys beside
-`scheduler` is Fairlane's, and its unknown keys are refused. The trap: `enabled`, `maxInflight` and
-`workerCount` are keys of both with different meanings, so they alone do not make a document
-PinchTab's.
+that section alone, as PinchTab passes it on a reload. A document with Fairlane's keys beside
+`scheduler` is Fairlane's, and its unknown keys are refused. Caution: `enabled`, `maxInflight` and
+`workerCount` are keys of both programs with different meanings, so they do not show that a document
+is PinchTab's.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _shown(key: str, meant: Schema) -> str:
 
 
 def translated(document: JsonObject, own: Schema, problems: list[str]) -> JsonObject:
-    """Return the document in Fairlane's keys; add what is wrong with it to `problems`."""
+    """Return the document with Fairlane's keys; add its problems to `problems`."""
     if is_section(document, own):
         return _laid({}, document, (), problems)
     if SECTION not in document:

@@ -1,10 +1,10 @@
 """HTTP/1.1 on asyncio. A pool belongs to the event loop that uses it.
 
 The rule: a new connection goes only to the addresses that the resolver returned, and the resolver
-checks its peer before the first byte is sent, TLS included. A kept connection is reused only if its
-peer is still among the right addresses. Cancelling an exchange closes its connection.
+checks its peer before the first byte is sent, TLS included. An idle connection is reused only if
+its peer is still among the allowed addresses. Cancelling an exchange closes its connection.
 
-The trap: as in `blocking.py`, a request without a response may have taken effect.
+Caution: as in `blocking.py`, a request without a response may have taken effect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Pinning(Enum):
 
 class Resolver(Protocol):
     def pinned(self, origin: Origin) -> Sequence[str] | Pinning:
-        """Return what the next request may use. Called for every request; raise to refuse it."""
+        """Return the addresses that the next request may use. Called for every request; raise to
+        refuse it.
+        """
         ...
 
     async def addresses(self, origin: Origin) -> Sequence[str]:
@@ -106,8 +108,8 @@ class AsyncPool:
     ) -> AsyncExchange:
         """Return an exchange that starts when it is entered.
 
-        `seconds` limits the whole exchange, `wait_seconds` each wait: for the head and for each
-        piece.
+        `seconds` limits the whole exchange; `wait_seconds` limits each wait, for the head and for
+        each piece.
         """
         return AsyncExchange(self, request, seconds, wait_seconds, bytes_max)
 
@@ -120,7 +122,7 @@ class AsyncPool:
     async def connection(
         self, origin: Origin, end: float | None, *, fresh: bool = False
     ) -> AsyncConnection:
-        """Return a kept connection whose peer is still right, or a new one."""
+        """Return an idle connection whose peer is still allowed, or a new one."""
         pinned = self._resolver.pinned(origin)
         if pinned is Pinning.LOOKUP:
             async with asyncio.timeout_at(end):

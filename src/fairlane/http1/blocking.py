@@ -3,8 +3,8 @@
 Written on sockets, because importing the standard library's client takes longer than a whole
 command.
 
-The trap: a request without a response may have taken effect, so it is sent again only if it is
-repeatable, or if nothing of it left this machine.
+Caution: a request without a response may have taken effect, so it is sent again only if it is
+repeatable, or if no part of it left this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections that are kept open for the next request to the same origin.
+"""Pool of idle connections that wait for the next request to the same origin.
 
 The limits apply to idle connections, not to those in use: callers limit their own concurrency.
 """

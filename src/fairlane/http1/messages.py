@@ -4,7 +4,7 @@ The rule: no input can add lines to the head of a request, and a response has li
 everything later that is not body (chunk sizes, trailers) must stay small; its body ends at the
 caller's limit. Each violation by the peer raises its own kind of `OSError`.
 
-The trap: one parser handles all responses of its connection, so bytes after a response make the
+Caution: one parser handles all responses of its connection, so bytes after a response make the
 connection unusable for further requests (`reusable`), but not the response.
 """
 
@@ -101,7 +101,7 @@ class ResponseParser:
     """Parses the responses of one connection, one after the other.
 
     `expect` announces the next response. Then `feed` the bytes that arrive, and call `end` when the
-    peer has closed. `body` collects what was not taken yet.
+    peer has closed. `body` collects what has not been taken yet.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class ResponseParser:
             raise MalformedResponse(self._problem)
 
     def end(self) -> None:
-        """Handle that the peer has closed. Raise unless that completes the response."""
+        """Handle a close by the peer. Raise unless that completes the response."""
         self.reusable = False
         if self.complete:
             return

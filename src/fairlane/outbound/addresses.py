@@ -1,9 +1,9 @@
 """Which addresses are public: our own table, checked by one function.
 
 The rule: an address that is not known to be public is not public. For IPv6 only 2000::/3 is in use
-at all, so everything outside it is refused whether or not it is listed. The trap:
-`ipaddress.is_global` is no such test. It calls NAT64, 6to4 and IPv4-compatible forms of loopback
-and of cloud metadata services global, and changes between versions of Python.
+at all, so everything outside it is refused whether or not it is listed. Caution:
+`ipaddress.is_global` does not test this. It treats NAT64, 6to4 and IPv4-compatible forms of
+loopback and of cloud metadata services as global, and changes between versions of Python.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NOBODYS: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether this is a public address; other text is not."""
+    """Return whether this is a public address; False for text that is not an address."""
     try:
         return not special(unwrapped(address))
     except ValueError:
@@ -82,14 +82,15 @@ def special(address: Address) -> str:
         if address in network:
             return what
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
-        return "outside the addresses in use"
+        return "outside the allocated address ranges"
     return ""
 
 
 def is_own(address: Address) -> bool:
     """Return whether an interface of this machine has the address: only then can a socket bind it.
 
-    Nothing is sent. A system that binds every address, as some load balancers do, gives no answer.
+    Nothing is sent. Return False on a system where any address can be bound, as on some load
+    balancers, because the test proves nothing there.
     """
     return _is_lent(str(address), address.version) and not _is_lent(
         _NOBODYS[address.version], address.version

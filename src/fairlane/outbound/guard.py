@@ -2,9 +2,9 @@
 
 The rule: a connection is opened only to a public address that is not our own, or to a target that
 the operator listed, and never to a port that this process listens on. Every DNS answer is checked,
-and one forbidden address refuses them all: the owner of a name chooses which one is dialled.
-`sending.py` dials exactly what was checked, and checks the peer again. The trap: the author of the
-URL gets an error that names no address; the reason goes to `on_blocked`, for the operator.
+and one forbidden address rules out all of them: the owner of a name chooses which one is dialled.
+`sending.py` connects only to the checked addresses, and checks the peer again. Caution: the author
+of the URL gets an error that names no address; the reason goes to `on_blocked`, for the operator.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def log_blocked(host: str, reason: str) -> None:
 class Guard:
     """Decides which targets may be reached; see `Rules` for what `allow` and `deny` may list.
 
-    A host that is allowed by its name is trusted wherever it leads; a denied one stays denied.
+    A host that is allowed by name is trusted whatever it resolves to; a denied one stays denied.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class Guard:
         return target
 
     def check_host(self, host: str, port: int) -> str | None:
-        """As `check`, for a host and port by themselves. Return the address if the host is one."""
+        """Do the same as `check` for a separate host and port. Return the address if the host is
+        one.
+        """
         host, address = parse_host(host)
         if address is None and not _is_local(host):
             self._check_name(host, port)
@@ -112,13 +114,13 @@ class Guard:
         return list(dict.fromkeys(str(unwrapped(answer)) for answer in answers))
 
     def trusts(self, host: str, port: int) -> bool:
-        """Return whether the operator listed this very name: then any address is allowed."""
+        """Return whether the operator listed exactly this name: then any address is allowed."""
         return self._allowed.name(parse_host(host)[0], port)
 
     def check_peer(self, host: str, port: int, *, peer: str, own: str) -> None:
         """Check the other end of an open connection.
 
-        The same address at both ends is this machine, under whichever of its names.
+        If both ends have the same address, the peer is this machine.
         """
         host, _ = parse_host(host)
         objection = self._objection(host, peer, port)
@@ -143,7 +145,7 @@ class Guard:
         try:
             address = unwrapped(answer)
         except ValueError:
-            return "no plain address"
+            return "not an IP address"
         denied, allowed = self._listed(host, answer, port)
         if denied:
             return "denied by the operator"
@@ -152,7 +154,7 @@ class Guard:
         if allowed:
             return ""
         if not _is_web_port(port):
-            return f"not to be asked on port {port}"
+            return f"not allowed on port {port}"
         return special(address) or ("an address of this machine" if self._is_own(address) else "")
 
     def _rules_on(self, host: str, answer: str, port: int) -> tuple[bool, bool]:

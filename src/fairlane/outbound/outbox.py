@@ -1,4 +1,4 @@
-"""The store's due deliveries for the deliverer: claimed, filled in, settled."""
+"""Claim due deliveries in the store, fill in their content and settle them, for the deliverer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import msgspec
 from fairlane import tracing
 from fairlane.core.batches import Batch
 from fairlane.core.cron import ALERTS, Job, RunRecord
+from fairlane.core.events import APPROVALS
 from fairlane.core.json_types import JsonObject
 from fairlane.engine.commands import ClaimDeliveries, OwedDelivery, SettleDelivery
-from fairlane.engine.node import Node
 from fairlane.engine.reads.views import TaskView
+from fairlane.engine.writing_node import WritingNode
 from fairlane.outbound.webhooks import ClaimedDelivery, DeliveryOutcome
 from fairlane.schema import wire
+from fairlane.schema.approvals import approval_status
 from fairlane.schema.batches import batch_status
 from fairlane.schema.cron import cron_run
 from fairlane.schema.task_status import task_status
+from fairlane.store.tables.approvals import ApprovalView
 
 _LOOK_SECONDS: Final = 30.0
 _SOON_SECONDS: Final = 0.05
@@ -28,7 +31,7 @@ _CROWDED_SECONDS: Final = 1.0  # how often to look while all due deliveries wait
 
 
 class Outbox:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: WritingNode) -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._owed = asyncio.Event()
@@ -55,8 +58,9 @@ class Outbox:
         if self._node.tracer is not None:
             traces = {view.task.id: view.body for view in tasks.values()}
             found = [None if one is None else _in_trace(one, traces) for one in found]
+        asked = await self._approvals([item for item in owed if item.event in APPROVALS])
         alerts = await self._alerts([item for item in owed if item.event in ALERTS])
-        return [*(delivery for delivery in found if delivery is not None), *alerts]
+        return [*(delivery for delivery in found if delivery is not None), *asked, *alerts]
 
     async def _alerts(self, owed: list[OwedDelivery]) -> list[ClaimedDelivery]:
         """Return the bodies of alerts about cron runs that fail, or succeed again."""
@@ -67,6 +71,14 @@ class Outbox:
         alerts = [(item, runs[item.seq]) for item in owed if item.seq in runs]
         jobs = [await views.read(views.job, run.job_id) for _, run in alerts]
         return [_alert(item, run, job) for (item, run), job in zip(alerts, jobs, strict=True)]
+
+    async def _approvals(self, owed: list[OwedDelivery]) -> list[ClaimedDelivery]:
+        """Return the bodies about approvals that opened or closed."""
+        if not owed:
+            return []
+        views = self._node.views
+        found = await views.read(views.approvals_by_seq, [item.seq for item in owed])
+        return [_about_approval(item, found[item.seq]) for item in owed if item.seq in found]
 
     async def _wait_ms(self) -> int | None:
         views, now = self._node.views, self._node.clock.now()
@@ -116,6 +128,11 @@ def _in_trace(delivery: ClaimedDelivery, bodies: Mapping[str, str]) -> ClaimedDe
     except wire.DecodeError:
         return delivery
     return msgspec.structs.replace(delivery, traceparent=request.get(tracing.HEADER))
+
+
+def _about_approval(owed: OwedDelivery, view: ApprovalView) -> ClaimedDelivery:
+    body = {"event": owed.event, **approval_status(view.approval, view.body).to_dict()}
+    return _message(owed, view.approval.id, body)
 
 
 def _alert(owed: OwedDelivery, run: RunRecord, job: Job | None) -> ClaimedDelivery:

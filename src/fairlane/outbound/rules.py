@@ -1,6 +1,6 @@
 """The operator's lists: hosts, addresses and networks, each with an optional port.
 
-The rule: an entry has one reading, or it is an error that names it; all errors are reported at
+The rule: an entry has exactly one meaning; otherwise an error names it. All errors are reported at
 once.
 """
 
@@ -33,13 +33,13 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    """Entries `HOST`, `IP` or `CIDR`, each with an optional `:PORT`; IPv6 stands in brackets."""
+    """Entries `HOST`, `IP` or `CIDR`, each with an optional `:PORT`; IPv6 is in brackets."""
 
     def __init__(self, setting: str, entries: Sequence[str]) -> None:
         self._rules = _parsed(setting, entries)
 
     def name(self, host: str, port: int) -> bool:
-        """Return whether the host is listed by this very name."""
+        """Return whether the host is listed by exactly this name."""
         return any(rule.host == host and rule.fits(port) for rule in self._rules)
 
     def hold(self, address: Address, port: int) -> bool:
@@ -68,14 +68,12 @@ def _parsed(setting: str, entries: Sequence[str]) -> tuple[Rule, ...]:
 def _rule(entry: str) -> Rule:
     parts = _ENTRY.fullmatch(entry)
     if parts is None or int(parts["port"] or 0) > 65535:
-        raise ValueError(
-            "write HOST, IP or CIDR, with :PORT if only that one is meant, and IPv6 in brackets"
-        )
+        raise ValueError("use HOST, IP or CIDR, optionally with :PORT; put IPv6 in brackets")
     port = int(parts["port"]) if parts["port"] else None
     if parts["host"]:
         host, _ = parse_host(parts["host"])
         return Rule(host, None, port)
     network = IPv6Network(parts["ipv6"]) if parts["ipv6"] else IPv4Network(parts["ipv4"])
     if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
-        raise ValueError("write the IPv4 address itself, not its IPv6 form")
+        raise ValueError("use the IPv4 address itself, not its IPv6 form")
     return Rule(None, network, port)

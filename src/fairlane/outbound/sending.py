@@ -1,9 +1,10 @@
-"""Outgoing HTTP: what is sent, where it is dialled, and how much of a response is read.
+"""Outgoing HTTP: what is sent, to which address, and how much of a response is read.
 
-The rule: every request asks the guard again and goes to exactly the addresses it returned; a pooled
-connection is reused only if it leads to one of them. The guard checks the peer of each new
-connection before the first byte is sent. A response is limited in size and in time, including its
-headers. Redirects are not followed and the environment's proxies are ignored (`http1/`).
+The rule: the guard checks every request again, and the request goes only to the addresses that the
+guard returned; a pooled connection is reused only if its peer is one of them. The guard checks the
+peer of each new connection before the first byte is sent. A response is limited in size and in
+time, including its headers. Redirects are not followed and the environment's proxies are ignored
+(`http1/`).
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class Sender:
     ) -> AsyncExchange:
         """Return an exchange whose response is read as it arrives; leaving it early disconnects.
 
-        It raises OSError if it breaks, so that executors can tell what may be repeated;
-        TargetRefused, InvalidRequest, or PayloadTooLarge.
+        Raise OSError if the exchange breaks, so that executors can tell whether it may be repeated;
+        otherwise TargetRefused, InvalidRequest, or PayloadTooLarge.
         """
         target = parse_target(url)
         request = encode_request(

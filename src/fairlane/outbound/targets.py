@@ -1,10 +1,10 @@
-"""Where a URL leads: one strict reading of it, so that no two parsers can disagree.
+"""Parse URLs strictly, so that no two parsers can disagree about the target.
 
-The rule: a `Target` is rebuilt from checked parts, and only the rebuilt URL is ever sent. Whatever
-has more than one reading - odd numbers for addresses, look-alike digits and dots, backslashes,
-escapes in the host - is refused and not repaired. The trap: the C library still reads `127.1`,
-`0x7f000001` and `017700000001` as addresses, so a host whose last label is a number has to be a
-canonical dotted quad.
+The rule: a `Target` is rebuilt from checked parts, and only the rebuilt URL is ever sent. Anything
+ambiguous - unusual numbers for addresses, look-alike digits and dots, backslashes, escapes in the
+host - is refused, not repaired. Caution: the C library still reads `127.1`, `0x7f000001` and
+`017700000001` as addresses, so a host whose last label is a number has to be a canonical dotted
+quad.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def parse_target(url: str) -> Target:
-    """Return the one reading of `url`; raise InvalidRequest with a text fit for the caller."""
+    """Parse `url`. Raise InvalidRequest with a message that is safe to show to the caller."""
     if len(url) > URL_CHARS_MAX:
         raise InvalidRequest(f"URL must have at most {URL_CHARS_MAX} characters")
     if "\\" in url or not _is_visible(url):

@@ -1,8 +1,9 @@
 """Webhooks: signing (Standard Webhooks 1.0), the retry schedule, and the delivery loop.
 
 The rule: at least once. A delivery is settled only after its response; one whose process dies is
-claimed again when its claim expires, under the same id, so that a receiver can tell. The trap: the
-signature covers the exact bytes that are sent, so the body is never encoded again.
+claimed again when its claim expires, under the same id, so that a receiver can recognise the
+repeat. Caution: the signature covers the exact bytes that are sent, so the body is never encoded
+again.
 """
 
 from __future__ import annotations
@@ -94,10 +95,10 @@ class DeliverySource(Protocol):
     async def settle_delivery(
         self, delivery: ClaimedDelivery, outcome: DeliveryOutcome, took_ms: int
     ) -> None:
-        """Record the outcome of an attempt. Not delivered and no wait means: give up."""
+        """Record the outcome of an attempt. Give up if it failed and has no next wait."""
 
     async def wait_for_deliveries(self) -> None:
-        """Return when something may be due."""
+        """Wait until a delivery may be due."""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
@@ -143,7 +144,7 @@ def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> D
     status = answer.status
     if 200 <= status < 300:
         return DeliveryOutcome(delivered=True, status=status)
-    error = f"receiver answered {status}"
+    error = f"receiver responded with {status}"
     if status == GONE:
         return DeliveryOutcome(delivered=False, error=error, status=status)
     wait_ms = asked_wait_ms(answer.headers, now=now)
@@ -193,7 +194,7 @@ def _key(secret: str) -> bytes:
 
 
 class Deliverer:
-    """Sends what is due until cancelled, then finishes what is being sent.
+    """Sends due deliveries until cancelled, then finishes those in progress.
 
     `secret_for` returns the signing secrets of a delivery whose endpoint has none of its own. It is
     called each time, so that a new secret needs no restart.
@@ -225,7 +226,7 @@ class Deliverer:
         self._slow: dict[str, None] = {}  # hosts that did not respond, the latest last
 
     async def run(self) -> None:
-        """Run until cancelled; a second cancel ends it without waiting for what is being sent."""
+        """Run until cancelled; a second cancel does not wait for deliveries in progress."""
         async with Sender(self._guard) as sender:
             try:
                 while True:
@@ -261,8 +262,8 @@ class Deliverer:
         task.add_done_callback(self._sending.pop)
 
     def _rooms(self) -> dict[str, int]:
-        """Return how many more may go to the hosts and the agents that have some in progress, and
-        to the hosts that did not respond.
+        """Return how many more deliveries may be sent to each host and agent that has some in
+        progress, and to each host that did not respond.
         """
         hosts = Counter(host for host, _ in self._sending.values())
         agents = Counter(agent for _, agent in self._sending.values())

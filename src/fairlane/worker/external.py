@@ -1,7 +1,8 @@
 """`fairlane.Worker`: a program of its own that runs handlers for a server on the network.
 
-It is the loop of the server's own worker with leases that come over HTTP. The first signal drains:
-no new tasks, running ones may finish, the rest is released. A second signal ends the process.
+It uses the same loop as the server's own worker, with leases that come over HTTP. The first signal
+drains: no new tasks, running ones may finish, the rest is released. A second signal ends the
+process.
 """
 
 from __future__ import annotations
@@ -35,20 +36,18 @@ CONCURRENCY_MAX: Final = 1000
 
 
 class Worker:
-    """A program that leases tasks of its handlers from a server and runs them.
+    """A program that leases tasks for its handlers from a server and runs them.
 
-    A task whose lease is not renewed within `lease_seconds` counts a failed attempt and goes to
-    another worker.
+    If a lease is not renewed within `lease_seconds`, the attempt counts as failed and the task goes
+    to another worker.
 
     Args:
         url: Address of the server
         token: Access token; by default that of FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE
-        lanes: Lanes to take tasks from; all by default
-        concurrency: Maximum number of tasks that run at once
-        name: Name of this worker in leases and logs; by default host, process and a random part
-        lease_seconds: How long a lease is valid without renewal
-        renew_seconds: How often leases are renewed
-        drain_seconds: How long running tasks may continue after a stop
+        lanes: Lanes to lease from; all by default concurrency: Maximum number of tasks that run at
+        once name: Name of this worker in leases and logs; by default host, process and a random
+        part lease_seconds: How long a lease is valid without renewal renew_seconds: How often
+        leases are renewed drain_seconds: How long running tasks may continue after a stop
     """
 
     def __init__(
@@ -132,10 +131,10 @@ class Worker:
         if self._stopping.is_set() and number == signal.SIGHUP:
             return  # a shell and the system both send it when one terminal is closed
         if self._stopping.is_set():
-            log.warning("ending now; other workers will run the interrupted tasks")
+            log.warning("stopping immediately; other workers will run the interrupted tasks")
             signal.raise_signal(signal.SIGKILL)
         self._stopping.set()
-        log.info("stopping: no new tasks; a second signal ends the worker now")
+        log.info("stopping: no new tasks are leased; send a second signal to stop immediately")
 
     async def _run(self, stopping: asyncio.Event) -> None:
         self._events = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """The worker's loop: lease, run and report until it is stopped.
 
 Runs are asyncio tasks. A thread that the work cannot block renews the leases. A run that is stopped
-(cancel, deadline) is cancelled and keeps its slot until it has ended. Draining releases what has
-not started, waits for the rest, and then interrupts it.
+(cancel, deadline) is cancelled and keeps its slot until it has ended. Draining releases tasks that
+have not started, waits for the others, and then interrupts them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from fairlane import tracing
+from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.verbs.nodes import HEARD_SECONDS
+from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.wire import OUTPUT_CHARACTERS_MAX
 from fairlane.tracing import Tracer
 from fairlane.worker.executors import failures
+from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.base import Executor, Work
+from fairlane.worker.executors.permits import NOTHING, Needs, ResourceNotes, SettlementReport
 from fairlane.worker.source import Assignment, LeaseSource
 
 log = logging.getLogger("fairlane.worker")
+
+T = TypeVar("T")
 
 UNLIMITED: Final = 10_000
 # While the tasks of one request are being started, the other waits for the next commit.
@@ -41,6 +46,7 @@ OUTPUT_SECONDS: Final = 0.1
 # One character may take six bytes of JSON; this many still fit into one body.
 _REPORT_CHARACTERS_MAX: Final = 131_072
 PROGRESS_SECONDS: Final = 1.0
+PERMIT_WAIT_MS: Final = 30_000
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
 
@@ -53,6 +59,7 @@ class _Run:
         self.work: Work = assignment.work
         self.started = assignment.started
         self.ended = False  # stopped or interrupted
+        self.ending = False  # its end is being reported
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
         self.began = False
@@ -62,6 +69,7 @@ class _Run:
         self._source = source
         self._output: _Output | None = None
         self._progress: _Progress | None = None
+        self._resources: ResourceNotes | None = None
 
     async def start(self) -> None:
         if not self.started:
@@ -84,6 +92,53 @@ class _Run:
         if self._progress is None:
             self._progress = _Progress(self.assignment, self._source)
         self._progress.add(progress)
+
+    async def ask(self, name: str, request: ApprovalRequest) -> ApprovalOutcome | None:
+        if self.has_reports:
+            await self.finish_reports()
+        return await _repeated(self._source.ask, self.assignment, name, request)
+
+    @property
+    def resources(self) -> ResourceNotes:
+        if self._resources is None:
+            self._resources = ResourceNotes(self.work.request.get("needs") or {})
+        return self._resources
+
+    @property
+    def settlement(self) -> SettlementReport:
+        """Return what the run said about the resources of its task."""
+        return NOTHING if self._resources is None else self._resources.report()
+
+    async def permit(self, needs: Needs, wait_seconds: float | None) -> str:
+        """Ask until there is room, also across an outage of the server."""
+        loop = asyncio.get_running_loop()
+        end = None if wait_seconds is None else loop.time() + wait_seconds
+        tries = 0
+        while True:
+            left_ms = PERMIT_WAIT_MS if end is None else round(max(0.0, end - loop.time()) * 1000)
+            wait_ms = min(left_ms, PERMIT_WAIT_MS)
+            try:
+                found = await self._source.permit(self.assignment, needs, wait_ms)
+            except StoreUnavailable:
+                tries += 1
+                await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(tries, 10), PAUSE_SECONDS_MAX))
+                continue
+            if isinstance(found, str):
+                return found
+            if end is not None and loop.time() >= end:
+                raise found
+
+    async def settle(self, permit_id: str, report: SettlementReport) -> None:
+        """Report until the store has it. A run that was stopped tries once: the end of its lease
+        settles the permit as well.
+        """
+        tries = 1 if self.ended else None
+        try:
+            await _repeated(self._source.settle, self.assignment, permit_id, report, tries=tries)
+        except StoreUnavailable:
+            log.debug(
+                "permit %s of task %s is settled with its lease", permit_id, self.work.task_id
+            )
 
     @property
     def has_reports(self) -> bool:
@@ -114,8 +169,8 @@ class _Run:
 class _Reports:
     """Reports of a run, collected for a moment before they are sent.
 
-    A report that the store does not accept after several tries is dropped: reports are for people,
-    only the result counts.
+    A report that the store does not accept after several tries is dropped: reports are only
+    informational; the result is what matters.
     """
 
     pause_seconds: float
@@ -219,6 +274,7 @@ class Loop:
         self._renew_seconds = renew_seconds
         self._runs: dict[tuple[int, int], _Run] = {}
         self._asked = 0
+        self._ending = 0  # runs whose work is over and whose end is being reported
         self._changed = asyncio.Event()
         self._draining = False
         self._drained = False
@@ -249,7 +305,10 @@ class Loop:
 
     async def _keep_asking(self) -> None:
         while not self._draining:
-            free = (self._limit() or UNLIMITED) - len(self._runs) - self._asked
+            limit = self._limit() or UNLIMITED
+            # The report that ends a run frees its slot: ask for the next task along with it.
+            working = len(self._runs) - min(self._ending, limit)
+            free = limit - working - self._asked
             if free <= 0:
                 self._changed.clear()
                 await self._changed.wait()
@@ -297,7 +356,7 @@ class Loop:
                 run.stop()
 
     def take_nothing_new(self) -> None:
-        """Ask for no more leases, and release what has not started."""
+        """Request no more leases, and release tasks that have not started."""
         self._draining = True
         self._source.withdraw()
         self._changed.set()
@@ -306,7 +365,7 @@ class Loop:
                 run.interrupt()
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new, let runs finish within the given time, and interrupt the rest."""
+        """Lease nothing new, let runs finish within the given time, and interrupt the rest."""
         if self._drained:
             return
         self._drained = True
@@ -335,6 +394,7 @@ class Loop:
         except Exception:
             log.exception("task %s: the report failed; its lease will expire", run.work.task_id)
         finally:
+            self._ending -= run.ending
             del self._runs[run.assignment.seq, run.assignment.fencing_token]
             run.task = None  # its context refers to the run: break the cycle
             self._changed.set()
@@ -355,10 +415,15 @@ class Loop:
 
     async def _attempt(self, run: _Run, executor: Executor) -> None:
         try:
-            result = await self._bounded(run, executor)
-            _refuse_too_deep(result)
+            try:
+                result = await self._bounded(run, executor)
+                _refuse_too_deep(result)
+            finally:
+                self._end(run)
         except asyncio.CancelledError:
             await self._give_back(run)
+        except Suspended:
+            log.info("task %s waits for the decision of a person", run.work.task_id)
         except LeaseLost:
             raise
         except ExecutionFailed as error:
@@ -367,11 +432,15 @@ class Loop:
             await self._give_back(run)
         except FairlaneError as error:
             await self._fail(run, ExecutionFailed(error.message, retryable=error.retryable))
-        except Exception as error:
-            log.exception("task %s: the executor failed", run.work.task_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             await self._fail(run, failures.from_exception(error))
         else:
-            await _repeated(self._source.complete, run.assignment, result)
+            await _repeated(self._source.complete, run.assignment, result, run.settlement)
+
+    def _end(self, run: _Run) -> None:
+        run.ending = True
+        self._ending += 1
+        self._changed.set()
 
     async def _bounded(self, run: _Run, executor: Executor) -> Any:
         if run.ended:
@@ -405,15 +474,24 @@ class Loop:
         if run.interrupted and may_have_happened and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
         else:
-            await _repeated(self._source.release, run.assignment)
+            await _repeated(self._source.release, run.assignment, run.settlement)
 
     async def _fail(self, run: _Run, error: ExecutionFailed) -> None:
         if run.span is not None:
             run.span.fail(error.message)
-        fail = partial(
-            self._source.fail, retryable=error.retryable, retry_after_ms=error.retry_after_ms
+        for name, seconds in error.closed.items():
+            run.resources.closed(name, retry_after=seconds, reason=error.message)
+        work = run.work
+        log.warning(
+            "task %s (%s) failed in attempt %d of %d: %s%s",
+            work.task_id,
+            run.assignment.capability,
+            work.attempt,
+            work.max_attempts,
+            error.message,
+            f"\n{error.traceback}" if error.traceback else "",
         )
-        await _repeated(fail, run.assignment, error.message)
+        await _repeated(self._source.fail, run.assignment, error, run.settlement)
 
     def _renew(self) -> None:
         while not self._ended.wait(self._renew_seconds):
@@ -438,7 +516,7 @@ def _refuse_too_deep(result: object) -> None:
 
 
 class _Outage:
-    """Logs once that the source of leases is unavailable, and once that it is back."""
+    """Logs one line when the source of leases becomes unavailable, and one when it is back."""
 
     def __init__(self) -> None:
         self._away = False
@@ -446,7 +524,7 @@ class _Outage:
     def failed(self, error: Exception) -> None:
         if not self._away:
             self._away = True
-            log.warning("cannot lease or renew until the source is back: %s", error)
+            log.warning("cannot lease or renew until the scheduler responds again: %s", error)
 
     def worked(self) -> None:
         if self._away:
@@ -455,19 +533,17 @@ class _Outage:
 
 
 async def _repeated(
-    send: Callable[..., Awaitable[None]], *what: object, tries: int | None = None
-) -> None:
-    """Call `send` until the store is available. By default without a limit: the work is done, and
-    its report stands until the lease is lost.
+    send: Callable[..., Awaitable[T]], *what: object, tries: int | None = None
+) -> T:
+    """Call `send` until the store is available, and return its result. By default there is no
+    limit: the work is done, and its report is valid until the lease is lost.
     """
     attempt = 1
     while True:
         try:
-            await send(*what)
+            return await send(*what)
         except StoreUnavailable:
             if attempt == tries:
                 raise
             await asyncio.sleep(min(PAUSE_SECONDS * 2 ** min(attempt, 10), PAUSE_SECONDS_MAX))
             attempt += 1
-        else:
-            return

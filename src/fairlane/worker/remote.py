@@ -9,34 +9,43 @@ lease has expired.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
+import msgspec
+
 from fairlane.client.asynchronous import AsyncClient
 from fairlane.client.sync import Client
+from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import (
     CallerError,
+    ExecutionFailed,
     FairlaneError,
     LeaseLost,
     PayloadTooLarge,
+    ResourceBusy,
     StoreUnavailable,
 )
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import HANDLER, capability_of, lease_id, parse_lease_id
 from fairlane.core.submissions import moment_of
 from fairlane.schema import wire
-from fairlane.schema.leases import LeaseGrant, LeaseGrants
+from fairlane.schema.approvals import ApprovalOutcome
+from fairlane.schema.leases import LeaseGrant, LeaseGrants, ReportLeases
 from fairlane.schema.task_status import request_of
 from fairlane.worker.executors.base import Work
-from fairlane.worker.source import Assignment
+from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
+from fairlane.worker.reporting import REPORT_BYTES_MAX, Reporter, renew_all
+from fairlane.worker.source import Assignment, decisions
 
 log = logging.getLogger("fairlane.worker")
 
 WAIT_MS: Final = 30_000
 WITHDRAW_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.2
-_ENVELOPE_BYTES: Final = 1024  # room for the other fields of a report
+_RESULT_BYTES_MAX: Final = REPORT_BYTES_MAX - 1024  # with the other fields of its report
+_PREFIX: Final = f"{HANDLER}/"
 
 T = TypeVar("T")
 
@@ -57,6 +66,7 @@ class RemoteSource:
         self._lanes = lanes
         self._lease_ms = lease_ms
         self._client = AsyncClient(url, token=token)
+        self._reporter = Reporter(self._client, worker)
         self._renewals = Client(url, token=token, timeout=max(1.0, lease_ms / 3000))
         self._polls: set[asyncio.Task[LeaseGrants]] = set()
         self._withdrawing: asyncio.Task[None] | None = None
@@ -64,17 +74,31 @@ class RemoteSource:
     async def lease(
         self, capabilities: frozenset[str], started: frozenset[str], limit: int
     ) -> list[Assignment]:
+        request = ReportLeases(
+            worker=self.worker,
+            lanes=list(self._lanes),
+            handlers=sorted(capability.removeprefix(_PREFIX) for capability in capabilities),
+            limit=limit,
+            ttl_ms=self._lease_ms,
+            start=capabilities == started,
+        )
+        if self._reporter.is_pending:
+            leases = await _told(self._reporter.ask(request))
+            if leases:
+                return self._assignments(leases)
+        return await self._poll(request)
+
+    async def _poll(self, request: ReportLeases) -> list[Assignment]:
+        """Wait for tasks."""
         poll = asyncio.create_task(
             self._client.lease(
                 self.worker,
-                lanes=self._lanes,
-                handlers=sorted(
-                    capability.removeprefix(f"{HANDLER}/") for capability in capabilities
-                ),
-                limit=limit,
+                lanes=request.lanes,
+                handlers=request.handlers,
+                limit=request.limit,
                 wait_ms=WAIT_MS,
-                ttl_ms=self._lease_ms,
-                start=capabilities == started,
+                ttl_ms=request.ttl_ms,
+                start=request.start,
             )
         )
         self._polls.add(poll)
@@ -85,9 +109,9 @@ class RemoteSource:
             poll.cancel()  # disconnect; the server reclaims what it may be granting
         if poll.cancelled():
             return []
-        return await self._assignments((await _told(poll)).leases)
+        return self._assignments((await _told(poll)).leases)
 
-    async def _assignments(self, leases: Sequence[LeaseGrant]) -> list[Assignment]:
+    def _assignments(self, leases: Sequence[LeaseGrant]) -> list[Assignment]:
         """Return what this worker understands; a lease that it does not goes back, alone."""
         found = []
         for lease in leases:
@@ -95,8 +119,7 @@ class RemoteSource:
                 found.append(_assignment(lease))
             except Exception as error:  # noqa: BLE001 - whatever it is, the others run
                 log.warning("lease %s cannot be read: %s", lease.lease_id, error)
-                with contextlib.suppress(FairlaneError):
-                    await self._client.release_lease(lease.lease_id)
+                self._reporter.release_later(lease.lease_id)
         return found
 
     def withdraw(self) -> None:
@@ -104,58 +127,85 @@ class RemoteSource:
             self._withdrawing = asyncio.create_task(self._withdraw(set(self._polls)))
 
     async def start(self, assignment: Assignment) -> None:
-        await _told(self._client.start_lease(_id(assignment)))
+        await self._report(assignment, "start")
 
-    async def complete(self, assignment: Assignment, result: object) -> None:
+    async def complete(
+        self, assignment: Assignment, result: object, report: SettlementReport = NOTHING
+    ) -> None:
         try:
-            _refuse_too_large(result)
-            await _told(self._client.complete_lease(_id(assignment), result=result))
+            encoded = _encoded(result)
+            await self._report(assignment, "complete", result=encoded, **_told_about(report))
         except LeaseLost:
             raise
-        except CallerError as error:  # a result that the server will never accept
+        except CallerError as error:  # a result or a use that the server will never accept
             problem = f"the result was refused: {error.message}"
-            await self.fail(assignment, problem, retryable=False, retry_after_ms=None)
+            await self.fail(assignment, ExecutionFailed(problem, retryable=False))
 
     async def fail(
-        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+        self, assignment: Assignment, error: ExecutionFailed, report: SettlementReport = NOTHING
     ) -> None:
-        report = self._client.fail_lease(
-            _id(assignment),
-            error or "failed without an error message",
-            retryable=retryable,
-            retry_after_ms=retry_after_ms,
+        await self._report(
+            assignment,
+            "fail",
+            error=error.message or "failed without an error message",
+            retryable=error.retryable,
+            retryAfterMs=error.retry_after_ms,
+            traceback=error.traceback,
+            **_told_about(report),
         )
-        await _told(report)
 
-    async def release(self, assignment: Assignment) -> None:
-        await _told(self._client.release_lease(_id(assignment)))
+    async def release(self, assignment: Assignment, report: SettlementReport = NOTHING) -> None:
+        await self._report(assignment, "release", **_told_about(report))
+
+    async def permit(
+        self, assignment: Assignment, needs: Needs, wait_ms: int
+    ) -> str | ResourceBusy:
+        call = self._client.request_permit(_id(assignment), needs, wait_ms=wait_ms)
+        answer = await _told(call)
+        if answer.permit_id is not None:
+            return answer.permit_id
+        return ResourceBusy(
+            answer.reason or "the resource has no room", retry_after_ms=answer.retry_after_ms
+        )
+
+    async def settle(
+        self, assignment: Assignment, permit_id: str, report: SettlementReport
+    ) -> None:
+        await _told(self._client.settle_permit(_id(assignment), permit_id, **report._asdict()))
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
-        await _told(self._client.output_lease(_id(assignment), text, part=part))
+        await self._report(assignment, "output", output=text, part=part)
 
     async def progress(self, assignment: Assignment, progress: object) -> None:
-        report = self._client.renew_lease(_id(assignment), ttl_ms=self._lease_ms, progress=progress)
-        await _told(report)
+        await self._report(assignment, "renew", ttlMs=self._lease_ms, progress=progress)
+
+    async def ask(
+        self, assignment: Assignment, name: str, request: ApprovalRequest
+    ) -> ApprovalOutcome | None:
+        fields = {key: getattr(request, key) for key in ApprovalRequest.__struct_fields__}
+        fields["form"] = None if request.form is None else msgspec.to_builtins(request.form)
+        asked = await _told(self._client.ask_lease(_id(assignment), name=name, **fields))
+        return None if asked.suspended else asked.approval
+
+    async def _report(self, assignment: Assignment, verb: str, **fields: object) -> None:
+        await _told(self._reporter.report(_id(assignment), verb, **fields))
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
-        return [assignment for assignment in assignments if self._is_over(assignment)]
+        ids = [_id(assignment) for assignment in assignments]
+        over = renew_all(self._renewals, self.worker, ids, self._lease_ms)
+        return [one for one, is_over in zip(assignments, over, strict=True) if is_over]
 
     async def close(self) -> None:
         if self._withdrawing is not None:
             await self._withdrawing
+        await self._reporter.close()
         await self._client.close()
         self._renewals.close()
 
-    def _is_over(self, assignment: Assignment) -> bool:
-        try:
-            answer = self._renewals.renew_lease(_id(assignment), ttl_ms=self._lease_ms)
-        except LeaseLost:
-            return True
-        return answer.cancel_requested
-
     async def _withdraw(self, polls: set[asyncio.Task[LeaseGrants]]) -> None:
-        """Ask the server to end the waiting request, so that nothing granted is lost on the way;
-        without an answer, close the connection. A poll that was on its way ends the next time.
+        """Ask the server to end the waiting request, so that no granted lease is lost in transit;
+        if there is no response, close the connection. A poll that is still in transit ends the next
+        time.
         """
         end = asyncio.get_running_loop().time() + WITHDRAW_SECONDS
         while polls and asyncio.get_running_loop().time() < end:
@@ -168,13 +218,21 @@ class RemoteSource:
             poll.cancel()
 
 
-def _refuse_too_large(result: object) -> None:
-    """Raise `PayloadTooLarge` as the server would, which may close the connection while it
-    receives.
+def _told_about(report: SettlementReport) -> JsonObject:
+    """Return what a run said about resources, as the fields of a report."""
+    return {name: value for name, value in report._asdict().items() if value is not None}
+
+
+def _encoded(result: object) -> msgspec.Raw | None:
+    """Return the JSON of a result. Raise `PayloadTooLarge` as the server would, which may close the
+    connection while it receives.
     """
-    limit = wire.BODY_BYTES_MAX - _ENVELOPE_BYTES
-    if len(wire.encode(result)) > limit:
-        raise PayloadTooLarge(f"it must not be larger than {limit} bytes of JSON")
+    if result is None:
+        return None
+    encoded = wire.encode(result)
+    if len(encoded) > _RESULT_BYTES_MAX:
+        raise PayloadTooLarge(f"it must not be larger than {_RESULT_BYTES_MAX} bytes of JSON")
+    return msgspec.Raw(encoded)
 
 
 async def _told(call: Awaitable[T]) -> T:
@@ -202,6 +260,7 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         max_attempts=task.max_attempts,
         timeout_ms=lease.timeout_ms,
         inputs=[one.to_dict() for one in lease.inputs or ()],
+        **decisions(lease.approval, lease.answers),
     )
     capability = capability_of(task.kind, task.handler)
     return Assignment(*key, work, capability, task.state == "running")

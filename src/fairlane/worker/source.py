@@ -7,18 +7,22 @@ code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core.errors import LeaseLost
+from fairlane.core import approvals
+from fairlane.core.approvals import ApprovalRequest
+from fairlane.core.errors import ExecutionFailed, LeaseLost, ResourceBusy
 from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.engine.commands import (
     AppendOutput,
+    Ask,
+    AskOutcome,
     Complete,
     Fail,
     Grant,
@@ -27,12 +31,24 @@ from fairlane.engine.commands import (
     Renew,
     Start,
 )
+from fairlane.engine.resource_commands import (
+    Closing,
+    Permit,
+    PermitGranted,
+    PermitRefused,
+    ResourceReport,
+    SettlePermit,
+)
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
 from fairlane.schema import wire
+from fairlane.schema.approvals import ApprovalOutcome, answers_of, approval_outcome, gate_of
 from fairlane.worker.executors.base import Work
+from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
 
 log = logging.getLogger("fairlane.worker")
+
+_PERMIT: Final = "pmt_"
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
@@ -58,19 +74,39 @@ class LeaseSource(Protocol):
 
     async def start(self, assignment: Assignment) -> None: ...
 
-    async def complete(self, assignment: Assignment, result: object) -> None: ...
-
-    async def fail(
-        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+    async def complete(
+        self, assignment: Assignment, result: object, report: SettlementReport = NOTHING
     ) -> None: ...
 
-    async def release(self, assignment: Assignment) -> None: ...
+    async def fail(
+        self, assignment: Assignment, error: ExecutionFailed, report: SettlementReport = NOTHING
+    ) -> None: ...
+
+    async def release(self, assignment: Assignment, report: SettlementReport = NOTHING) -> None: ...
+
+    async def permit(
+        self, assignment: Assignment, needs: Needs, wait_ms: int
+    ) -> str | ResourceBusy:
+        """Reserve resources for one call. Return the id of the permit, or why there is no room
+        after the wait.
+        """
+        ...
+
+    async def settle(
+        self, assignment: Assignment, permit_id: str, report: SettlementReport
+    ) -> None: ...
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         """Store the next piece of text of the run; `part` counts from 0."""
         ...
 
     async def progress(self, assignment: Assignment, progress: object) -> None: ...
+
+    async def ask(
+        self, assignment: Assignment, name: str, request: ApprovalRequest
+    ) -> ApprovalOutcome | None:
+        """Return the decision about a question; None if the lease was suspended until then."""
+        ...
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         """Renew leases and return those whose work must stop. Called from a separate thread."""
@@ -105,11 +141,11 @@ class EngineSource:
 
     def _assignments(self, grants: Sequence[Grant]) -> list[Assignment]:
         """Return what can run. A task whose request is damaged fails; the others run."""
-        kinds = self._policy().kinds
+        policy = self._policy()
         found = []
         for grant in grants:
             try:
-                found.append(_assignment(grant, kinds[grant.task.kind].timeout_ms))
+                found.append(_assignment(grant, policy.kinds[grant.task.kind].timeout_ms, policy))
             except Exception as error:  # noqa: BLE001 - whatever it is, the others run
                 log.warning("task %s cannot be run: %s", grant.task.id, error)
                 self._writer.tell(
@@ -123,18 +159,54 @@ class EngineSource:
     async def start(self, assignment: Assignment) -> None:
         await self._writer.ask(Start(assignment.seq, assignment.fencing_token))
 
-    def complete(self, assignment: Assignment, result: object) -> Coroutine[Any, Any, None]:
+    def complete(
+        self, assignment: Assignment, result: object, report: SettlementReport = NOTHING
+    ) -> Coroutine[Any, Any, None]:
         text = None if result is None else msgspec.json.encode(result).decode()
-        return self._writer.ask(Complete(assignment.seq, assignment.fencing_token, text))
+        found = _settled(report)
+        return self._writer.ask(
+            Complete(assignment.seq, assignment.fencing_token, text, report=found)
+        )
 
     async def fail(
-        self, assignment: Assignment, error: str, *, retryable: bool, retry_after_ms: int | None
+        self, assignment: Assignment, error: ExecutionFailed, report: SettlementReport = NOTHING
     ) -> None:
-        request = Fail(assignment.seq, assignment.fencing_token, error, retryable, retry_after_ms)
+        request = Fail(
+            assignment.seq,
+            assignment.fencing_token,
+            error.message,
+            error.retryable,
+            error.retry_after_ms,
+            traceback=error.traceback,
+            report=_settled(report),
+        )
         await self._writer.ask(request)
 
-    async def release(self, assignment: Assignment) -> None:
-        await self._writer.ask(Release(assignment.seq, assignment.fencing_token))
+    async def release(self, assignment: Assignment, report: SettlementReport = NOTHING) -> None:
+        found = _settled(report)
+        await self._writer.ask(Release(assignment.seq, assignment.fencing_token, found))
+
+    async def permit(
+        self, assignment: Assignment, needs: Needs, wait_ms: int
+    ) -> str | ResourceBusy:
+        key = assignment.seq, assignment.fencing_token
+        wanted = {name: dict(units) for name, units in needs.items()}
+        found: Any = await self._writer.ask(Permit(*key, wanted))
+        if isinstance(found, PermitRefused) and wait_ms:
+            until = self._writer.engine.clock.monotonic() + wait_ms / 1000
+            granted = await self._writer.ask(Permit(*key, wanted, until))
+            found = granted[0] if granted else found
+        if isinstance(found, PermitGranted):
+            return f"{_PERMIT}{found.id}"
+        return ResourceBusy(f"{found.why.account} has no room", retry_after_ms=found.retry_after_ms)
+
+    async def settle(
+        self, assignment: Assignment, permit_id: str, report: SettlementReport
+    ) -> None:
+        key = assignment.seq, assignment.fencing_token
+        await self._writer.ask(
+            SettlePermit(*key, int(permit_id.removeprefix(_PERMIT)), _settled(report))
+        )
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         await self._writer.ask(AppendOutput(assignment.seq, assignment.fencing_token, part, text))
@@ -143,13 +215,52 @@ class EngineSource:
         text = msgspec.json.encode(progress).decode()
         await self._writer.ask(Renew(assignment.seq, assignment.fencing_token, LEASE_MS, text))
 
+    async def ask(
+        self, assignment: Assignment, name: str, request: ApprovalRequest
+    ) -> ApprovalOutcome | None:
+        text = msgspec.json.encode(request).decode()
+        asked: AskOutcome = await self._writer.ask(
+            Ask(assignment.seq, assignment.fencing_token, name, text)
+        )
+        is_open = asked.approval.state == approvals.OPEN
+        return None if is_open else approval_outcome(asked.approval)
+
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         requests = [Renew(a.seq, a.fencing_token, LEASE_MS) for a in assignments]
         answers = self._writer.ask_all_and_wait(requests)
         return [a for a, answer in zip(assignments, answers, strict=True) if _over(answer)]
 
 
-def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
+def _settled(report: SettlementReport) -> ResourceReport | None:
+    """Return what a run said about resources as the engine takes it; None if it is nothing."""
+    if report == NOTHING:
+        return None
+    closed = {
+        name: Closing(one["retryAfterMs"], one.get("reason"))
+        for name, one in (report.closed or {}).items()
+    }
+    observed = {
+        name: {unit: one["remaining"] for unit, one in units.items()}
+        for name, units in (report.observed or {}).items()
+    }
+    return ResourceReport(report.usage, closed or None, observed or None)
+
+
+def quota_of(request: JsonObject, needs: str, policy: Policy) -> str | None:
+    """Return the resource that a refusal closes: the named one, or the only rate of the needs."""
+    named = request.get("quota")
+    if named is not None:
+        return str(named)
+    rates = [
+        name
+        for name in msgspec.json.decode(needs)
+        for declared in [policy.resources.get(name.partition("/")[0])]
+        if declared is not None and any(one.per_ms is not None for one in declared.limits)
+    ]
+    return rates[0] if len(rates) == 1 else None
+
+
+def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignment:
     """Return the assignment of a grant. The task's own timeout wins over that of its kind."""
     task = grant.task
     request = msgspec.json.decode(grant.body, type=JsonObject)
@@ -164,13 +275,25 @@ def _assignment(grant: Grant, timeout_ms: int | None) -> Assignment:
         max_attempts=task.max_attempts,
         timeout_ms=request.get("timeoutMs", timeout_ms),
         inputs=wire.task_inputs(grant.body, grant.inputs) if grant.inputs else [],
+        **(decisions(gate_of(grant.approvals), answers_of(grant.approvals))),
+        quota=None if task.needs is None else quota_of(request, task.needs, policy),
     )
     return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
 
 
+def decisions(
+    gate: ApprovalOutcome | None, answers: Mapping[str, ApprovalOutcome] | None
+) -> JsonObject:
+    """Return the fields of `Work` that tell what people decided."""
+    if gate is None and answers is None:
+        return {}  # nearly every task
+    given = {name: one.to_dict() for name, one in (answers or {}).items()}
+    return {"approval": None if gate is None else gate.to_dict(), "answers": given}
+
+
 def _over(answer: Task | Exception) -> bool:
     """Return whether the work must stop: cancelled, past its deadline, pre-empted, or the lease is
-    lost. An unavailable store says nothing about that.
+    lost. While the store is unavailable, the work continues.
     """
     if isinstance(answer, Task):
         return answer.terminal or answer.preempt == 1

@@ -1,10 +1,10 @@
 """A browser action: `POST {instance}/tabs/{tabId}/action` on the instance that owns the tab.
 
-The rule: the task is marked running immediately before the request is sent, so one that never
-started can be queued again, and one that did never runs twice. The trap: a 404 may mean the tab,
-which has moved, or the ref, which no other instance has either. Nothing was carried out in either
-case, so another instance gets the action if it lists the tab; if none does, a 404 that does not
-name the tab is the answer.
+The rule: the task is marked running immediately before the request is sent, so a task that never
+started can be queued again, and a started one never runs twice. Caution: a 404 may refer to a tab
+that has moved, or to a ref that no other instance has either. In both cases no action was
+performed, so the action goes to another instance if one lists the tab; otherwise a 404 that does
+not name the tab is the result.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ActionExecutor:
             answer = await self._send(moved_to, tab_id, headers, body)
             if says_tab_is_gone(answer):
                 self._tabs.forget(tab_id, moved_to)
-        return self._redactor.hide_in(result_of(answer, self._redactor))
+        return self._redactor.hide_in(result_of(run.work, answer, self._redactor))
 
     async def _new_owner(
         self, tab_id: str, owner: Instance, answer: exchange.ExecutorResponse
@@ -128,12 +128,12 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
     }
 
 
-def result_of(answer: exchange.ExecutorResponse, redactor: Redactor) -> Any:
+def result_of(work: Work, answer: exchange.ExecutorResponse, redactor: Redactor) -> Any:
     """Return the result of a response, or raise its failure."""
     if not 200 <= answer.status < 300:
         wait = _fields(answer.body).get("code") in _WAIT_CODES
         text = redactor.hide(answer.body.decode("utf-8", "replace"))
-        raise exchange.refused("executor", answer.status, answer.headers, text, wait=wait)
+        raise exchange.refused("executor", work, answer, text, wait=wait)
     result = _decoded(answer.body)
     if isinstance(result, dict) and result.get("success") is False:
         raise _unsuccessful(redactor.hide_in(result))

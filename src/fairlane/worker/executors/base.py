@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from fairlane.core.json_types import JsonObject
+from fairlane.worker.executors import current
+from fairlane.worker.executors.permits import Amount, Amounts, PermitBlock, ResourceNotes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
+
+    from fairlane.core.approvals import ApprovalRequest
+    from fairlane.schema.approvals import ApprovalOutcome
+    from fairlane.worker.executors.permits import Needs, SettlementReport
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -30,11 +36,14 @@ class Work(msgspec.Struct, frozen=True):
         lane: Lane that the task runs in
         attempt: Number of this attempt, from 1
         deadline_at: Deadline in milliseconds since the epoch, or None
-        request: The submitted body with its JSON names; `request["params"]` are the params
+        request: The submitted body with its JSON names, without what the caller left out
         max_attempts: How many attempts the task may have
         timeout_ms: How long this attempt may take, or None
         inputs: Results of the tasks that this one depends on
+        approval: The decision of a person that let the task start, if it needed one
+        answers: Decisions about the questions of earlier runs, by name
         traceparent: Trace of this attempt, if traces are recorded
+        quota: Resource that a provider's "too many requests" closes, or None
     """
 
     task_id: str
@@ -47,7 +56,110 @@ class Work(msgspec.Struct, frozen=True):
     max_attempts: int = 1
     timeout_ms: int | None = None
     inputs: list[JsonObject] = []  # results of the tasks that it depended on
+    approval: JsonObject | None = None  # the decision that let the task start
+    answers: dict[str, JsonObject] = {}  # decisions about questions of earlier runs, by name
     traceparent: str | None = None  # of this attempt, if traces are recorded
+    quota: str | None = None
+
+    @property
+    def params(self) -> JsonObject:
+        """Parameters of the task; empty if it was submitted without any."""
+        return self.request.get("params") or {}
+
+    @property
+    def metadata(self) -> JsonObject:
+        """Metadata of the task; empty if it was submitted without any."""
+        return self.request.get("metadata") or {}
+
+    def ask(
+        self,
+        title: str,
+        *,
+        detail: str | None = None,
+        form: JsonObject | None = None,
+        approvers: Sequence[str] | None = None,
+        count: int | None = None,
+        expires_ms: int | None = None,
+        on_expiry: str | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Ask a person, and return the answer: the values of the form, or {} without a form.
+
+        If the question is new, the run ends here: the task gives its slot back, spends no attempt,
+        and runs again from its beginning after the decision; then the same question returns at
+        once. Await it in an async handler; in a plain one it returns the answer itself.
+
+        Args:
+            title: The question, in one line
+            detail: What the person should know
+            form: JSON Schema of the values that the person fills in
+            approvers: Names of the tokens or agents that may decide; any by default
+            count: Number of different people who must approve; 1 by default
+            expires_ms: When to decide without a person; never by default
+            on_expiry: That decision: `reject` (the default) or `approve`
+            name: Name of the question; by default derived from its contents
+
+        Raises:
+            ApprovalDenied: A person rejected it, or it expired
+        """
+        from fairlane.worker.executors import asking  # noqa: PLC0415 - it imports this module
+
+        fields = {
+            "title": title,
+            "detail": detail,
+            "form": form,
+            "approvers": None if approvers is None else [*approvers],
+            "count": count,
+            "expiresMs": expires_ms,
+            "onExpiry": on_expiry,
+        }
+        return asking.ask({key: one for key, one in fields.items() if one is not None}, name)
+
+    def permit(
+        self,
+        needs: Mapping[str, Amounts] | None = None,
+        /,
+        *,
+        wait_seconds: float | None = None,
+        **resources: Amounts,
+    ) -> PermitBlock:
+        """Reserve resources for one call: `async with work.permit(gpt={"tokens": 3000}) as permit`.
+
+        Waits until there is room, by default as long as the run lasts. Leaving the block settles
+        the permit with what `permit.used(tokens=2710)` reported, or as reserved. A plain function
+        writes `with`. A resource with a key is given as a mapping:
+        `work.permit({"host/example.com": {}})`.
+
+        Args:
+            needs: Amounts by resource and unit; `{}` is 1 of each unit
+            wait_seconds: Raise `ResourceBusy` after this time
+            resources: The same as keyword arguments
+        """
+        run, loop = current.running("ask for a permit")
+        return PermitBlock(run, loop, {**(needs or {}), **resources}, wait_seconds)
+
+    def used(self, resource: str | None = None, /, **units: Amount) -> None:
+        """Report what the task used of its `needs`; the rest is refunded at its end.
+
+        Name the resource if the task needs more than one.
+        """
+        self._notes().used(resource, **units)
+
+    def closed(
+        self, resource: str | None = None, /, *, retry_after: float, reason: str | None = None
+    ) -> None:
+        """Report that a provider refuses requests for `retry_after` seconds.
+
+        The resource is closed for all tasks until then. If the task fails, that costs no attempt.
+        """
+        self._notes().closed(resource, retry_after=retry_after, reason=reason)
+
+    def observed(self, resource: str | None = None, /, **remaining: Amount) -> None:
+        """Report what a provider says is left of each unit."""
+        self._notes().observed(resource, **remaining)
+
+    def _notes(self) -> ResourceNotes:
+        return current.running("report its use of resources")[0].resources
 
 
 class Run(Protocol):
@@ -64,6 +176,23 @@ class Run(Protocol):
 
     def progress(self, progress: object) -> None:
         """Report the progress of the work. Return at once."""
+
+    async def ask(self, name: str, request: ApprovalRequest) -> ApprovalOutcome | None:
+        """Return the decision about a question; None if the lease was suspended until then."""
+
+    @property
+    def resources(self) -> ResourceNotes:
+        """Return where the run reports its use of the task's needs."""
+        ...
+
+    async def permit(self, needs: Needs, wait_seconds: float | None) -> str:
+        """Reserve resources and return the id of the permit. Raise `ResourceBusy` if there is no
+        room in time.
+        """
+        ...
+
+    async def settle(self, permit_id: str, report: SettlementReport) -> None:
+        """Settle a permit."""
 
 
 class Executor(Protocol):

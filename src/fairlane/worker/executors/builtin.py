@@ -1,6 +1,6 @@
 """Handlers: Python functions by name, and the two built-in ones.
 
-Async functions run on the worker's loop, plain ones in threads of their own. The trap: nothing can
+Async functions run on the worker's loop, plain ones in threads of their own. Caution: nothing can
 stop a thread. A plain function that is cancelled continues until it returns, and keeps its slot
 until then; its result is discarded.
 """
@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors import failures, reporting
+from fairlane.worker.executors import current, failures
+from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.threads import DaemonThreads
 
@@ -62,11 +63,11 @@ class HandlerExecutor:
         self._threads = DaemonThreads(threads_max, name="fairlane-handler")
 
     def execute(self, run: Run) -> Coroutine[Any, Any, Any]:
-        reporting.begin(run)
+        current.begin(run)
         return self.run(self._handler(run.work), run.work)
 
     async def run(self, handler: Handler, work: Work) -> Any:
-        """Call the function, and turn what it raises into a failure."""
+        """Call the function, and turn its exception into a failure."""
         try:
             result = await (handler(work) if is_async(handler) else self._in_thread(handler, work))
         except ExecutionFailed:
@@ -112,12 +113,12 @@ async def _ended(thread: concurrent.futures.Future[object]) -> object:
 
 
 def _call_plain(handler: Handler, work: Work) -> object:
-    """Call the function and word its error in the thread: a future cannot carry StopIteration or
+    """Call the function and convert its error in the thread: a future cannot carry StopIteration or
     sys.exit().
     """
     try:
         return handler(work)
-    except ExecutionFailed:
+    except (ExecutionFailed, Suspended):
         raise
     except BaseException as error:
         raise failures.from_exception(error) from error

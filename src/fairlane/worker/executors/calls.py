@@ -1,6 +1,6 @@
-"""Functions of this process that run once, for a caller in this process that waits.
+"""Functions that run once in this process, for a caller in this process that waits for the result.
 
-The store keeps everything about such a task except the function. The trap: once the process is
+The store keeps everything about such a task except the function. Caution: once the process is
 gone, no worker can run it. A worker that leases it then fails it with an error that says so.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors import reporting
+from fairlane.worker.executors import current
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.builtin import Handler, HandlerExecutor, is_async
 
@@ -47,7 +47,7 @@ class CallExecutor(HandlerExecutor):
         if call.begun:
             raise ExecutionFailed(BEGUN, retryable=False)
         call.begun = True
-        reporting.begin(run)
+        current.begin(run)
         try:
             return await self.run(_remembering(call, call.function), run.work)
         except ExecutionFailed as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from fairlane.worker.executors.base import ResponseStream, Work
 
 _log = logging.getLogger(__name__)
+
+_CLOSING: Final = frozenset({429, 503})
+
+
+class Refusal(Protocol):
+    """The head of a response."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
 
 class ExecutorResponse(msgspec.Struct, frozen=True):
@@ -70,17 +81,29 @@ def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iter
 
 
 def refused(
-    who: str, status: int, headers: Mapping[str, str], body: str | bytes, *, wait: bool = False
+    who: str,
+    work: Work,
+    answer: Refusal,
+    body: str | bytes,
+    *,
+    wait: bool = False,
 ) -> ExecutionFailed:
-    """Return the failure of an unsuccessful response; with `wait`, a retry may succeed."""
+    """Return the failure of an unsuccessful response; with `wait`, a retry may succeed.
+
+    A provider that says how long it refuses requests closes the task's quota until then.
+    """
+    status, headers = answer.status, answer.headers
     if status < 400:
         text = f"{who} returned {status}: redirects are not followed"
         return ExecutionFailed(text, retryable=False)
     retryable = wait or failures.is_transient(status)
+    wait_ms = failures.retry_after_ms(headers) if retryable else None
+    busy = status in _CLOSING and wait_ms is not None and work.quota is not None
     return ExecutionFailed(
         f"{who} returned {status}: {failures.one_line(body)}",
         retryable=retryable,
-        retry_after_ms=failures.retry_after_ms(headers) if retryable else None,
+        retry_after_ms=wait_ms,
+        closed={str(work.quota): (wait_ms or 0) / 1000} if busy else None,
     )
 
 

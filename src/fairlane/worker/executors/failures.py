@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import traceback
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fairlane.core.errors import ExecutionFailed
+from fairlane.core.traceback_text import traceback_text
 from fairlane.http1.messages import ConnectionClosed, NameNotFound, ResponseCutShort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 TEXT_BYTES_MAX: Final = 2048
 RETRY_AFTER_MS_MAX: Final = 24 * 3_600_000
 
@@ -37,13 +41,27 @@ def one_line(text: str | bytes) -> str:
 
 
 def from_exception(error: BaseException) -> ExecutionFailed:
-    """Return a handler's exception as the failure of its task."""
+    """Return a handler's exception as the failure of its task, with the traceback."""
     name, text = type(error).__name__, str(error)
-    return ExecutionFailed(one_line(f"{name}: {text}" if text else name))
+    return ExecutionFailed(
+        one_line(f"{name}: {text}" if text else name), traceback=_traceback(error)
+    )
+
+
+def _traceback(error: BaseException) -> str | None:
+    """Return the traceback from the first frame outside of this package."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
+    except Exception:  # noqa: BLE001 - the exception's own code may fail while it is formatted
+        return None
+    return traceback_text("".join(lines))
 
 
 def transport_cause(error: BaseException, server: str = "instance") -> str:
-    """Return why an exchange broke, in our own words: those of a library may name hosts."""
+    """Return why an exchange broke, in our own words: a library's message may name hosts."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, NameNotFound):

@@ -1,9 +1,9 @@
-"""An instruction in plain words: `POST {agent}/chat`, streamed while the agent works.
+"""Run an instruction: `POST {agent}/chat`, with the response streamed while the agent works.
 
 The task is marked running immediately before the request is sent; a timeout or a cancel closes the
-connection, which stops the agent. `transcript` interprets the events. The trap: llmConfig carries
-keys, and agents repeat what they were sent. All errors, text and results of an agent pass through a
-`Redactor` before they are stored or cut.
+connection, which stops the agent. `transcript.py` interprets the events. Caution: llmConfig
+carries keys, and agents repeat what they were sent. All errors, text and results of an agent pass
+through a `Redactor` before they are stored or cut.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class InstructionExecutor:
                 if 200 <= answer.status < 300:
                     return await _redacted_result(answer, redactor, run.output)
                 text = redactor.hide(await _refusal(answer, self._refusal_seconds))
-                raise exchange.refused(WHO, answer.status, answer.headers, text)
+                raise exchange.refused(WHO, run.work, answer, text)
 
     def _config(self, work: Work) -> JsonObject:
         config = work.request.get("llmConfig") or {}

@@ -1,24 +1,17 @@
 """Functions that a running handler may call: `report_output` and `report_progress`.
 
-They find their run, in async handlers and in the threads of plain ones. The trap: threads that a
-handler starts itself do not know the run unless they get its context.
+They find the current run, in async handlers and in the threads of plain functions. Caution:
+threads that a handler starts itself do not know the run unless they get its context.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
 
 from fairlane.schema import wire
+from fairlane.worker.executors import current as current_run
 from fairlane.worker.executors.base import Run
-
-_current: ContextVar[tuple[Run, asyncio.AbstractEventLoop]] = ContextVar("fairlane_run")
-
-
-def begin(run: Run) -> None:
-    """Make `run` the current run, in this task and its calls."""
-    _current.set((run, asyncio.get_running_loop()))
 
 
 def report_output(text: str) -> None:
@@ -42,18 +35,20 @@ def report_progress(progress: object) -> None:
     _tell(lambda run: run.progress(progress))
 
 
+def current() -> tuple[Run, asyncio.AbstractEventLoop]:
+    """Return the current run and its event loop. Raise `RuntimeError` outside of a handler."""
+    return current_run.running("report")
+
+
 def _tell(say: Callable[[Run], None]) -> None:
-    found = _current.get(None)
-    if found is None:
-        raise RuntimeError("only a handler that is running can report")
-    run, loop = found
-    if _is_running(loop):  # now: its end may follow at once
+    run, loop = current()
+    if is_running(loop):  # now: its end may follow at once
         say(run)
     else:
         loop.call_soon_threadsafe(say, run)
 
 
-def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

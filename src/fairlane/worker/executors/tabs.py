@@ -2,8 +2,8 @@
 
 The rule: one instance that hangs or fails never affects the others. A caller continues as soon as
 its tab is found, and at most one request per instance is in progress, however many tasks wait. The
-trap: a listing that was requested before a caller came proves nothing about a tab opened since, so
-"not found" is only concluded from a listing that began after the caller asked.
+trap: a listing that was requested before the caller asked proves nothing about a tab opened since,
+so only a listing that began afterwards can show that a tab does not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tabs = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A server that holds tabs. The token never appears in a repr, and so in no log."""
+    """A server that holds tabs. The token never appears in a repr or a log."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -72,7 +72,7 @@ class TabResolver:
         return self._cached(tab_id) or await self._search(tab_id, self._listings)
 
     async def resolve_again(self, tab_id: str, *, not_on: Instance) -> Instance | None:
-        """Return the owner after `not_on` denied the tab; None if there is no other instance."""
+        """Return the owner if `not_on` lacks the tab; None if there is no other instance."""
         self.forget(tab_id, not_on)
         others = [listing for listing in self._listings if listing.instance != not_on]
         return (self._cached(tab_id) or await self._search(tab_id, others)) if others else None

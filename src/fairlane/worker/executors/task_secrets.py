@@ -45,5 +45,5 @@ class TaskSecrets:
 
     def _at(self, reference: str) -> str:
         if reference.startswith("file:") and self._folder is None:
-            raise ValueError("there is no secrets_folder")
+            raise ValueError("secrets_folder is not set")
         return secret_at(reference, self._env, self._folder)

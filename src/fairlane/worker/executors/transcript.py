@@ -2,8 +2,8 @@
 
 The last event is the result, `[DONE]` is only an end mark. The kind of an event is its `type`, or
 otherwise the name of the server-sent event. Text is in `text-delta` (`delta`, `textDelta` or
-`text`), `text` and `message` (`text` or `content`). After an event that only begins or continues,
-an end without a finishing one is an interruption; events of no kind or of an unknown one may be
+`text`), `text` and `message` (`text` or `content`). If the last event only starts or continues
+something, the stream was interrupted. An event without a kind, or of an unknown kind, may be the
 last.
 """
 
