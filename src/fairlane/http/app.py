@@ -27,9 +27,12 @@ from fairlane.http.messages import (
     refusal,
     went_wrong,
 )
+from fairlane.http.routes.approve import ApprovePage
 from fairlane.http.routes.audit import note_denied
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
+from fairlane.http.routes.task_streams import TaskStreams
+from fairlane.http.routes.usage import UsageRoute
 from fairlane.schema import json_limits, wire
 from fairlane.services.catalog import refused
 from fairlane.tracing import Tracer
@@ -69,9 +72,12 @@ class HttpApp:
             "/": {"GET": Route(self._about, None, open=True)},
             "/openapi.json": {"GET": Route(self._openapi, None)},
             **Events(node).routes(),
+            **TaskStreams(node).routes(),
             **self._dashboard.routes(),
             **self.gate.routes(),
             **MetricsRoute(node).routes(),
+            **ApprovePage(node).routes(),
+            **UsageRoute(node).routes(),
         }
         for path, methods in by_hand.items():
             self.routes.setdefault(path, {}).update(methods)
@@ -124,7 +130,8 @@ class HttpApp:
         """
         place = contextlib.ExitStack()
         place.enter_context(self._streams.place(request))
-        return Stream(self.gate.while_valid(request, stream.pieces), place.close)
+        pieces = self.gate.while_valid(request, stream.pieces)
+        return Stream(pieces, place.close, stream.kind, stream.reads)
 
     async def _pass_on(self, request: HttpRequest) -> Answer:
         """Let a mounted application handle the request, which may take long."""
@@ -182,7 +189,7 @@ def _family(path: str) -> tuple[str, int]:
 
 def _not_allowed(request: HttpRequest, methods: dict[str, Route]) -> Answer:
     if not methods:
-        raise NotFound(f"nothing at {request.full_path[:100]}; GET / lists the routes")
+        raise NotFound(f"no route for {request.full_path[:100]}; GET / lists the routes")
     allowed = ", ".join(methods)
     error = f"{request.method} is not allowed here; allowed: {allowed}"
     shape = {"code": "method_not_allowed", "error": error}

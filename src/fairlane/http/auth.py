@@ -51,13 +51,20 @@ class Gate:
 
     def knows(self, request: HttpRequest) -> bool:
         """Return whether `judge` can decide without reading the store, which is the usual case."""
-        return request.named is not None or self._tokens.fresh
+        if request.named is not None:
+            return True
+        return self._tokens.fresh and not self._node.counts_elsewhere
 
     async def admit(self, request: HttpRequest, route: Route = _NO_SCOPE) -> None:
         """Set the request's caller. Raise `Unauthenticated` or `Forbidden` to refuse it."""
-        if not self.knows(request):
-            await self._tokens.refresh()
-        self.judge(request, route)
+        caller = request.named
+        if caller is None:
+            if not self._tokens.fresh:
+                await self._tokens.refresh()
+            caller = self._identified(request)
+            if caller is not TRUSTED:
+                await self._node.spend(caller)
+        self._check(request, caller, route)
 
     def judge(self, request: HttpRequest, route: Route) -> None:
         """Do the same as `admit` with the tokens in memory."""
@@ -66,6 +73,10 @@ class Gate:
             caller = self._identified(request)
             if caller is not TRUSTED:
                 self._tokens.spend(caller)
+        self._check(request, caller, route)
+
+    @staticmethod
+    def _check(request: HttpRequest, caller: Caller, route: Route) -> None:
         request.caller = caller
         problem = refused(caller, route)
         if problem is not None:
@@ -123,7 +134,7 @@ class Gate:
         caller = self._tokens.find(_raw(body.token.strip()))
         if caller is None:
             raise Unauthenticated("invalid token; create one with fairlane token create")
-        self._tokens.spend(caller)
+        await self._node.spend(caller)
         now = self._node.clock.now()
         seed = Token(0, "", caller.name, "", "", now, expires_at=moments.later(now, LOGIN_MS))
         kept, text = new_token(msgspec.structs.replace(seed, parent=caller.token))

@@ -1,12 +1,12 @@
-"""One connection: what arrives on it, how long that may take, and in which order it is answered.
+"""One connection: the requests on it, how long they may take to arrive, and the order of responses.
 
 A request that is late, too large or not HTTP is answered in JSON like every other error. After that
 the connection is closed, because the start of the next request is unknown. A client that
 does not read its responses is disconnected, and so are silent clients when there are too many
 connections.
 
-A request that arrives in one piece, and a response that leaves in one, which nearly all do, cost no
-timer.
+A request that arrives in one piece and a response that is sent in one piece, as nearly all are,
+need no timer.
 """
 
 from __future__ import annotations
@@ -251,13 +251,13 @@ class HttpConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- requests, one after the other
 
     def _start(self) -> None:
-        """Begin to answer, with as much of the request as has arrived."""
+        """Start handling the request with the part that has arrived."""
         exchange, self._begun = self._begun, None
         if exchange is not None and not exchange.gone:
             self._server.run(exchange)
 
     def ended(self, exchange: Exchange) -> None:
-        """Its response has been sent: go on with the next request, if there is one."""
+        """Continue with the next request, if there is one, because the response has been sent."""
         exchange.end()
         self._current = None
         if not exchange.keep_alive:
@@ -274,7 +274,7 @@ class HttpConnection(asyncio.Protocol):
                 self.silent_since = self._loop.time()
 
     def finish(self) -> None:
-        """End the connection when what has arrived is answered."""
+        """End the connection after all requests that have arrived have responses."""
         if self._current is None or self._latest is None:
             self._transport.close()
         else:
@@ -286,7 +286,8 @@ class HttpConnection(asyncio.Protocol):
             self._latest.keep_alive = False
 
     def _part(self) -> None:
-        """Hang up, but not on a client that still sends: a connection that is closed with something
+        """Close the connection, but not while the client still sends: a connection that is closed
+        with something
         unread is reset, and the client might never see the response.
         """
         if not self._arriving or self.is_closing():
@@ -318,7 +319,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def drained(self) -> None:
-        """Return when more can be sent, or nothing ever again."""
+        """Return when more can be sent, or when the connection is closed."""
         if self._writable is not None:
             await self._writable.wait()
 
@@ -342,6 +343,9 @@ class HttpConnection(asyncio.Protocol):
         self._timer = None
         if self.is_closing():
             return
+        if self._is_read_on():
+            self._watch()
+            return
         much = self._timed_bytes >= wire.BODY_BYTES_MAX and self._current is not None
         if self._read_paused or much:
             self._watch()  # reading is paused, or data is still arriving
@@ -350,8 +354,23 @@ class HttpConnection(asyncio.Protocol):
         else:
             self.close()
 
+    def _is_read_on(self) -> bool:
+        """Return whether a body is read while it is answered, which may take any time but must not
+        pause for too long.
+        """
+        exchange = self._current
+        if exchange is None or not exchange.reads_on or not self._arriving:
+            return False
+        silent = not self._timed_bytes and not self._read_paused
+        exchange.silences = exchange.silences + 1 if silent else 0
+        if exchange.silences >= limits.STREAM_SILENCES_MAX:
+            exchange.stall()
+        return True
+
     def _look_whether_idle(self) -> None:
-        """One timer for all silences of a connection: it is re-armed only when it fires."""
+        """Close an idle connection. One timer serves all idle times and is re-armed only when it
+        fires.
+        """
         now, since = self._loop.time(), self.silent_since
         left = self.idle_seconds if since is None else since + self.idle_seconds - now
         if left > 0:
@@ -363,7 +382,7 @@ class HttpConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- responses that do not leave
 
     def close(self) -> None:
-        """Hang up. What is still to be sent may take its time, but not for ever."""
+        """Close the connection. Data that is still to be sent gets a limited time."""
         if self._current is not None:
             self._current.leave()
         self._transport.close()

@@ -1,9 +1,10 @@
-"""Keep pages of other sites in an operator's browser away from the API.
+"""Prevent pages of other sites in an operator's browser from using the API.
 
 A program that can reach the port is trusted more than a web page, but a browser sends requests of
 any page to this machine. So a request must name a host that this server serves (a page that uses
 DNS rebinding does not), must not come from another origin, and must be JSON if it changes data,
-which no form can send. No response allows another origin to read it.
+which no form can send; the page behind a one-time link is the exception. No response allows another
+origin to read it.
 
 All of this needs only a few header lookups, so requests of programs pass quickly.
 """
@@ -21,6 +22,7 @@ from fairlane.core.errors import (
     UnsupportedMediaType,
 )
 from fairlane.http.messages import HttpRequest
+from fairlane.schema.task_streams import STREAM_PATH
 from fairlane.schema.wire import one_line
 
 Headers = Mapping[bytes, bytes]
@@ -32,6 +34,10 @@ PAGE_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+FORM_POLICY: Final = (
+    b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
+    b"frame-ancestors 'none'"
+)
 DATA_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'"
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
@@ -40,9 +46,11 @@ _JSON: Final = b"application/json"
 _JSON_SPELLINGS: Final = frozenset(
     {_JSON, b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
+_LINES: Final = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 _UTF_8: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
 # What a form can send to any site without asking.
 _FORMS: Final = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
+_LINKS: Final = "/approve/"
 _OURS: Final = (b"same-origin", b"none")
 _ONCE: Final = frozenset(
     {
@@ -72,7 +80,9 @@ class Doorkeeper:
             problem = self._from_elsewhere(request, headers, host)
             if problem is not None:
                 return problem
-        if request.method not in _SAFE:
+        if request.method not in _SAFE and not _is_form_of_ours(request, headers):
+            if request.full_path == STREAM_PATH and is_ndjson(headers):
+                return _compressed(headers)
             return _not_json(headers)
         return None
 
@@ -146,20 +156,40 @@ def _elsewhere() -> FairlaneError:
 
 
 def _is_visit(request: HttpRequest, headers: Headers) -> bool:
-    """Return whether a user follows a link to the dashboard; the linking page cannot read it."""
+    """Return whether a user follows a link to a page; the linking page cannot read it."""
     return (
         request.method in _SAFE
-        and (request.full_path == "/" or request.full_path.startswith("/ui/"))
+        and (request.full_path == "/" or request.full_path.startswith(("/ui/", _LINKS)))
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )
 
 
+def is_ndjson(headers: Headers) -> bool:
+    """Return whether the body is a stream of lines; no form of another site can send that type."""
+    media, _, _ = headers.get(b"content-type", b"").lower().partition(b";")
+    return media.strip() in _LINES
+
+
+def _compressed(headers: Headers) -> FairlaneError | None:
+    if headers.get(b"content-encoding", b"identity") != b"identity":
+        return UnsupportedMediaType("the body must not be compressed: remove Content-Encoding")
+    return None
+
+
+def _is_form_of_ours(request: HttpRequest, headers: Headers) -> bool:
+    """Return whether it is the form of a page behind a one-time link, which is its credential."""
+    if not request.full_path.startswith(_LINKS) or b"content-encoding" in headers:
+        return False
+    return headers.get(b"content-type", b"").lower().partition(b";")[0].strip() == _FORMS[0]
+
+
 def _not_json(headers: Headers) -> FairlaneError | None:
     """Return an error if a request that changes data has a body that is not plain JSON."""
     kind = headers.get(b"content-type")
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        return UnsupportedMediaType("the body must not be compressed: remove Content-Encoding")
+    problem = _compressed(headers)
+    if problem is not None:
+        return problem
     if kind in _JSON_SPELLINGS:
         return None
     media, _, parameter = (kind or b"").lower().partition(b";")

@@ -1,7 +1,7 @@
 """Serve the dashboard: a page, a style sheet and modules that use the public API.
 
-The files are read once, at start, and identified by a hash of their bytes. A browser asks each time
-whether its copy is current, and it nearly always is.
+The files are read once, at start, and identified by a hash of their bytes. A browser revalidates
+its copy on each load, and the copy is nearly always current.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dashboard:
 
     def serve(self, request: HttpRequest, name: str = PAGE) -> Answer:
         if name not in self._files:
-            raise NotFound("the dashboard has no such file; open /")
+            raise NotFound("the dashboard has no such file; the dashboard is at /")
         raw, tag = self._files[name]
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if name == PAGE:

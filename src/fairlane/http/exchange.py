@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from fairlane.core.errors import InvalidRequest
@@ -19,11 +19,11 @@ from fairlane.http.messages import (
     Stream,
     encoded,
     refusal,
-    too_large,
     went_wrong,
 )
 from fairlane.http.responses import CONTINUE, response, stream_head
 from fairlane.schema import wire
+from fairlane.schema.decoding import too_large
 
 if TYPE_CHECKING:
     from fairlane.http.connection import HttpConnection
@@ -44,6 +44,9 @@ class Exchange(HttpRequest):
     gone = False  # the client is not there any more, or was refused
     started = False  # a part of the response has been sent
     ended = False
+    reads_on = False  # the body is read while the response is sent
+    stalled = False
+    silences = 0  # how often nothing had arrived when the reading was timed
     driver: Driver | None = None
     _size = 0
     _unread = 0
@@ -91,12 +94,12 @@ class Exchange(HttpRequest):
             self._news.set()
 
     def end(self) -> None:
-        """The response has been sent: what may still arrive is of no use."""
+        """Discard the rest of the request, because the response has been sent."""
         self.ended = True
         self._pieces = []
 
     def leave(self) -> None:
-        """The client has gone, or will not be listened to any longer."""
+        """Stop reading, because the client has disconnected or the server no longer serves it."""
         self.gone = True
         if self._news is not None:
             self._news.set()
@@ -106,7 +109,7 @@ class Exchange(HttpRequest):
             self._stream.cancel()
 
     def cancel(self) -> None:
-        """End the handler: the server stops, and this has taken too long."""
+        """End the handler: the server is stopping, and the handler has taken too long."""
         if self.driver is not None:
             self.driver.cancel()
 
@@ -125,17 +128,48 @@ class Exchange(HttpRequest):
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
-    async def _arrive(self, most: int) -> None:
-        """Return when the body is there, too large, or given up."""
-        self._news = asyncio.Event()
+    def _continue(self) -> None:
+        """Tell a client that waits for permission to send its body."""
         if not self._continued and self.headers.get(b"expect", b"").lower() == b"100-continue":
             self._continued = True
             self.connection.write(CONTINUE)
+
+    async def _arrive(self, most: int) -> None:
+        """Return when the body is there, too large, or given up."""
+        self._news = asyncio.Event()
+        self._continue()
         while not self.arrived and not self.gone and self._size <= most:
             self._news.clear()
             self._unread = 0
             self.connection.resume_reading()
             await self._news.wait()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; the connection is read only while a piece is awaited."""
+        self.reads_on = True
+        while True:
+            if self._pieces:
+                taken, self._pieces = b"".join(self._pieces), []
+                self._unread = 0
+                yield taken
+            elif self.arrived:
+                return
+            elif self.gone or self.stalled:
+                raise InvalidRequest(
+                    "no line arrived for too long"
+                    if self.stalled
+                    else "the connection ended in the middle of the body"
+                )
+            else:
+                self._news = asyncio.Event()
+                self.connection.resume_reading()
+                await self._news.wait()
+
+    def stall(self) -> None:
+        """Nothing has arrived for too long: end the reading of `pieces`."""
+        self.stalled = True
+        if self._news is not None:
+            self._news.set()
 
     async def closed(self) -> None:
         if self._left is None:
@@ -168,7 +202,7 @@ class Exchange(HttpRequest):
                 self._stream = asyncio.ensure_future(self._send_stream(found))
                 await self._stream
         except Exception:
-            log.exception("request %s went wrong", self.number.decode())
+            log.exception("request %s failed", self.number.decode())
             await self._give_up()
         except asyncio.CancelledError:
             self.connection.close()  # unless the client has gone, the server stops
@@ -187,22 +221,31 @@ class Exchange(HttpRequest):
         data = response(answer, self.number, keep_alive=self.keep_alive, bodiless=bodiless)
         self.started = True
         connection.write(data)
+        if answer.sent is not None:
+            answer.sent()
         connection.ended(self)
 
     async def _send_stream(self, stream: Stream) -> None:
         """Send what comes until it ends or the client goes, which cancels this."""
         try:
-            self._discard()
+            if stream.reads:
+                self._continue()
+            else:
+                self._discard()
             if self.connection.write_paused:
                 await self.connection.drained()
             if self.gone or self.connection.is_closing():
                 return
             self.started = True
             chunked = self.version != "1.0"
-            head = stream_head(self.number, keep_alive=self.keep_alive, chunked=chunked)
+            head = stream_head(
+                self.number, stream.kind, keep_alive=self.keep_alive, chunked=chunked
+            )
             self.connection.write(head)
             if self.method != "HEAD":
                 await self._send_pieces(stream, chunked=chunked)
+            if not self.arrived and stream.reads:  # it ended early: the rest is not read
+                self.keep_alive = False
             self.connection.ended(self)
         finally:
             stream.release()
@@ -224,7 +267,7 @@ class Exchange(HttpRequest):
             connection.write(_LAST_CHUNK)
 
     async def _give_up(self) -> None:
-        """Say that something went wrong, or hang up where that cannot be said any more."""
+        """Send an internal error, or close the connection if the response has started."""
         if self.started:
             self.connection.close()
         else:

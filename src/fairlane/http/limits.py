@@ -11,6 +11,7 @@ from fairlane.http.responses import response
 
 READ_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
+STREAM_SILENCES_MAX: Final = 6  # so many times READ_SECONDS may a stream of tasks pause
 # Longer than clients keep an idle connection, so that the client closes first: a request that is
 # sent while the server closes is lost.
 IDLE_SECONDS: Final = 75.0

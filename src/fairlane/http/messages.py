@@ -15,14 +15,16 @@ import msgspec
 
 from fairlane.core import access
 from fairlane.core.access import TRUSTED, Caller
-from fairlane.core.errors import FairlaneError, InvalidRequest, PayloadTooLarge
+from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.policy import nearest
 from fairlane.schema import wire
+from fairlane.schema.decoding import too_large
 from fairlane.schema.operation import AnyOperation
 
 STATUS: Final[Mapping[str, int]] = {
     "invalid_request": 400,
     "batch_too_large": 400,
+    "needs_unsatisfiable": 400,
     "invalid_policy": 400,
     "target_refused": 400,
     "unauthenticated": 401,
@@ -33,6 +35,9 @@ STATUS: Final[Mapping[str, int]] = {
     "conflict": 409,
     "idempotency_conflict": 409,
     "message_stale": 409,
+    "own_task": 403,
+    "approval_changed": 409,
+    "approval_closed": 409,
     "lease_lost": 409,
     "payload_too_large": 413,
     "uri_too_long": 414,
@@ -53,6 +58,8 @@ STATUS: Final[Mapping[str, int]] = {
 }
 
 JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+NDJSON: Final = "application/x-ndjson"
 
 
 class HttpRequest:
@@ -132,20 +139,29 @@ class HttpRequest:
             raise too_large(most)
         return self.raw
 
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives, however long it is."""
+        yield self.raw
+
 
 def _nothing() -> None:
     """Do nothing: the default of `release`."""
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """A body that is sent as it is instead of JSON. An empty `type` is not sent."""
+    """A body that is sent as it is instead of JSON. An empty `type` is not sent.
+
+    `is_form` says that it is a page whose form may be sent to this server.
+    """
 
     body: bytes
     type: str
+    is_form: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response. `undo` reverts the operation if the response cannot be encoded or sent.
+    """A response. `undo` reverts the operation if the response cannot be encoded or sent; `sent` is
+    called when it has been sent.
 
     `shape` is `Raw` or a value that `encoded` turns into JSON.
     """
@@ -154,16 +170,20 @@ class Answer(msgspec.Struct, frozen=True):
     shape: Any
     headers: Mapping[str, str] | None = None
     undo: Callable[[], None] | None = None
+    sent: Callable[[], None] | None = None
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A response that is sent piece by piece, as server-sent events, until the client disconnects.
+    """A response that is sent piece by piece until it ends or the client disconnects.
 
-    The sender calls `release` when the stream has ended for whatever reason.
+    The sender calls `release` when the stream has ended for whatever reason. With `reads`, the
+    stream reads the body of the request while it is sent.
     """
 
     pieces: AsyncIterator[bytes]
     release: Callable[[], None] = _nothing
+    kind: str = EVENTS
+    reads: bool = False
 
 
 Handler = Callable[[HttpRequest], Awaitable[Answer | Stream]]
@@ -212,8 +232,4 @@ def encoded(answer: Answer) -> Answer:
         if answer.undo is not None:
             answer.undo()
         raise
-    return Answer(answer.status, Raw(body, JSON), answer.headers, answer.undo)
-
-
-def too_large(most: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"the body is larger than {most} bytes")
+    return Answer(answer.status, Raw(body, JSON), answer.headers, answer.undo, answer.sent)

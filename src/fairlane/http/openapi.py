@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the operations as OpenAPI 3.1, and the few routes that are none."""
+"""`GET /openapi.json`: the operations as OpenAPI 3.1, and the few routes that have no operation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from fairlane.http import auth
-from fairlane.http.messages import STATUS, Route, Routes
+from fairlane.http.messages import NDJSON, STATUS, Route, Routes
 from fairlane.schema import openapi
 from fairlane.schema.openapi import JSON, Schema
+from fairlane.schema.task_streams import STREAM_PATH
 from fairlane.version import __version__
 
 EVENTS: Final = "text/event-stream"
@@ -22,11 +23,16 @@ _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 # What each route that is no operation responds with; JSON where nothing is said.
 CONTENT: Final[Mapping[str, tuple[str, ...]]] = {
     "GET /": (JSON, "text/html"),
+    "GET /approve/{link}": ("text/html",),
+    "POST /approve/{link}": ("text/html",),
     "GET /events/pulse": (EVENTS,),
     "GET /metrics": ("text/plain",),
     "GET /ui/{file}": _FILE,
     "GET /ui/pages/{file}": _FILE,
 }
+# Routes that take the form of a page instead of JSON.
+FORMS: Final = frozenset({"POST /approve/{link}"})
+_FORM: Final = "application/x-www-form-urlencoded"
 BODIES: Final[Mapping[str, type[msgspec.Struct]]] = {"POST /login": auth.LoginBody}
 
 # Operations that stream if the caller wants it, and the query that says so.
@@ -41,6 +47,16 @@ STREAMS: Final[Mapping[str, tuple[Schema, ...]]] = {
             "schema": {"type": "string", "enum": ["1", "true", "0", "false"]},
         },
     ),
+}
+
+# Operations that respond with CSV if the caller wants it, and the query that says so.
+_CSV: Final = "/resources/{name}/usage"
+_FORMAT: Final[Schema] = {
+    "name": "format",
+    "in": "query",
+    "required": False,
+    "description": "Respond with JSON or with comma-separated values",
+    "schema": {"type": "string", "enum": ["json", "csv"]},
 }
 
 # Where a response names something that other routes take as their `{id}`.
@@ -70,6 +86,13 @@ def document(routes: Routes) -> Schema:
     for path, parameters in STREAMS.items():
         paths[path]["get"]["parameters"] += parameters
         paths[path]["get"]["responses"]["200"]["content"][EVENTS] = {"schema": {"type": "string"}}
+    lines = {NDJSON: {"schema": {"type": "string"}}}
+    streamed = paths[STREAM_PATH]["post"]
+    streamed["requestBody"]["content"] |= lines
+    described_200 = {"description": "The outcomes of the lines of a stream", "content": lines}
+    streamed["responses"]["200"] = described_200
+    paths[_CSV]["get"]["parameters"].append(_FORMAT)
+    paths[_CSV]["get"]["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
     for name in _MADE:
         method, path = name.split()
         responses = paths[path][method.lower()]["responses"]
@@ -98,8 +121,8 @@ def _plain_route(name: str, path: str, route: Route) -> Schema:
         "tags": [path.strip("/").partition("/")[0] or "about"],
         "summary": summary,
         "parameters": [
-            {"name": "file", "in": "path", "required": True, "schema": _NAME}
-            for _ in re.findall("{file}", path)
+            {"name": name_, "in": "path", "required": True, "schema": _NAME}
+            for name_ in re.findall(r"{(\w+)}", path)
         ],
         "security": [] if route.open else [{"token": [route.scope] if route.scope else []}],
         "responses": {
@@ -107,6 +130,8 @@ def _plain_route(name: str, path: str, route: Route) -> Schema:
             **openapi.errors(STATUS, has_body=not name.startswith("GET ")),
         },
     }
+    if name in FORMS:
+        described["requestBody"] = {"required": False, "content": {_FORM: {"schema": _OBJECT}}}
     if name in BODIES:
         schema = {"$ref": f"#/components/schemas/{BODIES[name].__name__}"}
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}

@@ -14,7 +14,7 @@ from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.operation import AnyOperation
 from fairlane.schema.reading import Values
 from fairlane.services.catalog import service_of
-from fairlane.services.registry import UNDO
+from fairlane.services.registry import SENT, UNDO
 
 Reader = Callable[[HttpRequest], Awaitable[Any]]
 
@@ -40,7 +40,7 @@ def routes(node: Node) -> Routes:
 def _handler(node: Node, operation: AnyOperation) -> Handler:
     read = reader(operation)
     serve = service_of(operation)
-    undo = UNDO.get(operation.name)
+    undo, sent = UNDO.get(operation.name), SENT.get(operation.name)
 
     async def handle(request: HttpRequest) -> Answer:
         response = await serve(node, request.caller, await read(request))
@@ -61,8 +61,12 @@ def _handler(node: Node, operation: AnyOperation) -> Handler:
             closed.cancel()
             if not answered and await _ended(serving) and undo is not None:
                 undo(node, serving.result())
-        take_back = None if undo is None else functools.partial(undo, node, response)
-        return Answer(operation.status_of(response), response, undo=take_back)
+        return Answer(
+            operation.status_of(response),
+            response,
+            undo=None if undo is None else functools.partial(undo, node, response),
+            sent=None if sent is None else functools.partial(sent, node, response),
+        )
 
     return handle if operation.waits is None else hold
 

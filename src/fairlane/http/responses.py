@@ -8,12 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fairlane.http.cross_site import DATA_POLICY, PAGE_POLICY
-from fairlane.http.messages import JSON, Answer, Raw
+from fairlane.http.cross_site import DATA_POLICY, FORM_POLICY, PAGE_POLICY
+from fairlane.http.messages import EVENTS, JSON, NDJSON, Answer, Raw
 from fairlane.schema import wire
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-EVENTS: Final = "text/event-stream"
 _CACHE_CONTROL: Final = "cache-control"
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _ALWAYS: Final = (
@@ -33,7 +32,9 @@ def response(
     """
     shape, headers = answer.shape, answer.headers
     body, kind = (shape.body, shape.type) if type(shape) is Raw else (wire.encode(shape), JSON)
-    if headers is None:
+    if type(shape) is Raw and shape.is_form:
+        start = _start(answer.status, kind, is_form=True)
+    elif headers is None:
         start = _start(answer.status, kind)
     else:
         kept = any(name.lower() == _CACHE_CONTROL for name in headers)
@@ -47,10 +48,10 @@ def response(
     )
 
 
-def stream_head(number: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
-    """Return the head of an event stream."""
+def stream_head(number: bytes, kind: str, *, keep_alive: bool, chunked: bool) -> bytes:
+    """Return the head of a stream."""
     return b"%bx-accel-buffering: no\r\nx-request-id: %b\r\n%b%b\r\n" % (
-        _start(200, EVENTS),
+        _start(200, kind),
         number,
         b"transfer-encoding: chunked\r\n" if chunked else b"",
         b"" if keep_alive else b"connection: close\r\n",
@@ -58,14 +59,20 @@ def stream_head(number: bytes, *, keep_alive: bool, chunked: bool) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def _start(status: int, kind: str, *, kept: bool = False) -> bytes:
-    """Return the constant part of the head; `kept` means the response sets Cache-Control itself."""
-    policy = DATA_POLICY if kind.startswith((JSON, EVENTS)) else PAGE_POLICY
+def _start(status: int, kind: str, *, kept: bool = False, is_form: bool = False) -> bytes:
+    """Return the constant part of the head; `kept` means the response sets Cache-Control itself.
+
+    Without a referrer, a browser would send the form of a page with the origin null.
+    """
+    policy = DATA_POLICY if kind.startswith((JSON, EVENTS, NDJSON)) else PAGE_POLICY
+    always = _ALWAYS
+    if is_form:
+        policy, always = FORM_POLICY, _ALWAYS.replace(b"no-referrer", b"same-origin")
     return b"HTTP/1.1 %d %b\r\n%b%b%b\r\n%b" % (
         status,
         http.HTTPStatus(status).phrase.encode(),
         _fields({"content-type": kind}) if kind else b"",
-        _ALWAYS,
+        always,
         policy,
         b"" if kept else b"cache-control: no-store\r\n",
     )

@@ -20,7 +20,7 @@ class HttpServer:
         door: Doorkeeper,
         connection: type[HttpConnection] = HttpConnection,
     ) -> None:
-        """Make it inside the event loop that it runs in."""
+        """Create the server inside the event loop that it runs in."""
         self.loop = asyncio.get_running_loop()
         self.door = door
         self.connections: set[HttpConnection] = set()
@@ -34,16 +34,23 @@ class HttpServer:
         self._numbers = itertools.count(1)
 
     async def start(self, listener: socket.socket) -> None:
-        def connect() -> HttpConnection:
-            return self._connection(self)
-
         if listener.family == getattr(socket, "AF_UNIX", None):
-            self._listening = await self.loop.create_unix_server(connect, sock=listener)
+            self._listening = await self.loop.create_unix_server(self._connect, sock=listener)
         else:
-            self._listening = await self.loop.create_server(connect, sock=listener)
+            self._listening = await self.loop.create_server(self._connect, sock=listener)
+
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere."""
+        connection.setblocking(False)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await self.loop.connect_accepted_socket(self._connect, connection)
+
+    def _connect(self) -> HttpConnection:
+        return self._connection(self)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept nothing more, answer what has arrived within the grace, then hang up."""
+        """Accept nothing more, answer what has arrived within the grace, then close connections."""
         if self._listening is not None:
             self._listening.close()
         self._stopping = asyncio.Event()
@@ -64,7 +71,7 @@ class HttpServer:
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def run(self, exchange: Exchange) -> None:
-        """Have the application answer a request."""
+        """Let the application handle a request."""
         self._running.add(exchange)
         driver = exchange.driver = Driver(self.loop, exchange.run(self._application))
         driver.start()

@@ -33,9 +33,13 @@ class ToolAnswer(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool) -> ToolAnswer:
+async def answer(
+    calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool, decides: bool = False
+) -> ToolAnswer:
     try:
-        if tool.writes and not writes:
+        if tool.decides and not decides:
+            raise _not_a_person(tool)
+        if tool.writes and not tool.decides and not writes:
             raise _not_allowed(tool)
         shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
         if isinstance(shape, Response):
@@ -54,6 +58,14 @@ def _not_allowed(tool: Tool) -> Forbidden:
     return Forbidden(
         f"the tool {tool.name} changes data and this server is read-only; start it with fairlane "
         "mcp --allow-writes or fairlane serve --mcp-writes to allow it",
+        details={"tool": tool.name, "scope": tool.scope},
+    )
+
+
+def _not_a_person(tool: Tool) -> Forbidden:
+    return Forbidden(
+        f"the tool {tool.name} decides for a person; start fairlane mcp with --allow-approve to "
+        "allow it",
         details={"tool": tool.name, "scope": tool.scope},
     )
 

@@ -1,4 +1,4 @@
-"""The operations as an MCP server asks for them.
+"""The operations in the form in which the MCP server calls them.
 
 One function carries them out: that of a client, or of a scheduler in this process.
 """
@@ -13,6 +13,8 @@ from fairlane.client.methods import AsyncMethods, Q, R
 from fairlane.clock import SystemClock
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
+from fairlane.schema.approvals import ApprovalStatus
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
 
@@ -36,11 +38,28 @@ class Calls(AsyncMethods):
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
         return await self._perform(operation, request)
 
+    async def approve(
+        self,
+        approval_id: str,
+        hash_: str,
+        *,
+        answer: JsonObject | None = None,
+        comment: str | None = None,
+    ) -> ApprovalStatus:
+        """Approve what was shown under this hash."""
+        return await self.decide(approval_id, "approve", hash_, answer=answer, comment=comment)
+
+    async def reject(
+        self, approval_id: str, hash_: str, *, comment: str | None = None
+    ) -> ApprovalStatus:
+        """Reject what was shown under this hash."""
+        return await self.decide(approval_id, "reject", hash_, comment=comment)
+
     async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> TaskStatus:
         """Return the task when it has ended or was parked, or as it is when the time is up.
 
-        Ask in short turns: this side is not notified of what other processes do to its store.
-        A turn that is over too soon means that the server is stopping.
+        Poll at short intervals: this process is not notified of changes that other processes make
+        to its store. A poll that returns too soon means that the server is stopping.
         """
         if not 0 <= wait_ms <= WAIT_MS_MAX:
             raise InvalidRequest(f"field 'waitMs' must be from 0 to {WAIT_MS_MAX}")

@@ -30,14 +30,18 @@ def arguments_type(
     without: frozenset[str],
     about: Mapping[str, str],
 ) -> type[msgspec.Struct]:
-    """Return a struct with a field for each argument of a tool, described by `about`."""
+    """Return a struct with a field for each argument of a tool, described by `about`.
+
+    `about` is by the name in the signature.
+    """
     found: list[tuple[str, object, object]] = []
     spellings: dict[str, str] = {}
     for name, (kind, required) in _parameters(verb).items():
         if name in without:
             continue
-        word = spellings[name] = names.get(name) or json_name(name)
-        accepted: object = Annotated[_plain(kind), Meta(description=about[word])]
+        spellings[name] = names.get(name) or json_name(name)
+        note = Meta(description=about[name], extra_json_schema=_format(kind))
+        accepted: object = Annotated[_plain(kind), note]
         if required:
             found.append((name, accepted, msgspec.NODEFAULT))
         else:
@@ -99,6 +103,10 @@ def _plain(kind: object) -> object:
         return kind
     kept = [one for one in get_args(kind) if one not in (types.NoneType, datetime)]
     return Union[tuple(kept)]  # noqa: UP007 - made of a list
+
+
+def _format(kind: object) -> JsonObject | None:
+    return {"format": "date-time"} if datetime in get_args(kind) else None
 
 
 def _simple(schema: object, components: JsonMapping) -> Any:

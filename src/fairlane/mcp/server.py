@@ -13,9 +13,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from fairlane.core.access import CALLER
-from fairlane.core.json_types import JsonMapping
 from fairlane.core.policy import nearest
-from fairlane.mcp.answers import answer
+from fairlane.mcp.answers import ToolAnswer, answer
 from fairlane.mcp.calls import Calls, Perform, PerformAs
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Tool
@@ -32,16 +31,22 @@ INSTRUCTIONS: Final = (
 _READ_ONLY: Final = " This server is read-only."
 
 
-def build(perform: Perform, *, writes: bool) -> Server[object]:
+def build(perform: Perform, *, writes: bool, decides: bool = False) -> Server[object]:
     """Return a server whose tools call `perform`. It lists and runs tools that write only with
-    `writes`.
+    `writes`, and tools that decide about approvals only with `decides`.
     """
     calls = Calls(perform)
-    return _build(lambda _: calls, writes=writes)
+    return _build(lambda _: calls, writes=writes, decides=decides)
 
 
-def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[object]:
-    offered = {name: tool for name, tool in TOOLS.items() if writes or not tool.writes}
+def _build(
+    calls_of: Callable[[Context], Calls], *, writes: bool, decides: bool = False
+) -> Server[object]:
+    offered = {
+        name: tool
+        for name, tool in TOOLS.items()
+        if (decides if tool.decides else writes or not tool.writes)
+    }
     listed = [_listed(tool) for tool in offered.values()]
 
     async def list_tools(
@@ -56,7 +61,10 @@ def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[obje
         if tool is None:
             unknown = f"unknown tool {wire.one_line(params.name[:64])!r}"
             raise MCPError(types.INVALID_PARAMS, f"{unknown}{nearest(params.name, offered)}")
-        return await _called(calls_of(context), tool, params.arguments or {}, writes=writes)
+        told = await answer(
+            calls_of(context), tool, params.arguments or {}, writes=writes, decides=decides
+        )
+        return _called(tool, told)
 
     return Server(
         "fairlane",
@@ -72,8 +80,8 @@ def _build(calls_of: Callable[[Context], Calls], *, writes: bool) -> Server[obje
 def over_http(perform_as: PerformAs, *, writes: bool) -> StreamableHTTPSessionManager:
     """Without sessions, so that each request may go to another node.
 
-    Hosts, origins and tokens are looked at before a request gets here, as for every other route;
-    a tool performs its operations as its caller, so that the operation decides who may.
+    Hosts, origins and tokens are checked before a request gets here, as for every other route; a
+    tool performs its operations as its caller, so that the operation decides who may.
     """
 
     def calls_of(context: Context) -> Calls:
@@ -104,10 +112,7 @@ def _listed(tool: Tool) -> types.Tool:
     )
 
 
-async def _called(
-    calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool
-) -> types.CallToolResult:
-    told = await answer(calls, tool, given, writes=writes)
+def _called(tool: Tool, told: ToolAnswer) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(text=told.text)],
         structured_content=told.shape,

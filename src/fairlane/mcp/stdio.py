@@ -1,7 +1,7 @@
 """Serve MCP on standard input and output, one JSON-RPC message per line.
 
 Only messages go to standard output: while the server runs, the SDK redirects other output to
-standard error. The server ends at the end of its input or on SIGTERM. The trap: a thread that waits
+standard error. The server ends at the end of its input or on SIGTERM. Caution: a thread that waits
 for input cannot be stopped, so it must be a daemon thread that the process leaves behind.
 """
 
@@ -29,9 +29,9 @@ _CHUNK_BYTES: Final = 65_536
 _LINES_AHEAD: Final = 16
 
 
-async def serve(perform: Perform, *, writes: bool) -> None:
-    """Until the input ends or SIGTERM comes; what is being done then is cancelled."""
-    server = build(perform, writes=writes)
+async def serve(perform: Perform, *, writes: bool, decides: bool = False) -> None:
+    """Serve until the input ends or SIGTERM arrives; calls in progress are then cancelled."""
+    server = build(perform, writes=writes, decides=decides)
     lines = Lines()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lines.end)
     try:

@@ -10,15 +10,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from fairlane.core.job_documents import JobDocument
+from fairlane.core.retries import Backoff
 from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import TemplateDocument
-from fairlane.mcp.calls import Calls
+from fairlane.mcp.calls import WAIT_MS, WAIT_MS_MAX, Calls
+from fairlane.mcp.resources import RESOURCES
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
+from fairlane.schema.tasks import WAIT_ONCE
 
 _SESSION: Final = {"key": "sessionKey"}
 _LANE: Final = {"name": "lane"}
 _STATES: Final = {"states": "state"}
+_DECISION: Final = {
+    "approval_id": "id of the approval",
+    "hash_": "hash of what was shown to the person, from approval",
+    "answer": "values of the form",
+    "comment": "reason, for the caller",
+}
 _QUEUE: Final = {"run": "runId", "app": "appId", "workflow": "workflowId"}
 
 _TASKS: Final = (
@@ -29,6 +38,7 @@ _TASKS: Final = (
         "submit",
         "Submit a task: exactly one of handler, action (in a browser) or instruction.",
         open_world=True,
+        shapes={"retryPolicy": document(Backoff)},
     ),
     write(
         "submit_batch",
@@ -45,7 +55,6 @@ _TASKS: Final = (
         "tasks",
         "List tasks, newest first, one page.",
         names=_STATES,
-        meanings={"dependsOn": "only tasks that depend on the task with this id"},
         strangers=True,
     ),
     read("show", Calls.show, "show", "Show a task with its attempts.", strangers=True),
@@ -61,6 +70,10 @@ _TASKS: Final = (
         Calls.wait,
         "wait",
         "Wait until a task ends or is parked, or the time is up, and show it.",
+        meanings={
+            **WAIT_ONCE.descriptions,
+            "wait_ms": f"Maximum wait in milliseconds (default {WAIT_MS}, at most {WAIT_MS_MAX})",
+        },
         strangers=True,
     ),
     read(
@@ -209,7 +222,7 @@ _LEASES: Final = (
         Calls.reclaim_leases,
         "sched reclaim",
         "lease",
-        "Take back all expired leases now.",
+        "Reclaim all expired leases now.",
         idempotent=True,
     ),
     write(
@@ -377,7 +390,8 @@ _RULES: Final = (
         "policy_versions",
         Calls.policy_versions,
         "policy versions",
-        "List the versions of the policy, newest first: who changed what, when and why.",
+        "List the versions of the policy, newest first, each with its author, time, note and "
+        "changes.",
     ),
     read(
         "policy_diff",
@@ -538,6 +552,48 @@ _CRON: Final = (
     ),
 )
 
-TOOLS: Final[Mapping[str, Tool]] = {
-    tool.name: tool for tool in (*_TASKS, *_LEASES, *_SESSIONS, *_RULES, *_TEMPLATES, *_CRON)
-}
+_APPROVALS: Final = (
+    read(
+        "approvals",
+        Calls.approvals,
+        "approvals list",
+        "List what waits for the decision of a person, newest first, one page.",
+        strangers=True,
+    ),
+    read(
+        "approval",
+        Calls.approval,
+        "approvals show",
+        "Show an approval: what is asked, the request, and the hash that a decision names.",
+        strangers=True,
+    ),
+    write(
+        "approve",
+        Calls.approve,
+        "approve",
+        "approve",
+        "Approve what an approval shows, for a person who has told you so.",
+        names={"hash_": "hash"},
+        meanings=_DECISION,
+        decides=True,
+        destructive=True,
+        idempotent=True,
+        open_world=True,
+    ),
+    write(
+        "reject",
+        Calls.reject,
+        "reject",
+        "approve",
+        "Reject what an approval asks, for a person who has told you so.",
+        names={"hash_": "hash"},
+        meanings=_DECISION,
+        decides=True,
+        destructive=True,
+        idempotent=True,
+    ),
+)
+
+_ALL: Final = (_TASKS, _LEASES, _SESSIONS, _RULES, RESOURCES, _TEMPLATES, _CRON, _APPROVALS)
+
+TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tools in _ALL for tool in tools}

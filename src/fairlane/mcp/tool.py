@@ -8,10 +8,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from fairlane.mcp import parameters, schemas
+from fairlane.mcp import schemas
 from fairlane.mcp.schemas import Schema
+from fairlane.schema import catalog
 
-Scope = Literal["submit", "read", "cancel", "lease", "operate", "admin"]
+Scope = Literal["submit", "read", "cancel", "lease", "approve", "operate", "admin"]
 Verb = Callable[..., Any]
 
 STRANGERS: Final = (
@@ -23,8 +24,11 @@ STRANGERS: Final = (
 class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """One tool. `command` is the command line with the same output; without one, `alone` says why.
 
+    One that `decides` about approvals is offered only with a permission of its own.
+
     `lines` names the list whose items are printed one by one. `names` renames arguments, `without`
-    drops some, `meanings` replaces their descriptions, and `shapes` describes documents.
+    drops some, and `shapes` describes documents. The descriptions of arguments come from the fields
+    of the operation, which has the verb's name; `meanings` adds to them.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     command: str = ""
     alone: str = ""
     writes: bool = True
+    decides: bool = False
     destructive: bool = False
     idempotent: bool = False
     open_world: bool = False
@@ -50,7 +55,8 @@ class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def arguments(self) -> type[msgspec.Struct]:
-        about = {**parameters.ABOUT, **self.meanings}
+        operation = catalog.OPERATIONS.get(self.verb.__name__)
+        about = {**(operation.descriptions if operation else {}), **self.meanings}
         return schemas.arguments_type(self.verb, self.names, self.without, about)
 
     @cached_property

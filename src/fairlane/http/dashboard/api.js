@@ -1,8 +1,8 @@
-// The public API, as everybody else speaks it.
+// The public HTTP API.
 
 export class ApiError extends Error {
   constructor(status, body) {
-    super(body?.error ?? `the server answers ${status}`);
+    super(body?.error ?? `the server responded with ${status}`);
     this.status = status;
     this.code = body?.code ?? "";
     this.details = body?.details ?? {};
@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
 let whenRefused = () => {};
 
-// `handler` is told when the server wants to know who asks.
+// Call `handler` when the server asks for a token.
 export function onRefused(handler) {
   whenRefused = handler;
 }
@@ -25,7 +25,7 @@ async function call(method, path, body) {
   const options = { method, headers: { Accept: "application/json" }, credentials: "same-origin", cache: "no-store" };
   if (method !== "GET") {
     options.headers["Content-Type"] = "application/json";
-    options.headers["X-Fairlane"] = "dashboard"; // what no other site's form can send along
+    options.headers["X-Fairlane"] = "dashboard"; // a form of another site cannot send this header
     options.headers["X-Fairlane-Actor"] = "dashboard";
     options.body = typeof body === "string" ? body : JSON.stringify(body ?? {});
   }
@@ -33,7 +33,7 @@ async function call(method, path, body) {
   try {
     answer = await fetch(path, options);
   } catch {
-    throw new ApiError(0, { error: "the server cannot be reached", code: "unreachable" });
+    throw new ApiError(0, { error: "cannot reach the server", code: "unreachable" });
   }
   const text = await answer.text();
   const shape = text ? parsed(text) : null;
@@ -56,7 +56,7 @@ export const patch = (path, body) => call("PATCH", path, body);
 export const put = (path, body) => call("PUT", path, body);
 export const remove = (path) => call("DELETE", path);
 
-// What the server says of itself, of who has logged in, and of what it refuses to them.
+// What the server reports about itself, the user, and the routes that it refuses to the user.
 export let about = { version: "", refused: {} };
 export let who = { agent: null, tokensRequired: false };
 
@@ -65,7 +65,7 @@ export async function learn() {
   who = await get("/whoami");
 }
 
-// Why who has logged in may not do this, which is written as "POST /tasks/{id}/cancel"; "" if they may.
+// Why the user may not call this route, such as "POST /tasks/{id}/cancel"; "" if the user may.
 export function refusal(needs) {
   const [method, route] = needs.split(" ");
   return about.refused[route]?.[method] ?? "";

@@ -1,4 +1,4 @@
-// Pictures of numbers, drawn with our own hands: curves, bars, strips of runs, graphs of tasks.
+// Charts in plain SVG and HTML: curves, bars, strips of runs, graphs of tasks.
 
 import { h, svg, fill } from "./dom.js";
 import { clock, LABELS, shortId } from "./format.js";
@@ -6,8 +6,8 @@ import { clock, LABELS, shortId } from "./format.js";
 const WIDTH = 600;
 const HEIGHT = 150;
 
-// Curves over time. `series`: [{name, tone, values}], all as long as `times`; null is a gap. What is
-// highest is at least `least`.
+// Curves over time. `series`: [{name, tone, values}], all as long as `times`; null is a gap. The top
+// of the scale is at least `least`.
 export function curves({ times, series, say, label, stepMs, least }) {
   const top = ceilingOf(Math.max(least, ...series.flatMap((one) => one.values).filter((value) => value !== null)));
   const y = (value) => HEIGHT - (value / top) * HEIGHT;
@@ -36,7 +36,7 @@ export function curves({ times, series, say, label, stepMs, least }) {
 
 const hoverOf = (event) => event.currentTarget.querySelector(".hover");
 
-// From the first to the last; the first step alone is as long as it is.
+// The first and the last time on the axis; a single step is as wide as it is long.
 const reach = (times, stepMs) => [times[0], Math.max(times.at(-1), times[0] + (times.length < 2 ? stepMs : 0))];
 
 function axis(times, stepMs) {
@@ -56,7 +56,7 @@ function point(event, hover, times, series, say) {
         h("b", null, one.values[index] === null ? "–" : say(one.values[index]))))));
 }
 
-// Runs of neighbours that have a value: where nothing was measured, or nobody looked, there is a gap.
+// Split the values into runs without gaps. Steps in which nothing was measured are gaps.
 function stretches(times, values, stepMs, y) {
   const [first, last] = reach(times, stepMs);
   const x = (at) => (((at - first) / (last - first)) * WIDTH).toFixed(1);
@@ -76,7 +76,7 @@ const area = (found) => found.map((points) => {
   return `M${first} ${HEIGHT}L${points.join("L")}L${last} ${HEIGHT}Z`;
 }).join("");
 
-// A share of the slots over time, and what would have been fair: one line each, without numbers.
+// A share of the slots over time and the fair share: one line each, without numbers.
 export function trace(times, stepMs, shares, fair, most) {
   const drawn = (values) => stretches(times, values, stepMs, (value) => HEIGHT * Math.max(0, 1 - value / most));
   return svg("svg.trace", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -90,7 +90,7 @@ function ceilingOf(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
 }
 
-// A bar of `limit` slots of which `used` are taken.
+// A bar of `limit` slots, `used` of them in use.
 export function slots(used, limit, label) {
   const cells = limit <= 60 ? limit : 0;
   return h("div.slots", {
@@ -100,7 +100,7 @@ export function slots(used, limit, label) {
   }, h("i", { style: { width: `${Math.min(100, (used / Math.max(1, limit)) * 100)}%` } }));
 }
 
-// A share against what would be fair.
+// A share next to the fair share.
 export function share(value, fair, most, label) {
   const at = (part) => `${Math.min(100, (part / most) * 100)}%`;
   const said = { "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(value * 100) };
@@ -116,7 +116,7 @@ export function parts(counts, total, label) {
         style: { width: `${(count / total) * 100}%` } })));
 }
 
-// The runs of a cron job, oldest first, one little bar each.
+// The runs of a cron job, oldest first, one small bar each.
 export function strip(runs) {
   const longest = Math.max(1, ...runs.map(lasted));
   return h("div.strip", null, runs.map((run) => {
@@ -138,7 +138,7 @@ const BOX = { x: 160, y: 38 };
 const STEP = { x: 190, y: 52 };
 
 // Tasks and what they depend on, in columns from cause to effect. `nodes`: Map of id to
-// {state, title, parents: [ids]}; `here` is the one that the page is about.
+// {state, title, parents: [ids]}; `here` is the task that the page shows.
 export function graph(nodes, here) {
   const column = columns(nodes);
   const rows = [];

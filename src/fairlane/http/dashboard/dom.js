@@ -1,5 +1,5 @@
-// Elements are built here and nowhere else. Whatever is text is set as text: nothing that a caller
-// of the API has written is ever read as markup.
+// All elements are built here. Text is set as text, so nothing that a caller of the API has written
+// is ever parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = ["value", "checked", "disabled"];
@@ -46,7 +46,7 @@ function style(element, values) {
   for (const [name, value] of Object.entries(values)) element.style.setProperty(name, value);
 }
 
-// A link goes to a place in this page, never to an address that somebody has written.
+// Links lead only to places in this page, never to an address that a caller has written.
 function safeAddress(address) {
   return address.startsWith("#") ? address : "#";
 }
@@ -57,8 +57,8 @@ export function fill(element, ...children) {
   return element;
 }
 
-// Make `old` look like `fresh` and keep what is the same, so that focus, selection, scrolling and
-// what somebody types survive that a page is drawn again. Children with a key are told by it.
+// Make `old` look like `fresh` and keep equal parts, so that focus, selection, scroll position and
+// typed text survive a redraw. Children with a key are matched by it.
 export function morph(old, fresh) {
   if (old.nodeType === Node.TEXT_NODE) {
     if (old.data !== fresh.data) old.data = fresh.data;
@@ -118,7 +118,7 @@ function unkeyed(place, next) {
   return same ? place : null;
 }
 
-// A line at the edge of the page that goes by itself; screen readers say it.
+// A message at the edge of the page that disappears by itself; screen readers announce it.
 export function toast(text, kind = "info") {
   const line = h("div.toast", { class: kind, role: kind === "error" ? "alert" : "status" }, text);
   toasts().append(line);
@@ -129,7 +129,7 @@ function toasts() {
   return document.querySelector(".toasts") ?? document.body.appendChild(h("div.toasts"));
 }
 
-// A question that has to be answered first; resolves to whether it was confirmed.
+// A modal question; resolves to whether the user confirmed it.
 export function ask({ title, text, confirm, danger = false }) {
   return new Promise((resolve) => {
     const yes = h(danger ? "button.danger" : "button.primary", { type: "button", onclick: () => box.close("yes") },
@@ -144,7 +144,7 @@ export function ask({ title, text, confirm, danger = false }) {
   });
 }
 
-// A box with anything in it, closed by Escape or its button.
+// A dialog with any content, closed by Escape or its button.
 export function sheet(title, ...children) {
   const box = h("dialog.sheet", { "aria-labelledby": "sheet-title" },
     h("header", null, h("h2", { id: "sheet-title" }, title),

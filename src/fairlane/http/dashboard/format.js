@@ -1,4 +1,4 @@
-// How moments, spans and numbers are said to people.
+// Format times, durations and numbers for people.
 
 import { h } from "./dom.js";
 
@@ -36,7 +36,7 @@ export function relative(at, now = Date.now()) {
 
 export const exact = (at) => `${EXACT.format(at)} · ${new Date(at).toISOString()}`;
 
-// A moment: relative to read, exact to look at. `tick` keeps those on the page true.
+// A time: relative in the text, exact in the tooltip. `tick` keeps the times on the page current.
 export function time(moment) {
   if (!moment) return "–";
   const at = typeof moment === "number" ? moment : Date.parse(moment);
@@ -75,7 +75,7 @@ export const taskLink = (id, text) => h("a.mono", { href: `#/tasks/${encodeURICo
 export const sessionLink = (key) => h("a.mono", { href: `#/sessions/${encodeURIComponent(key)}` }, key);
 export const batchLink = (id) => h("a.mono", { href: `#/batches/${encodeURIComponent(id)}`, title: id }, shortId(id));
 
-// What a task is about, in a few words.
+// A short title of a task.
 export function title(task) {
   if (task.instruction) return cut(task.instruction, 120);
   const what = task.action ?? task.handler ?? task.kind;
@@ -83,7 +83,7 @@ export function title(task) {
   return where ? `${what} ${cut(where, 80)}` : cut(what, 120);
 }
 
-// What it was called with, in one line.
+// The arguments of a task, in one line.
 export const args = (task) => (task.params && Object.keys(task.params).length ? cut(JSON.stringify(task.params), 100)
   : "");
 
@@ -92,7 +92,7 @@ export function cut(text, most) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-// "maxConcurrent" as people say it.
+// "maxConcurrent" as separate words.
 export const words = (name) => name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 
 export const pretty = (value) => JSON.stringify(value, null, 2);

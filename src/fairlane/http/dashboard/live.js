@@ -1,20 +1,20 @@
-// One connection tells that something has happened; pages then read again what they show.
-// A page is read at most once a second, and never more than a tenth of the time; what takes long,
-// as a search through everything does, a twentieth. The slower the server answers, the less it is asked.
+// One connection reports that something has changed; pages then fetch their data again.
+// A page fetches at most once a second and spends at most a tenth of the time on it; slow requests,
+// such as a full search, get a twentieth. The slower the server responds, the fewer requests it gets.
 
 import { ApiError } from "./api.js";
 import { tick } from "./format.js";
 
 const PAUSE_MS = 1000;
 const LONG_MS = 250;
-const LAZY_MS = 5000; // for what changes without an event: waits that grow, curves
+const LAZY_MS = 5000; // for data that changes without an event: waiting times, curves
 const watchers = new Set();
 const listeners = new Set();
 let source = null;
 let again = null;
 let state = "off";
-export let readAt = null; // when something was read last
-export let lastEvent = null; // not known before the first pulse
+export let readAt = null; // time of the last successful fetch
+export let lastEvent = null; // unknown until the first pulse
 
 export function connect() {
   hangUp();
@@ -30,7 +30,7 @@ export function connect() {
   });
   mine.addEventListener("error", () => {
     report("lost");
-    // A refusal closes it for good; anything else it mends by itself.
+    // A refusal closes the connection for good; the browser reconnects after any other error.
     if (mine.readyState === EventSource.CLOSED) again = setTimeout(connect, 3000);
   });
 }
@@ -57,7 +57,7 @@ function report(next) {
   for (const listener of listeners) listener(state);
 }
 
-// What goes wrong with reading, by who reads; the frame shows one of it until it has gone right.
+// Errors of fetches, by reader; the frame shows one of them until that reader succeeds.
 const troubles = new Map();
 let whenTroubled = () => {};
 
@@ -77,8 +77,8 @@ function wake() {
   for (const watcher of watchers) watcher.ask();
 }
 
-// Call `read` now, when something has happened, and now and then. `now` is for what a person has
-// asked for, and does not wait; `soon` waits its turn; `end` ends it.
+// Call `read` now, after each change, and from time to time. `now` serves a user's action and does
+// not wait; `soon` waits its turn; `end` stops the reader.
 export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
   let timer = null, running = false, wanted = false, hurry = false, quietUntil = 0, ended = false;
 

@@ -1,16 +1,18 @@
-// The frame around the pages: navigation, keys, colours, the search box, and who is asking.
+// The frame around the pages: navigation, keys, colours, search, login.
 
 import { h, fill, sheet, toast } from "./dom.js";
-import { learn, onRefused, post, refusal, who } from "./api.js";
+import { get, learn, onRefused, post, refusal, who } from "./api.js";
 import { clock } from "./format.js";
 import * as live from "./live.js";
 import { head, loading, problem } from "./pieces.js";
 import * as overview from "./pages/overview.js";
 import * as tasks from "./pages/tasks.js";
 import * as task from "./pages/task.js";
+import * as approvals from "./pages/approvals.js";
 import * as sessions from "./pages/sessions.js";
 import * as cron from "./pages/cron.js";
 import * as batches from "./pages/batches.js";
+import * as resources from "./pages/resources.js";
 import * as policy from "./pages/policy.js";
 import * as events from "./pages/events.js";
 import * as deliveries from "./pages/deliveries.js";
@@ -19,10 +21,14 @@ import * as login from "./pages/login.js";
 const PAGES = [
   { name: "overview", title: "Overview", key: "o", needs: "GET /lanes", list: overview },
   { name: "tasks", title: "Tasks", key: "t", needs: "GET /tasks", list: tasks, one: task },
+  { name: "approvals", title: "Approvals", key: "a", needs: "GET /approvals", list: approvals,
+    one: { show: approvals.showOne } },
   { name: "sessions", title: "Sessions", key: "s", needs: "GET /sessions", list: sessions,
     one: { show: sessions.showOne } },
   { name: "cron", title: "Cron", key: "c", needs: "GET /cron/jobs", list: cron, one: { show: cron.showOne } },
   { name: "batches", title: "Batches", key: "b", needs: "GET /batches", list: batches, one: { show: batches.showOne } },
+  { name: "resources", title: "Resources", key: "r", needs: "GET /resources", list: resources,
+    one: { show: resources.showOne } },
   { name: "policy", title: "Policy", key: "p", needs: "GET /policy", list: policy },
   { name: "events", title: "Events", key: "e", needs: "GET /events", list: events },
   { name: "deliveries", title: "Deliveries", key: "d", needs: "GET /deliveries", list: deliveries },
@@ -40,6 +46,7 @@ const search = h("input", {
     onkeydown: (event) => { if (event.key === "Enter") find(search.value.trim()); },
 });
 let leave = () => {};
+let uncount = () => {};
 let shown = "";
 
 function frame() {
@@ -59,7 +66,7 @@ function logo() {
   return h("span.logo", { "aria-hidden": "true" }, h("i"), h("i"), h("i"));
 }
 
-// --- where we are -----------------------------------------------------------------------------
+// --- the current page -------------------------------------------------------------------------
 
 function place() {
   const [path, text = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -109,6 +116,14 @@ async function find(text) {
   search.value = "";
 }
 
+// The menu says how many approvals wait for a person.
+async function countApprovals() {
+  const { open } = await get("/approvals", { state: "open", limit: 1 });
+  const text = open >= 1000 ? "1000+" : String(open);
+  fill(links.get("approvals"), "Approvals",
+    open > 0 && h("span.count", { title: `${text} wait for a decision`, "aria-label": `${text} open` }, text));
+}
+
 // --- keys -------------------------------------------------------------------------------------
 
 let prefix = 0;
@@ -132,7 +147,7 @@ function onKey(event) {
 
 const rowNow = () => document.activeElement?.closest?.("[data-row]");
 
-// To the next or the previous row of whatever list is there.
+// Move to the next or previous row of the list on the page.
 function step(by) {
   const rows = [...main.querySelectorAll("[data-row]")];
   const now = rows.indexOf(rowNow());
@@ -144,8 +159,8 @@ function step(by) {
 function help() {
   const rows = [["/", "search"], ["g then a letter", "go to a page:"],
     ...PAGES.map((page) => [`g ${page.key}`, page.title]),
-    ["j  k", "next and previous row"], ["Enter", "open it"], ["x", "select it"], ["Shift+D", "light or dark"],
-      ["Esc", "leave a field, close a box"], ["?", "this list"]];
+    ["j  k", "next and previous row"], ["Enter", "open the row"], ["x", "select the row"], ["Shift+D", "light or dark"],
+      ["Esc", "leave a field, close a dialog"], ["?", "this list"]];
   sheet("Keys", h("dl.keys", null,
     rows.map(([key, text]) => [h("dt", null, h("kbd", null, key)), h("dd", null, text)])));
 }
@@ -174,13 +189,15 @@ function keptTheme() {
   }
 }
 
-// --- who asks ---------------------------------------------------------------------------------
+// --- login ------------------------------------------------------------------------------------
 
 function logIn() {
   if (document.querySelector(".page-login")) return;
   leave();
   leave = () => {};
   live.disconnect();
+  uncount();
+  uncount = () => {};
   const root = h("div.page.page-login");
   fill(main, root);
   login.show(root, begin);
@@ -201,11 +218,13 @@ async function begin() {
   fill(account, who.tokensRequired && [h("span", { title: `may ${who.scopes.join(", ")}` }, who.name),
     h("button.quiet", { type: "button", onclick: logOut }, "Log out")]);
   if (!refusal("GET /events/pulse")) live.connect();
+  uncount();
+  uncount = refusal("GET /approvals") ? () => {} : live.watch(countApprovals).end;
   shown = "";
   show();
 }
 
-const gone = ({ message }) => ({ message: live.readAt ? `${message}; this is how things stood at ${clock(live.readAt)}`
+const gone = ({ message }) => ({ message: live.readAt ? `${message}; the data is from ${clock(live.readAt)}`
   : message });
 const LIGHTS = { on: "live", lost: "connecting…", off: "not connected" };
 

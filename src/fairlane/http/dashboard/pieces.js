@@ -1,4 +1,4 @@
-// What pages are made of: headings, empty states that teach, tables, and doing something to a thing.
+// Building blocks of pages: headings, empty states with an example, tables, and actions.
 
 import { h, ask, toast } from "./dom.js";
 import { refusal, who } from "./api.js";
@@ -12,7 +12,7 @@ export function card(title, tools, ...children) {
     h("header", null, h("h2", null, title), tools && h("div.actions", null, tools)), ...children);
 }
 
-// Nothing is there yet: say what would be, and the line that brings it about.
+// An empty state: what the list will show, and a command that creates an item.
 export function empty(title, text, command, ...more) {
   return h("div.empty", null, h("h3", null, title), h("p", null, text), command && copyable(command), ...more);
 }
@@ -32,7 +32,7 @@ async function copy(text, button) {
   }
 }
 
-// A line that does it from a shell, for who has logged in: with a token where one is needed.
+// The curl command for a request, with a token if the server needs one.
 export function curl(asked, path, body) {
   const parts = [`curl ${asked} ${location.origin}${path}`];
   if (who.tokensRequired) parts.push('-H "Authorization: Bearer $FAIRLANE_TOKEN"');
@@ -48,7 +48,7 @@ export const problem = (error) => h("div.problem", { role: "alert" }, h("b", nul
 
 export const loading = () => h("p.loading", { role: "status" }, "Reading…");
 
-// `columns`: [{name, cell(row), class?}]. Rows can be walked with j and k.
+// `columns`: [{name, cell(row), class?}]. The keys j and k move between rows.
 export function table(columns, rows, { key, label }) {
   return h("div.scroll.cards", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
     h("thead", null, h("tr", null,
@@ -57,13 +57,14 @@ export function table(columns, rows, { key, label }) {
       columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row))))))));
 }
 
-// `needs` is the route that it asks, as in "POST /tasks/{id}/cancel": who may not is told why.
+// `needs` is the route that the button calls, as in "POST /tasks/{id}/cancel". If the user may not
+// call it, the button says why.
 export function button(text, act, { needs, ...props } = {}) {
   const why = needs && refusal(needs);
   return h("button", { type: "button", ...props, ...(why && { disabled: true, title: why }), onclick: act }, text);
 }
 
-// Do it, say that it was done, or why not. Resolves to the answer, or undefined.
+// Run an action and show its success or its error. Resolves to the response, or undefined.
 export async function attempt(doing, said) {
   try {
     const answer = await doing();
@@ -79,7 +80,7 @@ export async function confirmed(question, doing, said) {
   return (await ask(question)) ? attempt(doing, said) : undefined;
 }
 
-// Pages of a list by cursor: the cursors of the pages before stay, so that one can go back.
+// Pages of a list by cursor. It keeps the cursors of earlier pages, to go back to them.
 export class Pager {
   constructor() { this.cursors = [undefined]; }
   get cursor() { return this.cursors.at(-1); }

@@ -1,4 +1,4 @@
-"""Events and output as server-sent events; what is followed comes from `services/following.py`."""
+"""Events and output as server-sent events; `services/following.py` provides the data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Events:
         return Stream(_event_pieces(stream))
 
     async def pulse(self, request: HttpRequest) -> Stream:
-        """Stream that something has happened, at most once a second."""
+        """Stream the id of the newest event when it changes, at most once a second."""
         request.query()
         return Stream(_pulse_pieces(following.pulse(self._node)))
 

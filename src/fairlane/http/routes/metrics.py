@@ -11,12 +11,17 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from fairlane.core import limits
 from fairlane.core.access import Scope
+from fairlane.core.amounts import MICRO
 from fairlane.core.counts import Tally
 from fairlane.core.histogram import Histogram
+from fairlane.core.resources import limits_of
+from fairlane.engine.front_node import ShowMetrics
 from fairlane.engine.node import Node
 from fairlane.engine.telemetry import process
 from fairlane.engine.telemetry.metrics import LaneMetrics
+from fairlane.engine.writing_node import Measures, WritingNode
 from fairlane.http.messages import Answer, HttpRequest, Raw, Route, Routes
 from fairlane.version import __version__
 
@@ -37,11 +42,27 @@ class MetricsRoute:
 
     async def show(self, request: HttpRequest) -> Answer:
         request.query()
+        node = self._node
+        if isinstance(node, WritingNode):
+            text = await MetricsText(node).read()
+        else:
+            text = await node.writer.ask(ShowMetrics())
+        return Answer(200, Raw(text.encode(), TYPE))
+
+
+class MetricsText:
+    """The metrics of a whole server: the process that writes and its fronts."""
+
+    def __init__(self, node: WritingNode) -> None:
+        self._node = node
+
+    async def read(self) -> str:
         views, policy = self._node.views, self._node.policy
         tallies = await views.read(views.lanes)
         names = sorted({*policy.lanes, *tallies, *self._node.metrics.lanes})
         oldest = await views.read(views.oldest_waits, names)
         owed = await views.read(views.webhooks_owed, OWED_MAX)
+        fronts = await self._node.measure_fronts()
         now = self._node.clock.now()
         lines = [
             *self._done(),
@@ -61,10 +82,44 @@ class MetricsRoute:
                 "Whether the lane is paused (1) or not (0)",
                 {name: int(lane.paused) for name, lane in policy.lanes.items()},
             ),
+            *await self._resources(),
             *_gauge("webhooks_owed", "Webhooks waiting to be sent, at most 100000", owed),
-            *self._node_itself(),
+            *self._node_itself(fronts),
         ]
-        return Answer(200, Raw("".join(f"{line}\n" for line in lines).encode(), TYPE))
+        return "".join(f"{line}\n" for line in lines)
+
+    async def _resources(self) -> list[str]:
+        """Describe resources; accounts of one resource are added up, so keys make no series."""
+        node = self._node
+        if not node.policy.resources:
+            return []
+        found = await node.views.read(node.views.resources.accounts, node.clock, node.policy, None)
+        sums: dict[str, dict[tuple[str, str], float]] = {name: {} for name in _RESOURCES}
+        for view in found:
+            account = view.account
+            declared = node.policy.resources[account.resource]
+            for limit in limits_of(declared.limits):
+                state = account.state(limit)
+                at = (account.resource, limit.unit)
+                values = {
+                    "limit": limits.ceiling(limit, state),
+                    "used": max(0, limits.committed(limit, state) - state.reserved),
+                    "reserved": state.reserved,
+                    "waiting": view.waiting * MICRO,
+                    "closed": (account.closed_until > view.now) * MICRO,
+                }
+                for name, value in values.items():
+                    sums[name][at] = sums[name].get(at, 0) + value / MICRO
+        return [
+            line
+            for name, about in _RESOURCES.items()
+            for line in _family(
+                f"resource_{name}",
+                "gauge",
+                about,
+                [({"resource": r, "unit": u}, value) for (r, u), value in sums[name].items()],
+            )
+        ]
 
     def _done(self) -> Iterator[str]:
         metrics = self._node.metrics
@@ -72,16 +127,13 @@ class MetricsRoute:
         for name, (field, about) in _COUNTERS.items():
             values = [({"lane": lane}, getattr(one, field)) for lane, one in lanes.items()]
             yield from _family(f"{name}_total", "counter", about, values)
-        for name, about in (
-            ("finished", "Finished tasks by outcome"),
-            ("revived", "Finished tasks that were queued again, by their former outcome"),
-        ):
+        for name, (field, about) in _BY_OUTCOME.items():
             values = [
                 ({"lane": lane, "outcome": outcome}, count)
                 for lane, one in lanes.items()
-                for outcome, count in getattr(one, name).items()
+                for outcome, count in getattr(one, field).items()
             ]
-            yield from _family(f"tasks_{name}_total", "counter", about, values)
+            yield from _family(f"{name}_total", "counter", about, values)
         webhooks = [({"outcome": outcome}, count) for outcome, count in metrics.webhooks.items()]
         yield from _family(
             "webhooks_total", "counter", "Webhook delivery attempts by outcome", webhooks
@@ -97,21 +149,27 @@ class MetricsRoute:
             [({"lane": lane}, one.runs) for lane, one in lanes.items()],
         )
 
-    def _node_itself(self) -> Iterator[str]:
+    def _node_itself(self, fronts: Sequence[Measures]) -> Iterator[str]:
         node, metrics = self._node, self._node.metrics
         sizes = [(_NONE, metrics.batch_sizes)]
         yield from _histograms("commit_batch_size", "Requests per commit", sizes, unit=1)
         about = "Duration of a transaction until it is durable"
         yield from _histograms("commit_seconds", about, [(_NONE, metrics.commits)])
+        about = "Time for which a transaction held the write lock"
+        yield from _histograms("lock_seconds", about, [(_NONE, metrics.locks)])
+        about = "Round trips of a transaction to PostgreSQL; 0 on SQLite"
+        trips = [(_NONE, metrics.round_trips)]
+        yield from _histograms("commit_round_trips", about, trips, unit=1)
         about = "Delay of the event loop, measured once a second"
         yield from _histograms("event_loop_lag_seconds", about, [(_NONE, metrics.loop_lags)])
         about = "Detected changes of the system clock"
         yield from _family("clock_steps_total", "counter", about, [(_NONE, metrics.clock_steps)])
         yield from _gauge("writer_backlog", "Requests waiting for a commit", node.writer.backlog)
-        yield from _gauge(
-            "stream_clients", "Clients that follow events or output", node.stream_clients
-        )
-        yield from _gauge("lease_waits", "External workers waiting for tasks", node.lease_waits)
+        streams = node.stream_clients + sum(one.stream_clients for one in fronts)
+        yield from _gauge("stream_clients", "Clients that follow events or output", streams)
+        waits = node.lease_waits + sum(one.lease_waits for one in fronts)
+        yield from _gauge("lease_waits", "External workers waiting for tasks", waits)
+        yield from _gauge("processes", "Processes of this server", 1 + len(fronts))
         built = {
             "version": __version__,
             "python": platform.python_version(),
@@ -123,7 +181,7 @@ class MetricsRoute:
             "Versions of Fairlane and Python, and the kind of store",
             [(built, 1)],
         )
-        yield from _process()
+        yield from _process(fronts)
 
 
 # Counters per lane; `expired` tasks also count as finished with the outcome failed. No name without
@@ -138,6 +196,18 @@ _COUNTERS: Final = {
         "reclaimed",
         "Leases reclaimed because they expired or their node was gone",
     ),
+}
+_BY_OUTCOME: Final = {
+    "tasks_finished": ("finished", "Finished tasks by outcome"),
+    "manual_retries": ("manual_retries", "Finished tasks that were retried, by former outcome"),
+    "tasks_revived": ("manual_retries", "Old name of fairlane_manual_retries_total"),
+}
+_RESOURCES: Final = {
+    "limit": "Limit of a resource, of all its accounts together",
+    "used": "Amount of a resource in use",
+    "reserved": "Amount of a resource that runs have reserved",
+    "waiting": "Tasks that wait for a resource",
+    "closed": "Closed accounts of a resource",
 }
 _STANDING: Final = {
     "waiting": ("queued", "Queued tasks, whatever they wait for"),
@@ -155,9 +225,11 @@ def _standing(tallies: Mapping[str, Tally]) -> Iterator[str]:
     yield from _gauges("slots_in_use", about, {lane: one.slots for lane, one in tallies.items()})
 
 
-def _process() -> Iterator[str]:
+def _process(fronts: Sequence[Measures]) -> Iterator[str]:
+    """Yield what the operating system reports: sums over all processes, but one start."""
     for name, (kind, about, value) in process.measures().items():
-        yield from _family(name, kind, about, [(_NONE, value)], prefix="process_")
+        more = 0.0 if name == process.START else sum(one.process.get(name, 0) for one in fronts)
+        yield from _family(name, kind, about, [(_NONE, value + more)], prefix="process_")
 
 
 def _gauge(name: str, about: str, value: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-// Batches: how far each one is, and the tasks in it.
+// Batches: the progress and the tasks of each.
 
 import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";
@@ -33,7 +33,7 @@ function list(batches) {
   if (!batches.length) {
     const tasks = [{ key: "a", handler: "echo" }, { handler: "echo", dependsOn: ["#a"] }];
     return h("section.card", null, empty("No batches yet",
-      "Tasks that belong together are submitted together, and may depend on each other:",
+      "A batch is a group of tasks submitted together. They may depend on each other:",
       curl("-X POST", "/tasks/batch", { agentId: me(), parallelism: 2, tasks })));
   }
   return h("section.card", null, table([
@@ -46,7 +46,7 @@ function list(batches) {
   ], batches, { key: (one) => one.batchId, label: "Batches" }));
 }
 
-// The list knows only what is open; how the others ended is asked for when that has changed.
+// The list has only the number of open tasks; fetch the other states when that number changes.
 async function countStates(batch, known) {
   const last = known.get(batch.batchId);
   const fresh = last?.open === batch.open ? last : await get(`/batches/${enc(batch.batchId)}`).catch(() => batch);

@@ -1,4 +1,4 @@
-// Cron jobs: when they run next, how their runs went, run now, switch on and off, edit with a preview.
+// Cron jobs: next runs, past runs, run now, enable and disable, edit with a preview.
 
 import { h, fill, morph, sheet, toast } from "../dom.js";
 import { enc, get, patch, post, remove } from "../api.js";
@@ -36,7 +36,7 @@ function list({ jobs, runs }, again) {
   if (!jobs.length) {
     const weekdays = { kind: "cron", expr: "0 9 * * 1-5", tz: "Europe/Berlin" };
     return h("section.card", null, empty("No cron jobs yet",
-      "A job submits a task at moments. This one greets every weekday at nine:",
+      "A cron job submits a task on a schedule. This one runs every weekday at nine:",
       curl("-X POST", "/cron/jobs", { name: "greeting", schedule: weekdays, task: { handler: "echo" } })));
   }
   const name = (job) => [h("a", { href: `#/cron/${enc(job.id)}` }, job.name), " ", h("small", null, job.agentId)];

@@ -1,4 +1,4 @@
-// Webhooks: those owed, those that arrived, and those given up, which can be sent again.
+// Webhook deliveries: waiting, delivered and given up. Any of them can be sent again.
 
 import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";

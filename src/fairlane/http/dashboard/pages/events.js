@@ -1,4 +1,4 @@
-// The newest events, as they come. What came while nobody looked is skipped, not caught up with.
+// The newest events, live. Events that happened while the page was hidden are skipped.
 
 import { h, morph } from "../dom.js";
 import { get } from "../api.js";
@@ -7,7 +7,7 @@ import { button, curl, empty, head } from "../pieces.js";
 import { watch, lastEvent } from "../live.js";
 
 const SHOWN_MAX = 200;
-const REACH = 400; // how far back the first look goes, and how much is caught up with
+const REACH = 400; // number of past events to show at first, and to catch up on
 const REACH_FILTERED = 5000;
 const TYPES = ["task.created", "task.started", "task.completed", "task.failed", "task.retrying", "task.parked",
   "task.cancelled",

@@ -1,4 +1,4 @@
-// Who asks: a token, which the server keeps in a cookie that no script can read.
+// Login with a token, which the server keeps in a cookie that no script can read.
 
 import { h, fill } from "../dom.js";
 import { post } from "../api.js";

@@ -1,4 +1,4 @@
-// How full the lanes are, who gets how much of them, how fast it goes, and what went wrong.
+// The load of the lanes, the agents' shares, throughput and waits, and failed tasks.
 
 import { h, morph } from "../dom.js";
 import { about, enc, get, post, refusal } from "../api.js";
@@ -32,7 +32,7 @@ export function show(root) {
   return () => watchers.forEach((watcher) => watcher.end());
 }
 
-// A window of long steps does not change every moment.
+// A window of long steps changes rarely.
 async function history({ window, history: last, lookAgainAt }) {
   if (last?.window === window && Date.now() < lookAgainAt) return {};
   const found = await get("/stats/history", { window, shares: true });
@@ -46,7 +46,7 @@ async function surroundings(seen) {
   return { nodes: nodes?.nodes ?? null, ready, ...troubles };
 }
 
-// Looked for only when their number has changed: among a million that went well it is a long way.
+// Fetched only when their number has changed: finding them among a million tasks is slow.
 async function newTroubles(seen) {
   const now = troubleCount(seen);
   if (!now || now === seen.troubled) return {};
@@ -78,7 +78,7 @@ function page(root, seen, choose) {
 function teach() {
   const body = { handler: "echo", agentId: me(), params: { hello: "world" } };
   return h("section.card", null, empty("No task has been submitted yet",
-    "Submit one and watch it appear here, without a reload:", curl("-X POST", "/tasks", body),
+    "Submit a task; it appears here without a reload:", curl("-X POST", "/tasks", body),
     h("p", null, "Or watch a whole fleet on a temporary server:"), copyable("fairlane demo")));
 }
 
@@ -201,17 +201,17 @@ function curvesCard({ history, window }, choose) {
         { name: "median", tone: "running", values: ms("waitP50Ms") }] })), begun(history, times));
 }
 
-// A step that has hardly begun tells more of chance than of how things go.
+// Leave out a step that has just started: its values are mostly noise.
 function steady(history) {
   const points = (history?.points ?? []).filter((point) => point.spanMs);
   return points.length > 1 && points.at(-1).spanMs < history.stepMs / 2 ? points.slice(0, -1) : points;
 }
 
-// It is kept in memory: a window that is not full yet says since when.
+// History is kept in memory. If the window is not full yet, show when it starts.
 const begun = ({ since, stepMs }, times) => Date.parse(since) > times[0] - stepMs
   && h("p.muted.begun", null, "History starts with the server, ", time(since), ".");
 
-// --- what went wrong, and who is there --------------------------------------------------------
+// --- failed tasks and nodes ---------- --------------------------------------------------------
 
 function troublesCard(tasks) {
   if (!tasks) return card("Failed and parked", null, loading());

@@ -1,4 +1,4 @@
-// The policy: what is in force, its versions and their differences, and changing it with a check.
+// The policy: the current version, older versions and their differences, and an editor with a check.
 
 import { h, fill, morph, sheet } from "../dom.js";
 import { get, post, put, query } from "../api.js";
@@ -91,7 +91,7 @@ function bringBack(version, again) {
 function edit(policy, again) {
   const text = h("textarea", { rows: 22, spellcheck: "false", "aria-label": "Policy document" });
   text.value = pretty(policy.policy);
-  const note = h("input", { type: "text", maxlength: 500, placeholder: "Why, in one line" });
+  const note = h("input", { type: "text", maxlength: 500, placeholder: "Reason for the change" });
   const outcome = h("div", { "aria-live": "polite" });
   const box = sheet("Edit the policy", h("div.form", null, text, h("label.field", null, "Note", note), outcome,
     h("div.actions", null, button("Check", check), button("Apply", save, { class: "primary" }))));

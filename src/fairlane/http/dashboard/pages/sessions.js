@@ -1,4 +1,4 @@
-// Sessions: who has the turn, who waits, how full the context is; stop one run or all.
+// Sessions: running and waiting tasks, context usage; stop one run or all.
 
 import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";
@@ -25,7 +25,7 @@ export function show(root) {
 function list(sessions, again) {
   if (!sessions.length) {
     return h("section.card", null, empty("No session is active",
-      "Tasks with one session key run in order, one at a time. Send a message to begin one:",
+      "Tasks with the same session key run in order, one at a time. Send a message to start one:",
       curl("-X POST", "/sessions/chat:7/messages", { message: "Hello", handler: "echo" })));
   }
   return h("section.card", null, table([
@@ -118,7 +118,7 @@ const meter = (session) => h("span.meter", { class: session.throttled ? "hot" : 
 function facts(session) {
   const rows = [["may run", session.why], ["generation", session.generation],
     ...Object.entries(session.settings).map(([name, value]) => [words(name), value]),
-      ["still growing", session.debouncing], ["for later", session.later]];
+      ["waiting for more messages", session.debouncing], ["scheduled for later", session.later]];
   if (session.cutoff) rows.push(["stopped before", time(session.cutoff)]);
   return rows.map(([name, value]) =>
     [h("dt", null, name), h("dd", null, value instanceof Node ? value : String(value))]);

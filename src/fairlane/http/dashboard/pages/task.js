@@ -1,4 +1,4 @@
-// One task: why it waits, what has happened to it, what it was asked, what came of it.
+// One task: why it waits, its history, its request and its result.
 
 import { h, fill, morph } from "../dom.js";
 import { get, post, enc } from "../api.js";
@@ -9,7 +9,7 @@ import { attempt, button, card, confirmed, head, problem } from "../pieces.js";
 import { watch } from "../live.js";
 
 const GRAPH_MAX = 40;
-const GRAPH_MS = 5000; // between two looks at what is around a task that has not ended
+const GRAPH_MS = 5000; // between two fetches of the graph of an open task
 const ENDED = ["done", "failed", "cancelled", "rejected"];
 const OUTPUT_SHOWN = 200000;
 
@@ -44,7 +44,7 @@ async function facts(id) {
   return { task, why, events: events.events, deliveries: deliveries.deliveries };
 }
 
-// What it depends on, over some steps, and what depends on it.
+// The tasks that it depends on, over some levels, and the tasks that depend on it.
 async function around(task) {
   const nodes = new Map();
   const add = (one) => nodes.set(one.taskId, { state: one.state, title: title(one), parents: one.dependsOn ?? [] });
@@ -65,7 +65,7 @@ async function around(task) {
   return nodes;
 }
 
-// It may never have been submitted, or be forgotten, or somebody else's.
+// The parent may not exist, may have been pruned, or may belong to another agent.
 const parent = (id) => get(`/tasks/${enc(id)}`).catch(() => ({ taskId: id, state: "unknown", kind: "not known" }));
 
 // --- output as it comes -----------------------------------------------------------------------
@@ -131,7 +131,7 @@ function actions(task, again) {
   return tools;
 }
 
-// The server's one sentence, with the things it names as links.
+// The server's explanation, with the things it names as links.
 function whyLine({ task, why }) {
   const tone = task.state === "parked" || task.state === "failed" ? "bad" : "";
   return h("div.why", { class: `s-${task.state} ${tone}` }, badge(task.state), h("p", null, linked(why.reason, task)),
@@ -141,7 +141,7 @@ function whyLine({ task, why }) {
       why.gate && fact("gate", why.gate),
       why.estimateMs != null && fact("starts in about", span(why.estimateMs)),
       why.ready && why.waitingFor.length > 0 && h("details", null,
-        h("summary", null, `who has the slots (${why.waitingFor.length})`),
+        h("summary", null, `tasks in the slots (${why.waitingFor.length})`),
         h("p.links", null, why.waitingFor.map((id) => [taskLink(id), " "])))));
 }
 
@@ -161,9 +161,9 @@ function linked(text, task) {
 const WORDS = {
   "task.created": "submitted", "task.unblocked": "what it depends on is done", "task.started": "started",
     "task.completed": "done", "task.failed": "failed",
-  "task.cancelled": "cancelled", "task.rejected": "refused", "task.retrying": "failed, tries again",
+  "task.cancelled": "cancelled", "task.rejected": "refused", "task.retrying": "failed, will be retried",
     "task.parked": "parked", "task.progress": "progress",
-  "task.released": "given back", "task.requeued": "queued again", "cron.fired": "a cron job has asked for it",
+  "task.released": "released", "task.requeued": "queued again", "cron.fired": "a cron job has asked for it",
 };
 
 const GATES = {
@@ -178,6 +178,8 @@ function timeline({ task, why, events, deliveries }) {
     text: "may start", tone: "queued", future: true });
   steps.sort((one, other) => one.at - other.at);
   const began = steps[0]?.at ?? 0;
+  for (const step of steps) step.traceback = step.event?.error && task.attemptLog?.find(
+    (attempt) => attempt.endedAt === step.event.timestamp)?.traceback;
   if (GATES[why.gate]) steps.push({ text: GATES[why.gate], tone: task.state });
   return h("ol.timeline", null, steps.map((step) => entry(step, began)));
 }
@@ -200,7 +202,8 @@ function entry(step, began) {
   return h("li", { class: `s-${event.state ?? "queued"}` }, h("b", null, WORDS[event.type] ?? event.type), when, since,
     (details || event.error || event.progress !== undefined) && h("p", null, details,
       event.error && h("span.error", null, `${details ? ": " : ""}${cut(event.error, 400)}`),
-      event.progress !== undefined && h("code", null, cut(JSON.stringify(event.progress), 300))));
+      event.progress !== undefined && h("code", null, cut(JSON.stringify(event.progress), 300))),
+    step.traceback && h("details.traceback", null, h("summary", null, "Traceback"), h("pre", null, step.traceback)));
 }
 
 const FACTS = ["taskId", "kind", "agentId", "lane", "sessionKey", "batchId", "priority", "attempts", "gate",

@@ -1,4 +1,4 @@
-// All tasks: filters that stand in the address, pages by cursor, and doing the same to many.
+// All tasks: filters in the address, pages by cursor, actions on many tasks.
 
 import { h, morph, toast } from "../dom.js";
 import { get, post, enc, query as asQuery } from "../api.js";
@@ -7,7 +7,7 @@ import { attempt, button, confirmed, curl, empty, head, loading, me, Pager, prob
 import { watch } from "../live.js";
 
 export const PAGE = 100;
-const LOOKS_MAX = 5; // for a text that is rare: how often to look further before asking
+const LOOKS_MAX = 5; // for a rare text: how many pages to search before stopping
 const NAMES = ["text", "state", "agentId", "lane", "kind", "sessionKey", "batchId", "dependsOn"];
 const COLUMNS = ["State", "Task", "Agent", "Lane", "Tries", "Took", "Created"];
 const KINDS = ["action", "instruction", "handler"];
@@ -171,11 +171,11 @@ class TasksPage {
       return empty("No matching tasks", this.next ? "No match in the tasks searched so far; continue with “Older”."
         : "Remove a filter, or wait: new matches appear by themselves.");
     }
-    return empty("No tasks yet", "Submit one; it appears here at once:",
+    return empty("No tasks yet", "Submit a task; it appears here immediately:",
       curl("-X POST", "/tasks", { handler: "echo", agentId: me(), params: { hello: "world" } }));
   }
 
-  // --- doing something to many ----------------------------------------------------------------
+  // --- actions on many tasks ------------------------------------------------------------------
 
   select(tasks, on) {
     for (const task of tasks) {
@@ -194,10 +194,10 @@ class TasksPage {
     }
     const why = this.notAll();
     return Object.keys(VERBS).map((verb) =>
-      this.verb(verb, () => this.doAll(verb), `POST /tasks/${verb}`, why, " all that fit"));
+      this.verb(verb, () => this.doAll(verb), `POST /tasks/${verb}`, why, " all matches"));
   }
 
-  // Why nothing can be done to all that fit, if so.
+  // Why the action on all matches is disabled; "" if it is enabled.
   notAll() {
     if (this.filter.text || this.filter.dependsOn) return "Select tasks first: a text filter cannot select all matches";
     return Object.keys(this.filter).length ? "" : "Set a filter, or select tasks first";
@@ -214,7 +214,7 @@ class TasksPage {
     const ids = [...this.selected.values()].filter((task) => states.includes(task.state)).map((task) => task.taskId);
     const other = this.selected.size - ids.length;
     const stays = plural(other, "selected task is", "selected tasks are");
-    const text = other ? `${stays} in a state where this cannot be done, and will stay as they are.` : "";
+    const text = other ? `${stays} in a state that does not allow this and will not change.` : "";
     if (!ids.length) return this.noneOf(verb);
     const what = `${name} ${plural(ids.length, "task")}`;
     return confirmed({ title: `${what}?`, text, confirm: what, danger }, async () => {
@@ -233,7 +233,7 @@ class TasksPage {
     if (!found.matched) { this.noneOf(verb); return; }
     const what = `${name} ${plural(found.matched, "task")}`;
     const filter = Object.entries(body).map(([key, value]) => `${key} ${value}`).join(", ");
-    const text = `All that fit now: ${filter}. Not only those on this page.`;
+    const text = `All current matches: ${filter}. This includes matches on other pages.`;
     await confirmed({ title: `${what}?`, text, confirm: what, danger },
       () => post(`/tasks/${verb}`, body), (answer) => `${plural(answer.changed, "task")} ${said}`);
     this.again();

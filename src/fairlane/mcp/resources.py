@@ -1,0 +1,58 @@
+"""The tools for resources: rows of the table, kept here because they have a noun of their own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fairlane.mcp.calls import Calls
+from fairlane.mcp.tool import Tool, read, write
+
+RESOURCES: Final[tuple[Tool, ...]] = (
+    read(
+        "resources",
+        Calls.resources,
+        "resources list",
+        "List quotas, budgets, pools and locks with how much is used and who waits.",
+    ),
+    read(
+        "resource",
+        Calls.resource,
+        "resources list",
+        "Show a resource: limits, use, holders and when it is back.",
+    ),
+    read(
+        "resource_ledger",
+        Calls.resource_ledger,
+        "resources ledger",
+        "List what was reserved, settled and refunded of a resource, newest first, one page.",
+    ),
+    read(
+        "resource_usage",
+        Calls.resource_usage,
+        "resources usage",
+        "Show how much of a resource each agent used on each day.",
+    ),
+    write(
+        "resource_close",
+        Calls.close_resource,
+        "resources close",
+        "operate",
+        "Close a resource: nothing that needs it starts until it opens again.",
+        idempotent=True,
+    ),
+    write(
+        "resource_open",
+        Calls.open_resource,
+        "resources open",
+        "operate",
+        "Open a closed resource.",
+        idempotent=True,
+    ),
+    write(
+        "resource_raise",
+        Calls.raise_resource,
+        "resources raise",
+        "operate",
+        "Raise a budget until it resets.",
+    ),
+)
