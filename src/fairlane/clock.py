@@ -1,7 +1,7 @@
 """The only reader of time; everything else receives the time as an argument.
 
 `Clock.now` is wall time in milliseconds since the epoch, and is what gets stored. `monotonic` is
-for waiting and never goes back. `reading_of` reads both at once: their distance shows whether the
+for waiting and never goes back. `reading_of` reads both at once: their difference shows whether the
 wall clock was set. `ManualClock` is for tests: it stands still until it is advanced.
 """
 
@@ -22,12 +22,12 @@ _READ_SECONDS_MAX: Final = 0.05
 class Clock(Protocol):
     @property
     def judges(self) -> bool:
-        """Whether this clock is to be believed even where the database has one of its own."""
+        """Whether this clock decides even if the database has its own."""
         ...
 
     @property
     def boot(self) -> str:
-        """What the monotonic clock counts from: with the same, two readings can be compared."""
+        """The origin of the monotonic clock. Two readings with the same origin can be compared."""
         ...
 
     def now(self) -> int: ...

@@ -1,8 +1,8 @@
 """Logs as text or JSON: one line per fact, without secrets, and impossible to forge.
 
-Error messages carry text of others into the log, so every line passes through here. Known secrets
-are removed by value, others by the word before them (`token=…`). Characters that end a line, move
-the cursor or change the writing direction are escaped, and long texts are cut.
+Error messages bring text from other programs into the log, so every line passes through here. Known
+secrets are removed by value, others by the word before them (`token=…`). Characters that end a
+line, move the cursor or change the writing direction are escaped, and long texts are cut.
 """
 
 from __future__ import annotations

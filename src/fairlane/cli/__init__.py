@@ -25,6 +25,8 @@ _EXITS: Final[tuple[tuple[type[FairlaneError], Exit], ...]] = (
     (errors.Conflict, Exit.REFUSED),
     (errors.IdempotencyConflict, Exit.REFUSED),
     (errors.MessageStale, Exit.REFUSED),
+    (errors.ApprovalChanged, Exit.REFUSED),
+    (errors.ApprovalClosed, Exit.REFUSED),
     (errors.LeaseLost, Exit.REFUSED),
     (errors.CallerError, Exit.USAGE),
     (errors.StoreUnavailable, Exit.UNREACHABLE),

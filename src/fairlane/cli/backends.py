@@ -52,7 +52,7 @@ class ServerBackend:
 
 
 class Side:
-    """What `--url` or `--store` names. It is opened on first use.
+    """The server or store that `--url` or `--store` names. It is opened on first use.
 
     For a store that does not exist yet, see `direct.usable_store`.
     """
@@ -115,9 +115,10 @@ def connected(
 
 
 def daemonless(perform: Perform, *, create: bool = False) -> Callable[[argparse.Namespace], int]:
-    """As `connected`, but use the store of `FAIRLANE_STORE` if no server or store is named.
+    """Do the same as `connected`, but use the store in `FAIRLANE_STORE` if no server or store is
+    named.
 
-    A store that does not exist yet is created with `create`, and otherwise counts as empty.
+    With `create`, create a store that does not exist yet; otherwise treat it as empty.
     """
     run = connected(perform, create=create, empty=not create, tell=remark)
 
@@ -138,7 +139,7 @@ def names_side(args: argparse.Namespace) -> bool:
 
 
 def for_each(args: argparse.Namespace, things: Iterable[str], act: Callable[[str], None]) -> int:
-    """Act on each thing once, also after an error, and return the first exit code but 0."""
+    """Act on each item once, even after an error, and return the first exit code other than 0."""
     code = Exit.OK
     for thing in dict.fromkeys(things):
         try:
@@ -163,13 +164,13 @@ def params(args: argparse.Namespace) -> JsonObject | None:
 
 
 def moment(text: str) -> str:
-    """Return the time that a duration from now means; the server reads any other text."""
+    """Return the time that a duration from now refers to; the server parses any other text."""
     milliseconds = span_ms(text)
     return text if milliseconds is None else wire.moment(SystemClock().now() + milliseconds)
 
 
 def declined(args: argparse.Namespace, question: Callable[[], str | None]) -> bool:
-    """Return whether a person at a terminal said no. `question` returns None to ask nothing."""
+    """Return whether the user at a terminal declined. If `question` returns None, do not ask."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     asked = question()

@@ -248,7 +248,7 @@ async def _pipelines(client: AsyncClient) -> None:
         "params": {"ms": 900},
         "dependsOn": [f"#{page['key']}" for page in pages],
     }
-    mail = {"handler": "echo", "params": {"to": "everybody"}, "dependsOn": ["#summary"]}
+    mail = {"handler": "echo", "params": {"to": "team"}, "dependsOn": ["#summary"]}
     tasks = [{"lane": "subagent", **task} for task in (*pages, summary, mail)]
     while True:
         await client.submit_batch(tasks, agent="researcher", parallelism=2)

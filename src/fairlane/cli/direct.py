@@ -2,7 +2,7 @@
 
 The services of the server run in this process, so both ways print the same bytes. The process takes
 no lock on the store and starts no tasks. A write is a transaction of the same engine, so it is as
-exact and as durable as one of the server's.
+correct and as durable as a write by the server.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fairlane.core.secrets import References
 from fairlane.engine.commands import UseSecret
 from fairlane.engine.engine import Engine, apply_one, parse_stored_policy
 from fairlane.engine.ids import new_node_name
-from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Views
+from fairlane.engine.writing_node import WritingNode
 from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import GET, Operation
 from fairlane.services import catalog, following
@@ -59,7 +59,7 @@ class StoreClient(BaseClient):
     """Performs operations on a store in this process."""
 
     def __init__(self, store: Store) -> None:
-        self.node = Node(store, SystemClock())
+        self.node = WritingNode(store, SystemClock())
         self.node.engine.policy = _policy(store, self.node)
         self.node.check_url = _check_callback
         self._runner = asyncio.Runner()
@@ -71,7 +71,7 @@ class StoreClient(BaseClient):
         return self._run(self.answer(operation, request))
 
     async def answer(self, operation: Operation[Q, R], request: Q) -> R:
-        """As `perform`, for callers with an event loop."""
+        """Do the same as `perform`, for callers with an event loop."""
         if operation.method != GET and not self._writing:
             self.node.writer.start(look=False)
             self._writing = True
@@ -121,7 +121,7 @@ class StoreClient(BaseClient):
                 coroutine.close()
 
 
-def _policy(store: Store, node: Node) -> Policy:
+def _policy(store: Store, node: WritingNode) -> Policy:
     """Return the current policy: a node that has written nothing has not loaded it."""
     connection = store.reader()
     try:

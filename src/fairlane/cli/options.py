@@ -131,6 +131,16 @@ def pair(text: str) -> tuple[str, Any]:
     return name, value if found is NO_JSON else found
 
 
+def need(text: str) -> tuple[str, dict[str, int | str]]:
+    """Return a resource and the amounts of its units: `gpt:requests=1,tokens=3000`, or `gpu`."""
+    name, colon, rest = text.partition(":")
+    pairs = [text_pair(one) for one in rest.split(",")] if colon else []
+    units = {unit: int(amount) if amount.isdecimal() else amount for unit, amount in pairs}
+    if not name:
+        raise argparse.ArgumentTypeError(f"must be NAME or NAME:UNIT=AMOUNT, not {text[:40]!r}")
+    return name, units
+
+
 # -------------------------------------------------------------------- from declared operations
 
 
@@ -326,6 +336,7 @@ def task_fields(group: Group, **helps: str) -> None:
     named_values(group, "--param", "one parameter")
     offer(group, "tab", "ref", "selector", "metadata", "callback-url")
     offer(group, "priority", "lane", "timeout", **helps)
+    needs(group)
 
 
 def named_values(group: Group, option: str, about: str) -> None:
@@ -335,6 +346,16 @@ def named_values(group: Group, option: str, about: str) -> None:
         type=pair,
         action="append",
         help=f"{about}; VALUE is read as JSON if possible, otherwise as text (repeatable)",
+    )
+
+
+def needs(group: Group) -> None:
+    group.add_argument(
+        "--need",
+        metavar="NAME:UNIT=AMOUNT",
+        type=need,
+        action="append",
+        help="amounts of a resource that the task needs: gpt:requests=1,tokens=3000 (repeatable)",
     )
 
 

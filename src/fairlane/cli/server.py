@@ -13,19 +13,17 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane import config, logs, tracing
+from fairlane.cli import edges
 from fairlane.compat import policies
 from fairlane.config import Settings
-from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidPolicy, OperatorError
 from fairlane.core.json_types import JsonObject
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
-from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import (
     HTTP_PORT,
     LOOPBACK,
@@ -34,15 +32,14 @@ from fairlane.http.cross_site import (
     authorities,
     bracketed,
 )
-from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT
-from fairlane.http.limits import connections_max
 from fairlane.http.server import HttpServer
-from fairlane.mcp import endpoint as mcp
-from fairlane.mcp.calls import Perform
 from fairlane.mcp.endpoint import McpEndpoint
 from fairlane.schema import wire
-from fairlane.services import catalog
+from fairlane.store.opening import MEMORY_URL
 from fairlane.worker import signals
+
+if TYPE_CHECKING:
+    from fairlane.cli.fronts import Fronts
 
 log = logging.getLogger("fairlane")
 
@@ -59,24 +56,16 @@ def serve(settings: Settings, *, beside: Beside | None = None) -> None:
 
     Raises `OperatorError` if the server cannot start.
     """
+    _check_processes(settings)
     logs.begin(settings.log_level, settings.log_format)
     logs.hide(config.secrets_of(settings))
     os.umask(0o077)  # no other user may read the files that are created
     listener = listen(settings)
     try:
-        _run(_serve(settings, listener, beside))
+        edges.run(_serve(settings, listener, beside))
     finally:
         if settings.uds is not None:
             Path(settings.uds).unlink(missing_ok=True)
-
-
-def _run(serving: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop  # noqa: PLC0415 - not on every system, and slow to import
-    except ImportError:
-        asyncio.run(serving)
-    else:
-        uvloop.run(serving)
 
 
 async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> None:
@@ -104,14 +93,18 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         raise policy.named(error) from None
     tune()
     watcher = _watch(policy, app)
+    fronts: Fronts | None = None
     try:
         exposed = await _exposed(settings, app)
         hosts = hosts_of(settings, listener)
-        agents = _endpoint(settings, app)
-        routes = _routes(settings, app, agents, exposed=exposed)
-        server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)))
+        fronts = await _start_fronts(settings, app, hosts, exposed=exposed)
+        agents = edges.mcp_endpoint(settings, app.node)
+        routes = edges.routes(settings, app.node, app.guard.check, agents, exposed=exposed)
+        server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)), fronts)
         await server.run(listener, _address(settings, listener), beside or _announce)
     finally:
+        if fronts is not None:
+            await fronts.close()
         if watcher is not None:
             await watcher.stop()
         await app.stop()
@@ -153,32 +146,31 @@ def _watch(policy: PolicyFile, app: Fairlane) -> ConfigWatcher | None:
     return watcher
 
 
-def _endpoint(settings: Settings, app: Fairlane) -> McpEndpoint | None:
-    """Return the endpoint for /mcp; None if the extra is not installed."""
-    if settings.mcp_writes:
-        mcp.require()
-    if not mcp.installed():
+def _check_processes(settings: Settings) -> None:
+    """Raise an `OperatorError` if several processes cannot serve here."""
+    if settings.processes == 1:
+        return
+    if settings.store == MEMORY_URL:
+        raise OperatorError(
+            "several processes need a store that they can share; give one with --store "
+            "sqlite:///PATH or postgresql://…, or leave out --processes"
+        )
+    if not hasattr(socket, "send_fds"):
+        raise OperatorError(
+            "several processes need an operating system that passes open connections between "
+            "them, such as Linux or macOS; leave out --processes here"
+        )
+
+
+async def _start_fronts(
+    settings: Settings, app: Fairlane, hosts: list[str], *, exposed: bool
+) -> Fronts | None:
+    """Start the other processes of the server, if there are to be any."""
+    if settings.processes == 1:
         return None
+    from fairlane.cli import fronts  # noqa: PLC0415 - one process needs none of it
 
-    def perform_as(caller: Caller) -> Perform:
-        return partial(catalog.perform, app.node, caller)
-
-    return McpEndpoint(perform_as, writes=settings.mcp_writes)
-
-
-def _routes(
-    settings: Settings, app: Fairlane, agents: McpEndpoint | None, *, exposed: bool
-) -> HttpApp:
-    """Return the routes to serve. With few connections, each caller may hold fewer of them."""
-    most = connections_max()
-    return HttpApp(
-        app.node,
-        app.guard.check,
-        mounts={mcp.PATH: agents} if agents else None,
-        exposed=exposed,
-        max_streams=settings.max_streams or max(1, min(STREAMS_DEFAULT, most // 4)),
-        max_waits=settings.max_waits or max(1, min(WAITS_DEFAULT, most // 2)),
-    )
+    return await fronts.started(settings, app, hosts, exposed=exposed)
 
 
 def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
@@ -193,8 +185,11 @@ def hosts_of(settings: Settings, listener: socket.socket) -> list[str]:
 
 
 class _Server:
-    def __init__(self, app: Fairlane, agents: McpEndpoint | None, http: HttpServer) -> None:
+    def __init__(
+        self, app: Fairlane, agents: McpEndpoint | None, http: HttpServer, fronts: Fronts | None
+    ) -> None:
         self._app = app
+        self._fronts = fronts
         self._agents = agents
         self._http = http
         self._signals = 0
@@ -204,7 +199,10 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in signals.stopping():
             loop.add_signal_handler(number, self._signalled, number)
-        await self._http.start(listener)
+        if self._fronts is None:
+            await self._http.start(listener)
+        else:
+            self._fronts.receive(listener, self._http)
         company = asyncio.ensure_future(beside(address))
         await asyncio.wait(
             {company, asyncio.create_task(self._told.wait())},
@@ -213,7 +211,10 @@ class _Server:
         company.cancel()
         await asyncio.wait({company})
         await self._app.drain()
-        await self._http.stop(GRACE_SECONDS)
+        stopping = [self._http.stop(GRACE_SECONDS)]
+        if self._fronts is not None:
+            stopping.append(self._fronts.stop(GRACE_SECONDS))
+        await asyncio.gather(*stopping)
         if self._agents is not None:
             await self._agents.close()
         if not company.cancelled():

@@ -48,6 +48,11 @@ def as_object(value: JsonMapping | None) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def as_objects(values: Sequence[JsonMapping] | None) -> Any:
+    """Return objects as they are sent; the server checks them."""
+    return None if values is None else [dict(value) for value in values]
+
+
 def as_raw(values: Sequence[JsonMapping]) -> list[msgspec.Raw]:
     """Return objects that are sent unchanged; the server checks each on its own."""
     return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
@@ -87,7 +92,7 @@ def given(**fields: Any) -> JsonObject:
 
 
 def refuse_unknown(verb: str, fields: Iterable[str], known: JsonMapping) -> None:
-    """Raise `TypeError` for a name that is no argument, as a call does."""
+    """Raise `TypeError` for a name that is not an argument, as Python does."""
     for name in fields:
         if name not in known:
             hint = nearest(name, known)

@@ -1,8 +1,8 @@
 """The client for programs with an event loop: the same methods as `Client`, as coroutines.
 
 A client belongs to the event loop of its first call. Cancelling a call closes its connection, which
-also ends a wait on the server. The trap is the same as in `client/connection.py`: a request without
-a response may have taken effect.
+also ends a wait on the server. The caution in `client/connection.py` applies here too: a request
+without a response may have taken effect.
 """
 
 from __future__ import annotations

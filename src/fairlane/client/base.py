@@ -1,20 +1,31 @@
-"""What every client can do besides the operations: follow events and output, and wait."""
+"""Methods that every client has besides the operations: follow events and output, and wait."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
 
+from fairlane.client import bulk
 from fairlane.client.arguments import as_list, refuse_unknown
 from fairlane.client.methods import AsyncMethods, Methods
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
+from fairlane.core.errors import BusyError
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.schema.cron import CronJobPage
 from fairlane.schema.events import LIST_EVENTS, EventPage, ListEvents
 from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.task_streams import SUBMIT_LINES, LineOutcome, SubmitLines
 from fairlane.schema.tasks import TaskOutput
 
 # How long the server is asked to wait at a time; a parked task is noticed when it is over.
@@ -28,7 +39,7 @@ AsyncShapes = AsyncGenerator[Shape, None]
 
 
 class WhichEvents(TypedDict, total=False):
-    """Filters of events; an event has to fit all of them."""
+    """Filters for events; an event must match all of them."""
 
     task: str | None
     batch: str | None
@@ -101,6 +112,27 @@ class BaseClient(Methods):
         """
         return self._follow_output(task_id) if follow else self.task_output(task_id)
 
+    def submit_many(
+        self, tasks: Iterable[JsonMapping], *, idempotency_key: str | None = None
+    ) -> Generator[LineOutcome, None, None]:
+        """Submit any number of tasks and yield the outcome of each, in order.
+
+        The tasks, each as for `POST /tasks`, are sent in pieces; a piece that gets no response is
+        sent again, which submits nothing twice. With your own idempotency key you can also repeat
+        the whole call. Raise `Unreachable` if there is no server at first, or none for a minute.
+        """
+        for piece in bulk.pieces(tasks, idempotency_key):
+            yield from self.submit_piece(piece)
+
+    def submit_piece(self, piece: SubmitLines) -> Sequence[LineOutcome]:
+        """Submit a piece of a stream; repeat it while the server is busy or away."""
+        tries = bulk.Tries(piece, self._clock.monotonic())
+        while True:
+            try:
+                return self.perform(SUBMIT_LINES, piece).tasks
+            except BusyError as error:
+                self._clock.sleep(tries.pause(error, self._clock.monotonic()))
+
     def create_cron_jobs(self, documents: Sequence[JsonMapping]) -> CronJobPage:
         """Create all of these jobs or, when something is wrong with one, none."""
         created = self.create_cron_job({"jobs": list(documents)})
@@ -156,6 +188,32 @@ class AsyncBaseClient(AsyncMethods):
         ended or is parked.
         """
         return self._follow_output(task_id) if follow else self.task_output(task_id)
+
+    async def submit_many(
+        self,
+        tasks: Iterable[JsonMapping] | AsyncIterable[JsonMapping],
+        *,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[LineOutcome, None]:
+        """Submit any number of tasks and yield the outcome of each, in order.
+
+        The tasks, each as for `POST /tasks`, are sent in pieces; a piece that gets no response is
+        sent again, which submits nothing twice. With your own idempotency key you can also repeat
+        the whole call. Raise `Unreachable` if there is no server at first, or none for a minute.
+        """
+        async for piece in bulk.async_pieces(tasks, idempotency_key):
+            for outcome in await self.submit_piece(piece):
+                yield outcome
+
+    async def submit_piece(self, piece: SubmitLines) -> Sequence[LineOutcome]:
+        """Submit a piece of a stream; repeat it while the server is busy or away."""
+        clock = asyncio.get_running_loop().time
+        tries = bulk.Tries(piece, clock())
+        while True:
+            try:
+                return (await self.perform(SUBMIT_LINES, piece)).tasks
+            except BusyError as error:
+                await asyncio.sleep(tries.pause(error, clock()))
 
     async def create_cron_jobs(self, documents: Sequence[JsonMapping]) -> CronJobPage:
         """Create all of these jobs or, when something is wrong with one, none."""

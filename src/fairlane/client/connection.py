@@ -1,6 +1,6 @@
 """The address of a server, and HTTP to it from a plain thread.
 
-The trap: a request whose response was lost may have taken effect, so only requests that are safe to
+Caution: a request whose response was lost may have taken effect, so only requests that are safe to
 repeat are repeated: reads, and submissions with an idempotency key.
 """
 

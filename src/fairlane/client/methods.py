@@ -7,9 +7,25 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_body, as_list, as_object, as_raw, as_text
+from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
 from fairlane.core.submissions import TaskRequest
 from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
+from fairlane.schema.approvals import (
+    APPROVAL,
+    APPROVALS,
+    ASK_LEASE,
+    DECIDE,
+    LINK_APPROVAL,
+    ApprovalLinkCreated,
+    ApprovalPage,
+    ApprovalStatus,
+    AskLease,
+    DecideApproval,
+    LeaseAsked,
+    LinkApproval,
+    ListApprovals,
+    NamedApproval,
+)
 from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
 from fairlane.schema.batches import (
     BATCH,
@@ -78,6 +94,9 @@ from fairlane.schema.leases import (
     OUTPUT_LEASE,
     RELEASE_LEASE,
     RENEW_LEASE,
+    REPORT_LEASES,
+    REQUEST_PERMIT,
+    SETTLE_PERMIT,
     START_LEASE,
     WITHDRAW_LEASES,
     CompleteLease,
@@ -86,13 +105,20 @@ from fairlane.schema.leases import (
     LeaseGrants,
     LeaseReleased,
     LeaseRenewed,
+    LeasesReported,
     LeaseStatus,
     LeasesWithdrawn,
     LeaseTasks,
     NamedLease,
     OutputAccepted,
+    PermitRequest,
+    PermitSettled,
+    PermitStatus,
+    ReleaseLease,
     RenewLease,
+    ReportLeases,
     SendOutput,
+    SettleRequest,
     WithdrawLeases,
 )
 from fairlane.schema.operation import Operation, Request
@@ -142,6 +168,29 @@ from fairlane.schema.queue import (
     ShowPlan,
     ShowQueuePolicy,
 )
+from fairlane.schema.resources import (
+    CLOSE_RESOURCE,
+    OPEN_RESOURCE,
+    RAISE_RESOURCE,
+    RESOURCE,
+    RESOURCE_HISTORY,
+    RESOURCE_LEDGER,
+    RESOURCE_USAGE,
+    RESOURCES,
+    CloseRequest,
+    LedgerPage,
+    ListResources,
+    OpenRequest,
+    RaiseRequest,
+    ResourceHistoryShown,
+    ResourceList,
+    ResourceRequest,
+    ResourceStatus,
+    ShowLedger,
+    ShowResourceHistory,
+    ShowUsage,
+    UsageReport,
+)
 from fairlane.schema.sessions import (
     MESSAGE,
     RESET_SESSION,
@@ -164,6 +213,7 @@ from fairlane.schema.sessions import (
     ShowSession,
 )
 from fairlane.schema.task_status import TaskStatus
+from fairlane.schema.task_streams import SUBMIT_LINES, LinesSubmitted, SubmitLines
 from fairlane.schema.tasks import (
     CANCEL,
     CANCEL_MANY,
@@ -273,26 +323,31 @@ class TaskFields(TypedDict, total=False):
 
     action: Action to run in a browser tab
     tab: Tab that the action runs in
-    ref: Element that the action is for
-    selector: Element that the action is for, as a CSS selector
+    ref: Page element for the action
+    selector: Page element for the action, as a CSS selector
     handler: Name of the handler that runs the task
-    instruction: What an agent is to do, in words
+    instruction: Prompt for the agent
     params: Parameters for the handler or the action
     metadata: Object stored with the task
     llm_config: Settings for the agent that runs an instruction
-    depends_on: Ids of tasks that must be done first; in a batch also # and a key
-    retry_policy: Retries of this task, where they differ from its kind's
+    depends_on: Ids of tasks that must be done first; in a batch, #key refers to another
+        item
+    retry_policy: Retry settings, instead of those for the task's kind
     timeout_ms: Maximum duration of one attempt, 1 to 86400000
-    preemptible: Interrupt the task when a critical one needs its slot
+    preemptible: Allow a critical task to interrupt this one and take its slot
     key: Name of the task in its batch, for dependsOn
-    agent: Agent that the task belongs to; "default" unless it is an action
-    lane: Lane that the task waits in
+    needs: Amounts that the task needs, by resource and unit; {} is 1 of each
+    quota: Resource that closes when the browser or agent server responds 429; default:
+        the only rate among the needs
+    agent: Agent that the task belongs to; default: "default"; an action must name it
+    lane: Lane that the task runs in
     session: Session whose tasks run in order
-    priority: Tasks with a lower number run first, -1000000 to 1000000
+    priority: Lower numbers run first, -1000000 to 1000000
     deadline: Fail the task if it has not finished by then
-    run_at: Do not start before this moment
+    run_at: Do not start before this time
     delay_ms: Do not start before this delay has passed, 0 to 31536000000
     callback_url: URL that receives a POST when the task finishes
+    approval: Do not start before a person has approved
     """
 
     action: str | None
@@ -309,6 +364,8 @@ class TaskFields(TypedDict, total=False):
     timeout_ms: int | None
     preemptible: bool | None
     key: str | None
+    needs: Mapping[str, Mapping[str, int | float | str]] | None
+    quota: str | None
     agent: str | None
     lane: str | None
     session: str | None
@@ -317,6 +374,7 @@ class TaskFields(TypedDict, total=False):
     run_at: str | datetime | None
     delay_ms: int | None
     callback_url: str | None
+    approval: Mapping[str, Any] | None
 
 
 class Methods(ABC):
@@ -332,6 +390,125 @@ class Methods(ABC):
         """Show the token's name and what it may do."""
         request = ShowIdentity()
         return self.perform(WHOAMI, request)
+
+    def approvals(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> ApprovalPage:
+        """List approvals, newest first.
+
+        Args:
+            state: Only approvals in one of the states open, approved, rejected, expired,
+                cancelled
+            task: Only approvals of this task
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ListApprovals(state=state, task=task, limit=limit, cursor=cursor)
+        return self.perform(APPROVALS, request)
+
+    def approval(self, approval_id: str) -> ApprovalStatus:
+        """Show an approval with everything that is needed to decide.
+
+        Args:
+            approval_id: Id of the approval
+        """
+        request = NamedApproval(approval_id=approval_id)
+        return self.perform(APPROVAL, request)
+
+    def decide(
+        self,
+        approval_id: str,
+        decision: Literal["approve", "reject"],
+        hash: str,
+        *,
+        answer: Mapping[str, Any] | None = None,
+        comment: str | None = None,
+    ) -> ApprovalStatus:
+        """Approve or reject; the hash identifies what the person saw.
+
+        Args:
+            approval_id: Id of the approval
+            decision: approve or reject
+            hash: Hash of what the person saw, from GET /approvals/{id}
+            answer: Values of the form; only with approve
+            comment: Reason, for the caller
+        """
+        request = DecideApproval(
+            approval_id=approval_id,
+            decision=decision,
+            hash=hash,
+            answer=as_object(answer),
+            comment=comment,
+        )
+        return self.perform(DECIDE, request)
+
+    def link_approval(
+        self,
+        approval_id: str,
+        *,
+        expires_ms: int = 86400000,
+        approver: str | None = None,
+        base_url: str | None = None,
+    ) -> ApprovalLinkCreated:
+        """Create a one-time link that lets a person without a token decide.
+
+        Args:
+            approval_id: Id of the approval
+            expires_ms: How long the link is valid, 1 to 2592000000
+            approver: Name of the person; needed if the approval names its approvers
+            base_url: Base URL of the server, for the link
+        """
+        request = LinkApproval(
+            approval_id=approval_id, expires_ms=expires_ms, approver=approver, base_url=base_url
+        )
+        return self.perform(LINK_APPROVAL, request)
+
+    def ask_lease(
+        self,
+        lease_id: str,
+        name: str,
+        title: str,
+        *,
+        token: int | None = None,
+        detail: str | None = None,
+        form: Mapping[str, Any] | None = None,
+        approvers: Sequence[str] | None = None,
+        count: int | None = None,
+        expires_ms: int | None = None,
+        on_expiry: Literal["approve", "reject"] | None = None,
+    ) -> LeaseAsked:
+        """Ask a person; the task waits without a lease until the decision and spends no attempt.
+
+        Args:
+            lease_id: Id of the lease
+            name: Name of the question; unique within the task
+            title: The question, in one line
+            token: Fencing token, checked in addition to the one in the id
+            detail: What the person should know
+            form: Values that the person fills in, a JSON Schema
+            approvers: Names of the tokens or agents that may decide; default: any
+            count: Number of different people who must approve; default: 1, 1 to 10
+            expires_ms: Decide automatically after this time; default: never, 1 to 31536000000
+            on_expiry: Decision after that time; default: reject
+        """
+        request = AskLease(
+            lease_id=lease_id,
+            name=name,
+            title=title,
+            token=token,
+            detail=detail,
+            form=as_object(form),
+            approvers=as_list(approvers),
+            count=count,
+            expires_ms=expires_ms,
+            on_expiry=on_expiry,
+        )
+        return self.perform(ASK_LEASE, request)
 
     def audit(
         self,
@@ -453,7 +630,7 @@ class Methods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            enabled: Whether the schedule runs
+            enabled: Whether the job is enabled
         """
         request = ToggleCronJob(job=job, enabled=enabled)
         return self.perform(TOGGLE_CRON_JOB, request)
@@ -592,12 +769,12 @@ class Methods(ABC):
     def lanes(
         self,
     ) -> LaneList:
-        """List the lanes and how full they are."""
+        """List the lanes with their load."""
         request = ListLanes()
         return self.perform(LANES, request)
 
     def lane(self, name: str) -> LaneStatus:
-        """Show how full a lane is.
+        """Show a lane with its load.
 
         Args:
             name: Name of the lane
@@ -679,6 +856,45 @@ class Methods(ABC):
         request = WithdrawLeases(worker=worker)
         return self.perform(WITHDRAW_LEASES, request)
 
+    def report_leases(
+        self,
+        worker: str,
+        reports: Sequence[Mapping[str, Any]] = (),
+        *,
+        lanes: Sequence[str] | None = None,
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[Literal["action", "handler", "instruction"]] | None = None,
+        wait_ms: int = 0,
+        ttl_ms: int | None = None,
+        start: bool = False,
+        limit: int = 0,
+    ) -> LeasesReported:
+        """Report on many leases and lease further tasks, in one transaction.
+
+        Args:
+            worker: Name of the worker
+            lanes: Only tasks of these lanes
+            handlers: Only tasks for these handlers; default: any handler
+            kinds: Only tasks of these kinds; default: handler
+            wait_ms: Maximum wait if there is no task, 0 to 60000
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
+            start: Mark the tasks as running at once
+            limit: Maximum number of new leases, 0 to 1000
+            reports: The reports, in the order in which to apply them
+        """
+        request = ReportLeases(
+            worker=worker,
+            lanes=as_list(lanes),
+            handlers=as_list(handlers),
+            kinds=as_list(kinds),
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+            limit=limit,
+            reports=as_raw(reports),
+        )
+        return self.perform(REPORT_LEASES, request)
+
     def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
         """Report that a leased task has started.
 
@@ -698,6 +914,9 @@ class Methods(ABC):
         progress: Any = None,
         output: str | None = None,
         part: int | None = None,
+        permits: Sequence[Mapping[str, Any]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
 
@@ -708,6 +927,9 @@ class Methods(ABC):
             progress: Progress of the task, as any JSON
             output: Text that the task has produced since the last report
             part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
+            permits: Permits to settle
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -716,6 +938,9 @@ class Methods(ABC):
             progress=progress,
             output=output,
             part=part,
+            permits=as_objects(permits),
+            closed=as_object(closed),
+            observed=as_object(observed),
         )
         return self.perform(RENEW_LEASE, request)
 
@@ -734,16 +959,33 @@ class Methods(ABC):
         return self.perform(OUTPUT_LEASE, request)
 
     def complete_lease(
-        self, lease_id: str, *, token: int | None = None, result: Any = None
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        result: Any = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseCompleted:
-        """Report that a leased task is done; may be repeated.
+        """Report that a leased task is done; safe to repeat.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             result: Result of the task, as any JSON
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
-        request = CompleteLease(lease_id=lease_id, token=token, result=result)
+        request = CompleteLease(
+            lease_id=lease_id,
+            token=token,
+            result=result,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
         return self.perform(COMPLETE_LEASE, request)
 
     def fail_lease(
@@ -754,6 +996,10 @@ class Methods(ABC):
         token: int | None = None,
         retryable: bool = True,
         retry_after_ms: int | None = None,
+        traceback: str | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -763,6 +1009,10 @@ class Methods(ABC):
             error: What failed, in one sentence
             retryable: Whether to retry the task
             retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
+            traceback: Where it failed; only the last 16000 characters are stored
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
         request = FailLease(
             lease_id=lease_id,
@@ -770,18 +1020,96 @@ class Methods(ABC):
             error=error,
             retryable=retryable,
             retry_after_ms=retry_after_ms,
+            traceback=traceback,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
         )
         return self.perform(FAIL_LEASE, request)
 
-    def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
+    def release_lease(
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
-        request = NamedLease(lease_id=lease_id, token=token)
+        request = ReleaseLease(
+            lease_id=lease_id,
+            token=token,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
         return self.perform(RELEASE_LEASE, request)
+
+    def request_permit(
+        self,
+        lease_id: str,
+        needs: Mapping[str, Mapping[str, int | float | str]],
+        *,
+        token: int | None = None,
+        wait_ms: int = 0,
+        settle: Mapping[str, Any] | None = None,
+    ) -> PermitStatus:
+        """Reserve resources for one call of a running task, and wait until there is room.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            needs: Amounts to reserve, by resource and unit
+            wait_ms: Maximum wait until there is room, 0 to 60000
+            settle: Permit to settle in the same transaction
+        """
+        request = PermitRequest(
+            lease_id=lease_id,
+            token=token,
+            needs=as_object(needs),
+            wait_ms=wait_ms,
+            settle=as_object(settle),
+        )
+        return self.perform(REQUEST_PERMIT, request)
+
+    def settle_permit(
+        self,
+        lease_id: str,
+        permit_id: str,
+        *,
+        token: int | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    ) -> PermitSettled:
+        """Report what a call under a permit used; may be repeated.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            permit_id: Id of the permit
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
+        """
+        request = SettleRequest(
+            lease_id=lease_id,
+            token=token,
+            permit_id=permit_id,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
+        return self.perform(SETTLE_PERMIT, request)
 
     def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
@@ -859,7 +1187,7 @@ class Methods(ABC):
         return self.perform(CHECK_POLICY, request)
 
     def policy_versions(self, *, limit: int = 100, cursor: str | None = None) -> PolicyVersionPage:
-        """List the versions of the policy, newest first: who, when, why and what changed.
+        """List the versions of the policy, newest first, with author, time, note and changes.
 
         Args:
             limit: Maximum number of items, 1 to 1000
@@ -939,6 +1267,7 @@ class Methods(ABC):
         inputs: Mapping[str, Any] | None = None,
         note: str | None = None,
         agent: str | None = None,
+        needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
     ) -> dict[str, Any]:
         """Add an entry to the queue.
 
@@ -952,6 +1281,7 @@ class Methods(ABC):
             inputs: Inputs of the run
             note: Note for operators
             agent: Agent that the entry belongs to
+            needs: Amounts that the entry needs, by resource and unit
         """
         request = AddEntry(
             id=id,
@@ -963,6 +1293,7 @@ class Methods(ABC):
             inputs=as_object(inputs),
             note=note,
             agent=agent,
+            needs=as_object(needs),
         )
         return self.perform(QUEUE_ADD, request)
 
@@ -1030,6 +1361,138 @@ class Methods(ABC):
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return self.perform(SET_QUEUE_POLICY, request)
 
+    def resources(
+        self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> ResourceList:
+        """List resources with their limits and how much is used.
+
+        Args:
+            name: Only balances of this resource
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ListResources(name=name, limit=limit, cursor=cursor)
+        return self.perform(RESOURCES, request)
+
+    def resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
+        """Show a resource: limits, use, holders and when it is back.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+        """
+        request = ResourceRequest(name=name, key=key)
+        return self.perform(RESOURCE, request)
+
+    def resource_ledger(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        unit: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> LedgerPage:
+        """List what was reserved, settled and refunded, newest first.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            unit: Only this unit
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ShowLedger(name=name, key=key, unit=unit, limit=limit, cursor=cursor)
+        return self.perform(RESOURCE_LEDGER, request)
+
+    def resource_usage(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        from_day: str | None = None,
+        to_day: str | None = None,
+        unit: str | None = None,
+    ) -> UsageReport:
+        """Show how much each agent used on each day.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            from_day: First day, YYYY-MM-DD in UTC
+            to_day: Last day, YYYY-MM-DD in UTC
+            unit: Only this unit
+        """
+        request = ShowUsage(name=name, key=key, from_day=from_day, to_day=to_day, unit=unit)
+        return self.perform(RESOURCE_USAGE, request)
+
+    def resource_history(
+        self, name: str, *, key: str | None = None, window: Literal["1h", "24h", "5m"] = "5m"
+    ) -> ResourceHistoryShown:
+        """Show the use against the limit over the last minutes or hours.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            window: How far to look back
+        """
+        request = ShowResourceHistory(name=name, key=key, window=window)
+        return self.perform(RESOURCE_HISTORY, request)
+
+    def close_resource(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        for_ms: int | None = None,
+        until: str | datetime | None = None,
+        reason: str | None = None,
+    ) -> ResourceStatus:
+        """Close a resource: nothing that needs it starts until it opens again.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            for_ms: Open it again after this time; default: when it is opened, 1 to 31536000000
+            until: Open it again at this time
+            reason: Why, for the callers that wait
+        """
+        request = CloseRequest(
+            name=name, key=key, for_ms=for_ms, until=as_text(until), reason=reason
+        )
+        return self.perform(CLOSE_RESOURCE, request)
+
+    def open_resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
+        """Open a closed resource.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+        """
+        request = OpenRequest(name=name, key=key)
+        return self.perform(OPEN_RESOURCE, request)
+
+    def raise_resource(
+        self,
+        name: str,
+        unit: str,
+        amount: int | float | str,
+        *,
+        key: str | None = None,
+        reason: str | None = None,
+    ) -> ResourceStatus:
+        """Raise a budget until it resets.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            unit: Unit of the budget
+            amount: How much to add until the reset
+            reason: Why, for the ledger
+        """
+        request = RaiseRequest(name=name, key=key, unit=unit, amount=amount, reason=reason)
+        return self.perform(RAISE_RESOURCE, request)
+
     def sessions(self, *, limit: int = 100, cursor: str | None = None) -> SessionPage:
         """List sessions, ordered by key.
 
@@ -1064,12 +1527,13 @@ class Methods(ABC):
         """Change settings of a session.
 
         Args:
-            mode: How the message joins what runs and waits in the session
-            cap: Maximum number of messages that wait, 0 to 10000
+            mode: How the message is handled when the session is busy
+            cap: Maximum number of waiting messages, 0 to 10000
             drop: Beyond the cap, drop the oldest or refuse the newest
-            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
-                to 60000
-            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_ms: How long to wait for further messages from the sender; 0: do not wait,
+                0 to 60000
+            max_concurrent: Maximum number of tasks of the session that run at once; stored as a
+                setting, 1 to 1000
             debounce_max_ms: Maximum total wait for further messages, 0 to 600000
             key: Key of the session
             unset: Settings to restore to the policy's values
@@ -1108,17 +1572,19 @@ class Methods(ABC):
         metadata: Mapping[str, Any] | None = None,
         llm_config: Mapping[str, Any] | None = None,
         timeout_ms: int | None = None,
+        needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
     ) -> MessageAccepted | SessionStopped:
         """Send a message to a session.
 
         Args:
-            mode: How the message joins what runs and waits in the session
-            cap: Maximum number of messages that wait, 0 to 10000
+            mode: How the message is handled when the session is busy
+            cap: Maximum number of waiting messages, 0 to 10000
             drop: Beyond the cap, drop the oldest or refuse the newest
-            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
-                to 60000
-            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_ms: How long to wait for further messages from the sender; 0: do not wait,
+                0 to 60000
+            max_concurrent: Maximum number of tasks of the session that run at once; stored as a
+                setting, 1 to 1000
             key: Key of the session
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
@@ -1128,11 +1594,12 @@ class Methods(ABC):
             media: Attachments, as any JSON
             no_merge: Do not merge this message with others
             lane: Lane of the task
-            priority: Tasks with a lower number run first, -1000000 to 1000000
+            priority: Lower numbers run first, -1000000 to 1000000
             callback_url: URL that receives a POST when the task finishes
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
+            needs: Amounts that the task needs; a message that is merged adds none
             idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
@@ -1155,6 +1622,7 @@ class Methods(ABC):
             metadata=as_object(metadata),
             llm_config=as_object(llm_config),
             timeout_ms=timeout_ms,
+            needs=as_object(needs),
             idempotency_key=idempotency_key,
         )
         return self.perform(MESSAGE, request)
@@ -1467,6 +1935,25 @@ class Methods(ABC):
         request = PruneTasks(dry_run=dry_run)
         return self.perform(PRUNE, request)
 
+    def submit_lines(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        first_line: int = 1,
+        idempotency_key: str | None = None,
+    ) -> LinesSubmitted:
+        """Submit many tasks, each on its own; as NDJSON, a stream of any length.
+
+        Args:
+            tasks: The tasks, each as for POST /tasks
+            first_line: Number of the first line, 1 to 4294967295
+            idempotency_key: A repeated request with the same key has no further effect
+        """
+        request = SubmitLines(
+            tasks=as_raw(tasks), first_line=first_line, idempotency_key=idempotency_key
+        )
+        return self.perform(SUBMIT_LINES, request)
+
     def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
@@ -1655,14 +2142,24 @@ class Methods(ABC):
         request = DeliveryRequest(delivery_id=delivery_id)
         return self.perform(REDELIVER, request)
 
-    def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
+    def create_webhook(
+        self,
+        url: str,
+        *,
+        agent: str | None = None,
+        events: Sequence[
+            Literal["approval.cancelled", "approval.decided", "approval.expired", "approval.opened"]
+        ]
+        | None = None,
+    ) -> WebhookSecret:
         """Create a webhook endpoint with its own secret, which only this response shows.
 
         Args:
             url: URL that receives the webhooks, without a query
             agent: Agent whose webhooks the secret signs; default: agents without their own
+            events: Types of events to send to the URL besides the callbacks of tasks
         """
-        request = CreateWebhook(url=url, agent=agent)
+        request = CreateWebhook(url=url, agent=agent, events=as_list(events))
         return self.perform(CREATE_WEBHOOK, request)
 
     def webhooks(
@@ -1732,6 +2229,125 @@ class AsyncMethods(ABC):
         """Show the token's name and what it may do."""
         request = ShowIdentity()
         return await self.perform(WHOAMI, request)
+
+    async def approvals(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> ApprovalPage:
+        """List approvals, newest first.
+
+        Args:
+            state: Only approvals in one of the states open, approved, rejected, expired,
+                cancelled
+            task: Only approvals of this task
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ListApprovals(state=state, task=task, limit=limit, cursor=cursor)
+        return await self.perform(APPROVALS, request)
+
+    async def approval(self, approval_id: str) -> ApprovalStatus:
+        """Show an approval with everything that is needed to decide.
+
+        Args:
+            approval_id: Id of the approval
+        """
+        request = NamedApproval(approval_id=approval_id)
+        return await self.perform(APPROVAL, request)
+
+    async def decide(
+        self,
+        approval_id: str,
+        decision: Literal["approve", "reject"],
+        hash: str,
+        *,
+        answer: Mapping[str, Any] | None = None,
+        comment: str | None = None,
+    ) -> ApprovalStatus:
+        """Approve or reject; the hash identifies what the person saw.
+
+        Args:
+            approval_id: Id of the approval
+            decision: approve or reject
+            hash: Hash of what the person saw, from GET /approvals/{id}
+            answer: Values of the form; only with approve
+            comment: Reason, for the caller
+        """
+        request = DecideApproval(
+            approval_id=approval_id,
+            decision=decision,
+            hash=hash,
+            answer=as_object(answer),
+            comment=comment,
+        )
+        return await self.perform(DECIDE, request)
+
+    async def link_approval(
+        self,
+        approval_id: str,
+        *,
+        expires_ms: int = 86400000,
+        approver: str | None = None,
+        base_url: str | None = None,
+    ) -> ApprovalLinkCreated:
+        """Create a one-time link that lets a person without a token decide.
+
+        Args:
+            approval_id: Id of the approval
+            expires_ms: How long the link is valid, 1 to 2592000000
+            approver: Name of the person; needed if the approval names its approvers
+            base_url: Base URL of the server, for the link
+        """
+        request = LinkApproval(
+            approval_id=approval_id, expires_ms=expires_ms, approver=approver, base_url=base_url
+        )
+        return await self.perform(LINK_APPROVAL, request)
+
+    async def ask_lease(
+        self,
+        lease_id: str,
+        name: str,
+        title: str,
+        *,
+        token: int | None = None,
+        detail: str | None = None,
+        form: Mapping[str, Any] | None = None,
+        approvers: Sequence[str] | None = None,
+        count: int | None = None,
+        expires_ms: int | None = None,
+        on_expiry: Literal["approve", "reject"] | None = None,
+    ) -> LeaseAsked:
+        """Ask a person; the task waits without a lease until the decision and spends no attempt.
+
+        Args:
+            lease_id: Id of the lease
+            name: Name of the question; unique within the task
+            title: The question, in one line
+            token: Fencing token, checked in addition to the one in the id
+            detail: What the person should know
+            form: Values that the person fills in, a JSON Schema
+            approvers: Names of the tokens or agents that may decide; default: any
+            count: Number of different people who must approve; default: 1, 1 to 10
+            expires_ms: Decide automatically after this time; default: never, 1 to 31536000000
+            on_expiry: Decision after that time; default: reject
+        """
+        request = AskLease(
+            lease_id=lease_id,
+            name=name,
+            title=title,
+            token=token,
+            detail=detail,
+            form=as_object(form),
+            approvers=as_list(approvers),
+            count=count,
+            expires_ms=expires_ms,
+            on_expiry=on_expiry,
+        )
+        return await self.perform(ASK_LEASE, request)
 
     async def audit(
         self,
@@ -1853,7 +2469,7 @@ class AsyncMethods(ABC):
 
         Args:
             job: Id of the job, or its name if only one agent uses that name
-            enabled: Whether the schedule runs
+            enabled: Whether the job is enabled
         """
         request = ToggleCronJob(job=job, enabled=enabled)
         return await self.perform(TOGGLE_CRON_JOB, request)
@@ -1992,12 +2608,12 @@ class AsyncMethods(ABC):
     async def lanes(
         self,
     ) -> LaneList:
-        """List the lanes and how full they are."""
+        """List the lanes with their load."""
         request = ListLanes()
         return await self.perform(LANES, request)
 
     async def lane(self, name: str) -> LaneStatus:
-        """Show how full a lane is.
+        """Show a lane with its load.
 
         Args:
             name: Name of the lane
@@ -2079,6 +2695,45 @@ class AsyncMethods(ABC):
         request = WithdrawLeases(worker=worker)
         return await self.perform(WITHDRAW_LEASES, request)
 
+    async def report_leases(
+        self,
+        worker: str,
+        reports: Sequence[Mapping[str, Any]] = (),
+        *,
+        lanes: Sequence[str] | None = None,
+        handlers: Sequence[str] | None = None,
+        kinds: Sequence[Literal["action", "handler", "instruction"]] | None = None,
+        wait_ms: int = 0,
+        ttl_ms: int | None = None,
+        start: bool = False,
+        limit: int = 0,
+    ) -> LeasesReported:
+        """Report on many leases and lease further tasks, in one transaction.
+
+        Args:
+            worker: Name of the worker
+            lanes: Only tasks of these lanes
+            handlers: Only tasks for these handlers; default: any handler
+            kinds: Only tasks of these kinds; default: handler
+            wait_ms: Maximum wait if there is no task, 0 to 60000
+            ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
+            start: Mark the tasks as running at once
+            limit: Maximum number of new leases, 0 to 1000
+            reports: The reports, in the order in which to apply them
+        """
+        request = ReportLeases(
+            worker=worker,
+            lanes=as_list(lanes),
+            handlers=as_list(handlers),
+            kinds=as_list(kinds),
+            wait_ms=wait_ms,
+            ttl_ms=ttl_ms,
+            start=start,
+            limit=limit,
+            reports=as_raw(reports),
+        )
+        return await self.perform(REPORT_LEASES, request)
+
     async def start_lease(self, lease_id: str, *, token: int | None = None) -> LeaseStatus:
         """Report that a leased task has started.
 
@@ -2098,6 +2753,9 @@ class AsyncMethods(ABC):
         progress: Any = None,
         output: str | None = None,
         part: int | None = None,
+        permits: Sequence[Mapping[str, Any]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
 
@@ -2108,6 +2766,9 @@ class AsyncMethods(ABC):
             progress: Progress of the task, as any JSON
             output: Text that the task has produced since the last report
             part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
+            permits: Permits to settle
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -2116,6 +2777,9 @@ class AsyncMethods(ABC):
             progress=progress,
             output=output,
             part=part,
+            permits=as_objects(permits),
+            closed=as_object(closed),
+            observed=as_object(observed),
         )
         return await self.perform(RENEW_LEASE, request)
 
@@ -2134,16 +2798,33 @@ class AsyncMethods(ABC):
         return await self.perform(OUTPUT_LEASE, request)
 
     async def complete_lease(
-        self, lease_id: str, *, token: int | None = None, result: Any = None
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        result: Any = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseCompleted:
-        """Report that a leased task is done; may be repeated.
+        """Report that a leased task is done; safe to repeat.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             result: Result of the task, as any JSON
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
-        request = CompleteLease(lease_id=lease_id, token=token, result=result)
+        request = CompleteLease(
+            lease_id=lease_id,
+            token=token,
+            result=result,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
         return await self.perform(COMPLETE_LEASE, request)
 
     async def fail_lease(
@@ -2154,6 +2835,10 @@ class AsyncMethods(ABC):
         token: int | None = None,
         retryable: bool = True,
         retry_after_ms: int | None = None,
+        traceback: str | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -2163,6 +2848,10 @@ class AsyncMethods(ABC):
             error: What failed, in one sentence
             retryable: Whether to retry the task
             retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
+            traceback: Where it failed; only the last 16000 characters are stored
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
         request = FailLease(
             lease_id=lease_id,
@@ -2170,18 +2859,96 @@ class AsyncMethods(ABC):
             error=error,
             retryable=retryable,
             retry_after_ms=retry_after_ms,
+            traceback=traceback,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
         )
         return await self.perform(FAIL_LEASE, request)
 
-    async def release_lease(self, lease_id: str, *, token: int | None = None) -> LeaseReleased:
+    async def release_lease(
+        self,
+        lease_id: str,
+        *,
+        token: int | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
         """
-        request = NamedLease(lease_id=lease_id, token=token)
+        request = ReleaseLease(
+            lease_id=lease_id,
+            token=token,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
         return await self.perform(RELEASE_LEASE, request)
+
+    async def request_permit(
+        self,
+        lease_id: str,
+        needs: Mapping[str, Mapping[str, int | float | str]],
+        *,
+        token: int | None = None,
+        wait_ms: int = 0,
+        settle: Mapping[str, Any] | None = None,
+    ) -> PermitStatus:
+        """Reserve resources for one call of a running task, and wait until there is room.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            needs: Amounts to reserve, by resource and unit
+            wait_ms: Maximum wait until there is room, 0 to 60000
+            settle: Permit to settle in the same transaction
+        """
+        request = PermitRequest(
+            lease_id=lease_id,
+            token=token,
+            needs=as_object(needs),
+            wait_ms=wait_ms,
+            settle=as_object(settle),
+        )
+        return await self.perform(REQUEST_PERMIT, request)
+
+    async def settle_permit(
+        self,
+        lease_id: str,
+        permit_id: str,
+        *,
+        token: int | None = None,
+        usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
+        closed: Mapping[str, Mapping[str, Any]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    ) -> PermitSettled:
+        """Report what a call under a permit used; may be repeated.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            permit_id: Id of the permit
+            usage: Amounts used, by resource and unit; others are charged as reserved
+            closed: Resources whose provider refuses requests; they are closed until then
+            observed: What providers say is left, by resource and unit
+        """
+        request = SettleRequest(
+            lease_id=lease_id,
+            token=token,
+            permit_id=permit_id,
+            usage=as_object(usage),
+            closed=as_object(closed),
+            observed=as_object(observed),
+        )
+        return await self.perform(SETTLE_PERMIT, request)
 
     async def policy(self, version: int | None = None) -> PolicyShown:
         """Show the policy in force, or one of its versions.
@@ -2263,7 +3030,7 @@ class AsyncMethods(ABC):
     async def policy_versions(
         self, *, limit: int = 100, cursor: str | None = None
     ) -> PolicyVersionPage:
-        """List the versions of the policy, newest first: who, when, why and what changed.
+        """List the versions of the policy, newest first, with author, time, note and changes.
 
         Args:
             limit: Maximum number of items, 1 to 1000
@@ -2343,6 +3110,7 @@ class AsyncMethods(ABC):
         inputs: Mapping[str, Any] | None = None,
         note: str | None = None,
         agent: str | None = None,
+        needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
     ) -> dict[str, Any]:
         """Add an entry to the queue.
 
@@ -2356,6 +3124,7 @@ class AsyncMethods(ABC):
             inputs: Inputs of the run
             note: Note for operators
             agent: Agent that the entry belongs to
+            needs: Amounts that the entry needs, by resource and unit
         """
         request = AddEntry(
             id=id,
@@ -2367,6 +3136,7 @@ class AsyncMethods(ABC):
             inputs=as_object(inputs),
             note=note,
             agent=agent,
+            needs=as_object(needs),
         )
         return await self.perform(QUEUE_ADD, request)
 
@@ -2434,6 +3204,138 @@ class AsyncMethods(ABC):
         request = SetQueuePolicy(settings=as_object(settings), actor=actor)
         return await self.perform(SET_QUEUE_POLICY, request)
 
+    async def resources(
+        self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> ResourceList:
+        """List resources with their limits and how much is used.
+
+        Args:
+            name: Only balances of this resource
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ListResources(name=name, limit=limit, cursor=cursor)
+        return await self.perform(RESOURCES, request)
+
+    async def resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
+        """Show a resource: limits, use, holders and when it is back.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+        """
+        request = ResourceRequest(name=name, key=key)
+        return await self.perform(RESOURCE, request)
+
+    async def resource_ledger(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        unit: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> LedgerPage:
+        """List what was reserved, settled and refunded, newest first.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            unit: Only this unit
+            limit: Maximum number of items, 1 to 1000
+            cursor: nextCursor of the previous page
+        """
+        request = ShowLedger(name=name, key=key, unit=unit, limit=limit, cursor=cursor)
+        return await self.perform(RESOURCE_LEDGER, request)
+
+    async def resource_usage(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        from_day: str | None = None,
+        to_day: str | None = None,
+        unit: str | None = None,
+    ) -> UsageReport:
+        """Show how much each agent used on each day.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            from_day: First day, YYYY-MM-DD in UTC
+            to_day: Last day, YYYY-MM-DD in UTC
+            unit: Only this unit
+        """
+        request = ShowUsage(name=name, key=key, from_day=from_day, to_day=to_day, unit=unit)
+        return await self.perform(RESOURCE_USAGE, request)
+
+    async def resource_history(
+        self, name: str, *, key: str | None = None, window: Literal["1h", "24h", "5m"] = "5m"
+    ) -> ResourceHistoryShown:
+        """Show the use against the limit over the last minutes or hours.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            window: How far to look back
+        """
+        request = ShowResourceHistory(name=name, key=key, window=window)
+        return await self.perform(RESOURCE_HISTORY, request)
+
+    async def close_resource(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        for_ms: int | None = None,
+        until: str | datetime | None = None,
+        reason: str | None = None,
+    ) -> ResourceStatus:
+        """Close a resource: nothing that needs it starts until it opens again.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            for_ms: Open it again after this time; default: when it is opened, 1 to 31536000000
+            until: Open it again at this time
+            reason: Why, for the callers that wait
+        """
+        request = CloseRequest(
+            name=name, key=key, for_ms=for_ms, until=as_text(until), reason=reason
+        )
+        return await self.perform(CLOSE_RESOURCE, request)
+
+    async def open_resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
+        """Open a closed resource.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+        """
+        request = OpenRequest(name=name, key=key)
+        return await self.perform(OPEN_RESOURCE, request)
+
+    async def raise_resource(
+        self,
+        name: str,
+        unit: str,
+        amount: int | float | str,
+        *,
+        key: str | None = None,
+        reason: str | None = None,
+    ) -> ResourceStatus:
+        """Raise a budget until it resets.
+
+        Args:
+            name: Name of the resource
+            key: Key of the balance, if the resource has one per agent, session or key
+            unit: Unit of the budget
+            amount: How much to add until the reset
+            reason: Why, for the ledger
+        """
+        request = RaiseRequest(name=name, key=key, unit=unit, amount=amount, reason=reason)
+        return await self.perform(RAISE_RESOURCE, request)
+
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> SessionPage:
         """List sessions, ordered by key.
 
@@ -2468,12 +3370,13 @@ class AsyncMethods(ABC):
         """Change settings of a session.
 
         Args:
-            mode: How the message joins what runs and waits in the session
-            cap: Maximum number of messages that wait, 0 to 10000
+            mode: How the message is handled when the session is busy
+            cap: Maximum number of waiting messages, 0 to 10000
             drop: Beyond the cap, drop the oldest or refuse the newest
-            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
-                to 60000
-            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_ms: How long to wait for further messages from the sender; 0: do not wait,
+                0 to 60000
+            max_concurrent: Maximum number of tasks of the session that run at once; stored as a
+                setting, 1 to 1000
             debounce_max_ms: Maximum total wait for further messages, 0 to 600000
             key: Key of the session
             unset: Settings to restore to the policy's values
@@ -2512,17 +3415,19 @@ class AsyncMethods(ABC):
         metadata: Mapping[str, Any] | None = None,
         llm_config: Mapping[str, Any] | None = None,
         timeout_ms: int | None = None,
+        needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
     ) -> MessageAccepted | SessionStopped:
         """Send a message to a session.
 
         Args:
-            mode: How the message joins what runs and waits in the session
-            cap: Maximum number of messages that wait, 0 to 10000
+            mode: How the message is handled when the session is busy
+            cap: Maximum number of waiting messages, 0 to 10000
             drop: Beyond the cap, drop the oldest or refuse the newest
-            debounce_ms: How long to wait for further messages of the sender; 0: do not wait, 0
-                to 60000
-            max_concurrent: How many tasks of the session run at once, from now on, 1 to 1000
+            debounce_ms: How long to wait for further messages from the sender; 0: do not wait,
+                0 to 60000
+            max_concurrent: Maximum number of tasks of the session that run at once; stored as a
+                setting, 1 to 1000
             key: Key of the session
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
@@ -2532,11 +3437,12 @@ class AsyncMethods(ABC):
             media: Attachments, as any JSON
             no_merge: Do not merge this message with others
             lane: Lane of the task
-            priority: Tasks with a lower number run first, -1000000 to 1000000
+            priority: Lower numbers run first, -1000000 to 1000000
             callback_url: URL that receives a POST when the task finishes
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
+            needs: Amounts that the task needs; a message that is merged adds none
             idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
@@ -2559,6 +3465,7 @@ class AsyncMethods(ABC):
             metadata=as_object(metadata),
             llm_config=as_object(llm_config),
             timeout_ms=timeout_ms,
+            needs=as_object(needs),
             idempotency_key=idempotency_key,
         )
         return await self.perform(MESSAGE, request)
@@ -2871,6 +3778,25 @@ class AsyncMethods(ABC):
         request = PruneTasks(dry_run=dry_run)
         return await self.perform(PRUNE, request)
 
+    async def submit_lines(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        first_line: int = 1,
+        idempotency_key: str | None = None,
+    ) -> LinesSubmitted:
+        """Submit many tasks, each on its own; as NDJSON, a stream of any length.
+
+        Args:
+            tasks: The tasks, each as for POST /tasks
+            first_line: Number of the first line, 1 to 4294967295
+            idempotency_key: A repeated request with the same key has no further effect
+        """
+        request = SubmitLines(
+            tasks=as_raw(tasks), first_line=first_line, idempotency_key=idempotency_key
+        )
+        return await self.perform(SUBMIT_LINES, request)
+
     async def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
@@ -3061,14 +3987,24 @@ class AsyncMethods(ABC):
         request = DeliveryRequest(delivery_id=delivery_id)
         return await self.perform(REDELIVER, request)
 
-    async def create_webhook(self, url: str, *, agent: str | None = None) -> WebhookSecret:
+    async def create_webhook(
+        self,
+        url: str,
+        *,
+        agent: str | None = None,
+        events: Sequence[
+            Literal["approval.cancelled", "approval.decided", "approval.expired", "approval.opened"]
+        ]
+        | None = None,
+    ) -> WebhookSecret:
         """Create a webhook endpoint with its own secret, which only this response shows.
 
         Args:
             url: URL that receives the webhooks, without a query
             agent: Agent whose webhooks the secret signs; default: agents without their own
+            events: Types of events to send to the URL besides the callbacks of tasks
         """
-        request = CreateWebhook(url=url, agent=agent)
+        request = CreateWebhook(url=url, agent=agent, events=as_list(events))
         return await self.perform(CREATE_WEBHOOK, request)
 
     async def webhooks(

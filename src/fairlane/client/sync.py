@@ -32,7 +32,7 @@ PAUSE_SECONDS_MAX: Final = 5.0
 
 
 class Client(BaseClient):
-    """A client for programs without an event loop; calls return when the response is there.
+    """A client for programs without an event loop; a call returns when the response has arrived.
 
     Close it, or use it as a context manager. One client may be used by many threads.
 

@@ -204,12 +204,21 @@ def _error(shape: JsonMapping, answer: ClientResponse) -> FairlaneError:
     retry_after_ms = int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
     if code == errors.InvalidPolicy.code:
         return errors.InvalidPolicy((shape.get("details") or {}).get("problems") or [message])
+    if code in _BY_CODE:
+        return error_of(code, message, shape.get("details"), retry_after_ms)
+    return error_of(code, message, {"code": code, "status": answer.status})
+
+
+def error_of(
+    code: str, message: str, details: JsonObject | None, retry_after_ms: int | None = None
+) -> FairlaneError:
+    """Return the error with a code."""
     kind = _BY_CODE.get(code)
     if kind is None:  # an error of the server itself, or of a newer version
-        unknown = FairlaneError(message, details={"code": code, "status": answer.status})
+        unknown = FairlaneError(message, details=details)
         unknown.code = code
         return unknown
-    return kind(message, details=shape.get("details"), retry_after_ms=retry_after_ms)
+    return kind(message, details=details, retry_after_ms=retry_after_ms)
 
 
 def _header(text: str, name: str = "Idempotency-Key") -> str:

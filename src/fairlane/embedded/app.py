@@ -41,9 +41,9 @@ from fairlane.core.submissions import TaskRequest
 from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.engine.commands import SetPolicy, UseSecret
-from fairlane.engine.node import Node
 from fairlane.engine.telemetry.heartbeat import watch
 from fairlane.engine.verbs.webhooks import new_secret
+from fairlane.engine.writing_node import WritingNode
 from fairlane.outbound.guard import Guard
 from fairlane.outbound.outbox import Outbox
 from fairlane.outbound.sending import Sender
@@ -127,7 +127,7 @@ class Fairlane(AsyncBaseClient):
         self.clock = clock or SystemClock()
         self._task_secrets = TaskSecrets(allow_secrets, folder=secrets_folder)
         references = self._task_secrets.references
-        self.node = Node(
+        self.node = WritingNode(
             open_store(store, secret_key=secret_key, references=references), self.clock
         )
         self.node.tracer = tracer
@@ -139,6 +139,7 @@ class Fairlane(AsyncBaseClient):
         self._executor_guard = Guard(
             [*allow_outbound, *trusted], deny=deny_outbound, on_blocked=self._blocked
         )
+        self.port: int | None = None
         self._policy = policy
         self._policy_notes: list[str] = []
         self._instances = [Instance(one.url, one.token) for one in browsers]
@@ -201,14 +202,15 @@ class Fairlane(AsyncBaseClient):
             await self.node.audit.note("settings", "policy", source, detail=detail)
 
     def refuse_new(self) -> None:
-        """Stop accepting tasks and starting attempts, from now on."""
-        self.node.draining = True
-        self.node.writer.withdraw(None)
+        """Stop accepting tasks and starting attempts."""
+        self.node.refuse_new()
         if self._worker is not None:
             self._worker.take_nothing_new()
 
     async def drain(self) -> None:
-        """Accept nothing new, let tasks finish within `drain_seconds`, interrupt the rest."""
+        """Accept no new tasks, let running ones finish within `drain_seconds`, and interrupt the
+        rest.
+        """
         self.refuse_new()
         if self._worker is not None:
             await self._worker.drain(self._drain_seconds)
@@ -232,6 +234,7 @@ class Fairlane(AsyncBaseClient):
 
     def listens_on(self, port: int) -> None:
         """Forbid outbound requests to a port of this process."""
+        self.port = port
         self.guard.own_ports.add(port)
         self._executor_guard.own_ports.add(port)
 
@@ -320,7 +323,7 @@ class Fairlane(AsyncBaseClient):
     ) -> TaskHandle:
         """Submit one task and return its handle. Raise a `FairlaneError` if it is refused.
 
-        The fields are those of `POST /tasks` in Python's spelling: `handler`, `agent`, `params`,
+        The fields are those of `POST /tasks` with Python names: `handler`, `agent`, `params`,
         `priority`, `delay_ms`, `depends_on`, …
         """
         if idempotency_key is not None:
@@ -423,9 +426,9 @@ Loaded = JsonMapping | Awaitable[JsonMapping]
 class ConfigWatcher:
     """Reload a configuration every `interval_seconds` and merge it over the policy when it changes.
 
-    `load` is an async or plain function that returns a policy document, ours or one of a foreign
-    program (`compat/`). If `load` raises or the document is invalid, the policy stays and the
-    problem is logged. `name` is what the log calls the configuration.
+    `load` is an async or plain function that returns a policy document, either Fairlane's own or
+    that of another program (`compat/`). If `load` raises or the document is invalid, the policy
+    stays and the problem is logged. `name` is what the log calls the configuration.
     """
 
     def __init__(
@@ -456,7 +459,7 @@ class ConfigWatcher:
                 await self._task
 
     async def look(self) -> None:
-        """Load once and apply a change. Raise what is wrong with the document."""
+        """Load once and apply a change. Raise an error if the document is invalid."""
         document = await self._loaded()
         # Compare the text: a loader may change one object in place.
         text = msgspec.json.encode(document, order="deterministic")
@@ -493,7 +496,7 @@ class ConfigWatcher:
     def _complain(self, what: str) -> None:
         """Log a problem once, however often it is seen."""
         if what != self._complaint:
-            log.warning("%s was refused, the old one stays: %s", self._name, what)
+            log.warning("%s was refused; the previous policy stays in effect: %s", self._name, what)
         self._complaint = what
 
 

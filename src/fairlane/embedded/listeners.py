@@ -1,8 +1,7 @@
-"""Args:
-    Listeners: functions of this process that are called for every event, in order.
+"""Listeners: functions of this process that are called for every event, in order.
 
-A task of its own reads events from the log, so a slow listener delays only the other listeners.
-Plain functions run in a thread. An exception in a listener is logged and changes nothing.
+A separate task reads events from the log, so a slow listener delays only the other listeners. Plain
+functions run in a thread. An exception in a listener is logged and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Listeners:
         self._listeners.append(listener)
 
     def begin(self, events: Callable[[], Events]) -> None:
-        """Start calling the listeners, if there are any and it has not started."""
+        """Start calling the listeners, if there are any and they are not being called yet."""
         if self._listeners and self._telling is None:
             self._telling = asyncio.create_task(self._tell_all(events()), name="fairlane-listeners")
 

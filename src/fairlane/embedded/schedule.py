@@ -1,8 +1,8 @@
-"""`Fairlane.schedule`: work of a session that a caller in this process waits for.
+"""`Fairlane.schedule`: work in a session that a caller in this process waits for.
 
-It is a message of its session like any other, so modes, caps and stops apply. Besides a handler it
-may be a function of this process. A caller that stops waiting cancels the task unless others wait
-for it too. The estimate of the session's context window is sent before and after each run.
+It is a message of its session like any other, so modes, caps and stops apply. It may run a function
+of this process instead of a handler. A caller that stops waiting cancels the task unless others
+wait for it too. The estimate of the session's context window is sent before and after each run.
 """
 
 from __future__ import annotations
@@ -142,7 +142,12 @@ class Scheduling:
             said = {"key": session, "tokens": tokens, "contextWindow": context_window}
             validation.convert(said, ReportUsage)
         except Exception as error:  # noqa: BLE001 - the estimate is the caller's own
-            log.warning("no estimate of session %r: %s: %s", session, type(error).__name__, error)
+            log.warning(
+                "cannot estimate the context usage of session %r: %s: %s",
+                session,
+                type(error).__name__,
+                error,
+            )
             return None
         return tokens, context_window
 

@@ -1,8 +1,8 @@
 """The table of commands, and how a command line finds the one it names.
 
-Each module of this package has one noun: its options, what its commands do, what they print. A
-module is imported when one of its commands is named, so `fairlane --help` needs argparse only. To
-import and build all of them would take 180 ms more.
+Each module of this package covers one noun: its options, what its commands do, what they print. A
+module is imported when one of its commands is named, so `fairlane --help` needs argparse only.
+Importing and building all of them would take another 180 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlane.version import __version__
 
 
 class Exit(IntEnum):
-    """The exit codes. Scripts rely on the numbers: they never change their meaning."""
+    """The exit codes. Scripts rely on the numbers, so their meaning never changes."""
 
     OK = 0
     NOT_WELL = 1
@@ -61,6 +61,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "cancel": ("tasks", "Cancel tasks, by ID or by filter"),
     "retry": ("tasks", "Queue failed or cancelled tasks again, with a full set of attempts"),
     "reset": ("tasks", "Queue parked tasks again, with a full set of attempts"),
+    "approvals": ("approvals", "List and show what waits for a person; create one-time links"),
+    "approve": ("approvals", "Approve what a task asks; on a terminal, fill in its form"),
+    "reject": ("approvals", "Reject what tasks ask"),
     "batch": ("groups", "Submit, show, list and cancel batches of tasks"),
     "events": ("system", "Print past events, or new ones as they happen with --follow"),
     "output": ("tasks", "Print the text that a task has produced"),
@@ -70,6 +73,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "stopall": ("groups", "Stop all runs of a session and cancel its waiting tasks"),
     "sessions": ("groups", "List, show, configure and reset sessions"),
     "lanes": ("groups", "List, pause, resume and clear lanes"),
+    "resources": ("resources", "Show quotas, budgets, pools and locks; close, open and raise them"),
     "sched": ("queue", "Plan and acquire leases, report results, configure the queue"),
     "queue": ("queue", "Add, list, show, drain and import queue entries"),
     "worker": (
@@ -92,8 +96,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 # Commands that mean `list` when they have no verb, and whether a name may follow.
 _LISTED: Final = {
-    **dict.fromkeys(("cron", "deliveries", "lanes", "webhooks"), False),
+    **dict.fromkeys(("approvals", "cron", "deliveries", "lanes", "webhooks"), False),
     "sessions": True,
+    "resources": True,
 }
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
@@ -230,7 +235,7 @@ def as_json(parser: Parser) -> None:
 
 
 def nowhere(_: Parser) -> None:
-    """Add nothing, for commands that ask neither a server nor a store."""
+    """Add nothing, for commands that use neither a server nor a store."""
 
 
 # -------------------------------------------------------------------- reading a command line

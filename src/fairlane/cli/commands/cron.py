@@ -1,7 +1,7 @@
 """Cron jobs, which submit tasks on a schedule.
 
-Times are printed twice: as the distance from now, and in the time zone of the job's schedule (in
-that of this machine if the schedule has none).
+Times are printed twice: relative to now, and in the time zone of the job's schedule (or of this
+machine if the schedule has none).
 """
 
 from __future__ import annotations

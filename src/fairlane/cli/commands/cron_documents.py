@@ -199,6 +199,8 @@ def document_of(args: argparse.Namespace) -> JsonObject:
     task, found = given(args, _TASK), params(args)
     if found is not None:
         task["params"] = found
+    if args.need is not None:
+        task["needs"] = dict(args.need)
     parts = {"schedule": schedule_of(args), "task": task, "retryPolicy": given(args, _RETRIES)}
     for name, value in parts.items():
         if value:
@@ -218,7 +220,7 @@ def refuse_incomplete(document: JsonMapping) -> None:
 
 
 def schedule_of(args: argparse.Namespace) -> JsonObject | None:
-    """Return the schedule, or the parts of it to change; None if no option is about it."""
+    """Return the schedule, or the parts of it to change; None if no option concerns it."""
     expr = _expression(args.expr)
     if sum(one is not None for one in (expr, args.every, args.at)) > 1:
         raise InvalidRequest("give only one of an expression, --every and --at")
@@ -292,7 +294,7 @@ def read_crontab(
 
 
 def shell_task(handler: str) -> MakeTask:
-    """Return a function that makes a task of a command, for this handler to run."""
+    """Return a function that turns a command into a task for this handler."""
 
     def make(command: str, stdin: str | None, variables: Mapping[str, str]) -> tuple[str, Document]:
         found: Document = {"command": command}

@@ -18,7 +18,6 @@ from fairlane.cli.backends import (
 )
 from fairlane.cli.commands import Commands, Exit, Parser
 from fairlane.cli.commands.tasks import (
-    MOMENTS,
     TURN_SECONDS,
     batch_of,
     draw_submitted,
@@ -32,6 +31,7 @@ from fairlane.cli.options import (
     count,
     declared,
     input_file,
+    needs,
     offer,
     one,
     paging,
@@ -55,6 +55,7 @@ from fairlane.cli.output import (
     state,
     with_ago,
 )
+from fairlane.cli.output.task import MOMENTS
 from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core.errors import InvalidRequest
@@ -278,11 +279,14 @@ def _message_options(parser: Parser) -> None:
     offer(parser, "handler", handler="handler that processes the message, instead of an agent")
     offer(parser, *_BEHAVIOUR_OPTIONS, "no-merge", "sent-at", "lane", "priority", "timeout")
     offer(parser, "metadata", "callback-url", "idempotency-key")
+    needs(parser)
     wait_option(parser)
 
 
 def message(args: argparse.Namespace, side: Side, out: Output) -> int | None:
     key, fields = args.idempotency_key, given(args, _MESSAGE)
+    if args.need is not None:
+        fields["needs"] = dict(args.need)
     response = side.client.message(args.key, args.text, idempotency_key=key, **fields)
     if "taskId" not in response:  # the text was a command
         out.show(response, _draw_stopped, args.key)

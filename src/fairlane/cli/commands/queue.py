@@ -25,6 +25,7 @@ from fairlane.cli.options import (
     json_value,
     milliseconds,
     named_values,
+    needs,
     number,
     offer,
     one,
@@ -94,7 +95,7 @@ def _sched(sched: Commands) -> None:
     add("complete", daemonless(complete), _complete_options, "Report that a leased task is done")
     about = "Return a lease; with --failed, report a failed attempt"
     add("release", daemonless(release), _release_options, about)
-    add("reclaim", daemonless(reclaim, create=True), None, "Take back expired leases")
+    add("reclaim", daemonless(reclaim, create=True), None, "Reclaim expired leases")
     add(
         "reset",
         daemonless(reset),
@@ -318,6 +319,7 @@ def _add_options(parser: Parser) -> None:
     named_values(parser, "--input", "one input")
     parser.add_argument("--id", metavar="ID", help="ID of the entry; it must not be in use")
     offer(parser, "note", "agent", agent="agent that the entry belongs to")
+    needs(parser)
 
 
 def add(args: argparse.Namespace, side: Side, out: Output) -> None:
@@ -334,6 +336,7 @@ def add(args: argparse.Namespace, side: Side, out: Output) -> None:
         inputs=inputs,
         note=args.note,
         agent=args.agent,
+        needs=None if args.need is None else dict(args.need),
     )
     out.line(entry, f"added {entry['id']} with priority {entry['priority']}")
 

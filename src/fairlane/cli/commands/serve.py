@@ -29,7 +29,8 @@ _REPEATABLE: Final = {"action": "append"}
 _SETTINGS: Final[dict[str, tuple[str, str, JsonObject]]] = {
     "host": ("ADDRESS", "address to listen on (default: 127.0.0.1)", {}),
     "port": ("N", "port to listen on; 0 picks a free one (default: 9867)", {}),
-    "uds": ("PATH", "Unix socket to listen on, in place of host and port", {}),
+    "processes": ("N", "processes that serve requests, 1 to 64 (default: 1)", {}),
+    "uds": ("PATH", "Unix socket to listen on, instead of a host and port", {}),
     "allowed_hosts": (
         "NAME[:PORT]",
         "additional host name under which clients may reach this server (repeatable)",
@@ -46,7 +47,11 @@ _SETTINGS: Final[dict[str, tuple[str, str, JsonObject]]] = {
         "browser instance; URL#token=env:NAME if it needs a token (repeatable)",
         _REPEATABLE,
     ),
-    "agent": ("URL", "agent that runs instructions; URL#token=env:NAME if it needs a token", {}),
+    "agent": (
+        "URL",
+        "server of the agent that runs instructions; URL#token=env:NAME if it needs a token",
+        {},
+    ),
     "allow_outbound": (
         "HOST|CIDR[:PORT]",
         "allow outbound requests to this address even if it is not public (repeatable)",
@@ -250,6 +255,8 @@ def _is_import(file: str) -> bool:
 def _mcp_options(parser: Parser) -> None:
     about = "also offer tools that make changes, not just read-only ones"
     parser.add_argument("--allow-writes", action="store_true", help=about)
+    about = "also offer the tools that approve and reject, which decide for a person"
+    parser.add_argument("--allow-approve", action="store_true", help=about)
 
 
 def mcp(args: argparse.Namespace) -> int:
@@ -268,7 +275,7 @@ async def _serve_mcp(args: argparse.Namespace) -> None:
     writes: bool = args.allow_writes
     side = server_side(args) if args.store is None else store_side(args.store, create=writes)
     async with side as perform:
-        await stdio.serve(perform, writes=writes)
+        await stdio.serve(perform, writes=writes, decides=args.allow_approve)
 
 
 @contextlib.asynccontextmanager

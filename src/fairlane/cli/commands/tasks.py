@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,7 @@ from fairlane.cli.backends import (
     submit_document,
 )
 from fairlane.cli.commands import Commands, Exit, Parser
+from fairlane.cli.commands.task_streams import submit_stream
 from fairlane.cli.options import (
     confirmation,
     dry_run,
@@ -36,26 +37,20 @@ from fairlane.cli.options import (
     wait_option,
 )
 from fairlane.cli.output import (
-    Cell,
     Columns,
     Fields,
     Layouts,
     Output,
     Say,
     Shape,
-    Styled,
     ago,
     complain,
     counted,
-    label,
-    moment_ms,
-    pretty,
     print_json,
-    shortened,
     span,
     state,
-    with_ago,
 )
+from fairlane.cli.output.task import draw_task, what
 from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
@@ -108,13 +103,6 @@ _RETRIES: Final = {
     "multiplier": "backoffMultiplier",
 }
 _COMMON: Final = {"agent": "agentId", "callback_url": "callbackUrl"}
-MOMENTS: Final = ("createdAt", "startedAt", "completedAt", "deadline", "nextEligibleAt")
-# Fields that `show` prints as part of another line, or that only repeat another line.
-_WITHIN: Final = frozenset(
-    {"taskId", "state", "action", "handler", "tabId", "ref", "selector", "kind", "maxAttempts"}
-    | {"position", "latencyMs", "executionTimeMs", "parkedReason", "leaseExpiresAt"}
-    | {"attemptLog", "retryCount"}
-)
 
 
 def register(commands: Commands) -> None:
@@ -136,18 +124,25 @@ _SUBMIT_EXAMPLES: Final = (
     "  fairlane submit --handler echo --param text=hello --wait\n"
     "  fairlane submit --instruction 'Sum it up' --depends-on tsk_1 --depends-on tsk_2\n"
     "  fairlane submit --agent a1 --action click --tab t7 --ref e3 --deadline 30s\n"
-    "  fairlane submit --agent a1 --file tasks.json"
+    "  fairlane submit --agent a1 --file tasks.json\n"
+    "  fairlane submit --file tasks.ndjson --stream"
 )
 
 
 def _submit_options(parser: Parser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    offer(what, "handler", "action", "instruction")
-    what.add_argument(
+    work = parser.add_mutually_exclusive_group(required=True)
+    offer(work, "handler", "action", "instruction")
+    work.add_argument(
         "--file",
         metavar="FILE",
         help="JSON file with a task, a list of tasks or a batch, as for POST /tasks; "
         "- reads standard input",
+    )
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="read FILE as NDJSON, one task per line, however long it is; the same command "
+        "continues after an interruption",
     )
     offer(parser, "agent")
     task_fields(parser)
@@ -174,10 +169,14 @@ def _submit_options(parser: Parser) -> None:
     )
     retries(parser)
     offer(parser, "preemptible", "idempotency-key")
+    about = "do not start before a person has answered this question with fairlane approve"
+    parser.add_argument("--approval", metavar="TITLE", help=about)
     wait_option(parser)
 
 
 def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
+    if args.stream:
+        return _submit_stream(args, side, out)
     body = _body_from_file(args) if args.file else _body_from_options(args)
     response = submit_document(side.client, body, args.idempotency_key)
     items = response.get("tasks", [response])
@@ -191,13 +190,26 @@ def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
     return wait_for(side, out, accepted, args.wait) or code
 
 
+def _submit_stream(args: argparse.Namespace, side: Side, out: Output) -> int:
+    if not args.file:
+        raise InvalidRequest("--stream needs --file, with one task per line")
+    _refuse_beside_file(args, *_COMMON)
+    if args.wait is not None:
+        raise InvalidRequest("--wait cannot be combined with --stream")
+    return submit_stream(args, side, out)
+
+
 def _body_from_options(args: argparse.Namespace) -> JsonObject:
     body = given(args, {**_COMMON, **_FIELDS})
     found = params(args)
     if found is not None:
         body["params"] = found
+    if args.need is not None:
+        body["needs"] = dict(args.need)
     if policy := given(args, _RETRIES):
         body["retryPolicy"] = policy
+    if args.approval is not None:
+        body["approval"] = {"title": args.approval}
     if args.delay is not None:
         body["delayMs"] = round(args.delay * 1000)
     if args.deadline is not None:
@@ -205,12 +217,17 @@ def _body_from_options(args: argparse.Namespace) -> JsonObject:
     return body
 
 
-def _body_from_file(args: argparse.Namespace) -> JsonObject:
-    inside = [*_FIELDS, "param", "delay", *_RETRIES]
+def _refuse_beside_file(args: argparse.Namespace, *others: str) -> None:
+    """Raise `InvalidRequest` for an option that belongs in the file."""
+    inside = [*_FIELDS, "param", "need", "delay", "approval", *_RETRIES, *others]
     misplaced = [name for name in inside if getattr(args, name) is not None]
     if misplaced:
         option = f"--{misplaced[0].replace('_', '-')}"
         raise InvalidRequest(f"{option} cannot be combined with --file; set it in the file")
+
+
+def _body_from_file(args: argparse.Namespace) -> JsonObject:
+    _refuse_beside_file(args)
     content = read_json(args.file)
     if isinstance(content, dict):
         return {**content, **given(args, _COMMON)}
@@ -287,17 +304,6 @@ def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject
     return given(args, options)
 
 
-def _what(task: Fields) -> str:
-    if "handler" in task:
-        return f"handler {task['handler']}"
-    if "instruction" in task:
-        return f"instruction {shortened(str(task['instruction']), 40)}"
-    target = [f"tab {task['tabId']}"] if "tabId" in task else []
-    target += [str(task[name]) for name in ("ref", "selector") if name in task]
-    action = str(task.get("action", task.get("kind", "")))
-    return " ".join([action, *(["on", *target] if target else [])])
-
-
 def _note(task: Fields) -> str:
     return str(task["error"]) if "error" in task else gate(task)
 
@@ -311,7 +317,7 @@ TASKS: Final[Columns] = {
     "STATE": lambda task: state(task["state"]),
     "AGENT": "agentId",
     "LANE": "lane",
-    "WHAT": _what,
+    "WHAT": what,
     "CREATED": lambda task: ago(task["createdAt"]),
     "TOOK": lambda task: span(task["latencyMs"]) if "latencyMs" in task else "",
     "NOTE": _note,
@@ -329,71 +335,6 @@ def show(args: argparse.Namespace, side: Side, out: Output) -> None:
     has_webhook = "callbackUrl" in task and not args.json
     found = side.client.deliveries(task=args.id)["deliveries"] if has_webhook else ()
     out.show(task, draw_task, found)
-
-
-def draw_task(terminal: Terminal, task: Fields, deliveries: Sequence[Fields] = ()) -> None:
-    lines = list(_task_lines(task))
-    lines += [("webhook", _delivery(one)) for one in deliveries]
-    terminal.grid(lines)
-    if task.get("attemptLog"):
-        terminal.line("")
-        terminal.table(_ATTEMPTS, task["attemptLog"])
-
-
-def _task_lines(task: Fields) -> Iterator[tuple[str, Cell]]:
-    yield "task", task["taskId"]
-    yield "state", (state(task["state"]), _state_note(task))
-    yield "what", _what(task)
-    for name, value in task.items():
-        if name in _WITHIN:
-            continue
-        if name in MOMENTS:
-            yield label(name), with_ago(value)
-        elif name == "attempts":
-            yield "attempts", f"{value} of {task['maxAttempts']}"
-        elif name == "dependsOn":
-            yield "depends on", Styled("\n".join(value), lines=True)
-        elif name == "instruction":
-            yield name, Styled(value, lines=True)
-        elif isinstance(value, str | int | float) and name != "result":
-            yield label(name), str(value)
-        else:
-            yield label(name), pretty(value)
-
-
-def _state_note(task: Fields) -> str:
-    if "latencyMs" in task:
-        return f", took {span(task['latencyMs'])}"
-    if task["state"] == lifecycle.QUEUED and "position" in task:
-        return f", submitted at position {task['position']}"
-    return f", lease expires {ago(task['leaseExpiresAt'])}" if "leaseExpiresAt" in task else ""
-
-
-def _delivery(one: Fields) -> str:
-    status = f"{one['state'].replace('_', ' ')} after {counted(one['attempts'], 'attempt')}"
-    text = f"{one['event']} to {one['url']}: {status}"
-    if "settledAt" in one:
-        text += f", {ago(one['settledAt'])}"
-    elif "nextAt" in one:
-        text += f", next attempt {ago(one['nextAt'])}"
-    return text + (f" ({one['lastError']})" if "lastError" in one else "")
-
-
-def _attempt_time(attempt: Fields) -> str:
-    if "endedAt" not in attempt:
-        return ""
-    started, ended = (moment_ms(attempt[name]) for name in ("startedAt", "endedAt"))
-    return span(max(0, ended - started))
-
-
-_ATTEMPTS: Final[Columns] = {
-    "ATTEMPT": "attempt",
-    "STARTED": lambda attempt: ago(attempt["startedAt"]),
-    "TOOK": _attempt_time,
-    "OUTCOME": lambda attempt: attempt.get("outcome", "running"),
-    "WORKER": "worker",
-    "ERROR": "error",
-}
 
 
 def why(args: argparse.Namespace, side: Side, out: Output) -> None:
@@ -456,7 +397,9 @@ def wait(args: argparse.Namespace, side: Side, out: Output) -> int:
 
 
 def wait_for(side: Side, out: Output, ids: Sequence[str], timeout: float | None) -> int:
-    """Print the tasks when all have come to rest or the time is up. Return the exit code."""
+    """Print the tasks when all have ended or are parked, or the time is up. Return the exit
+    code.
+    """
     ids = list(dict.fromkeys(ids))
     with out.progress(len(ids)) as say:
         found = _until_at_rest(side, ids, timeout, say)

@@ -24,7 +24,7 @@ _CREATE_NOTE: Final = (
     "As soon as one token exists, every caller of the server needs one. Create the first token\n"
     "directly in the store (--store), or over HTTP while no token exists; after that, creating\n"
     "tokens over HTTP needs the scope admin. Scopes: submit, read, cancel (the default three),\n"
-    "lease, operate, admin, or all."
+    "lease, approve, operate, admin, or all."
 )
 
 
@@ -154,7 +154,7 @@ def audit(args: argparse.Namespace, side: Side, out: Output) -> None:
         print_json(page)
     else:
         entries = fields_of(page)["entries"][::-1]
-        out.page({"entries": entries}, "entries", AUDIT, none="the audit log has no such entries")
+        out.page({"entries": entries}, "entries", AUDIT, none="no audit log entries match")
 
 
 AUDIT: Final[Columns] = {

@@ -179,10 +179,14 @@ def _add_options(parser: Parser) -> None:
     about = "URL of the receiver, as in callback URLs but without the query"
     parser.add_argument("endpoint", metavar="URL", help=about)
     offer(parser, "agent", agent="use the secret only for tasks of this agent (default: all)")
+    about = "also send events of this type to the URL, such as approval.opened (repeatable)"
+    parser.add_argument("--event", metavar="TYPE", action="append", help=about)
 
 
 def create(args: argparse.Namespace, side: Side, out: Output) -> None:
-    _print_secret(out, side.client.create_webhook(args.endpoint, agent=args.agent))
+    _print_secret(
+        out, side.client.create_webhook(args.endpoint, agent=args.agent, events=args.event)
+    )
 
 
 def _rotate_options(parser: Parser) -> None:

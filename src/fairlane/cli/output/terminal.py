@@ -33,7 +33,7 @@ def console(file: TextIO) -> Console:
 
 
 class Terminal:
-    """Standard output for readers, not for scripts."""
+    """Standard output for human readers, not for scripts."""
 
     def __init__(self) -> None:
         self.console = console(sys.stdout)
