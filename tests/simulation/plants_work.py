@@ -13,6 +13,7 @@ from fairlane.core.model import BATCH_GATE, Change, Task
 from fairlane.engine import engine as engines
 from fairlane.engine.commands import AppendOutput
 from fairlane.engine.engine import Engine
+from fairlane.engine.verbs import batches as batch_verbs
 from fairlane.engine.verbs import dependencies as settling
 from fairlane.engine.verbs import leasing, policies, ticks
 from fairlane.engine.verbs import tasks as verbs
@@ -207,7 +208,7 @@ def a_batch_that_goes_on_stays_completed(patch: pytest.MonkeyPatch) -> None:
 
 @plant("cancel")
 def a_cancelled_batch_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verbs, "_cancel_all", lambda _, batch, __: batch.open)
+    patch.setattr(batch_verbs, "_cancel_all", lambda _, batch, __: batch.open)
 
 
 # --- budgets, waits, deadlines ----------------------------------------------------------------
@@ -387,8 +388,8 @@ def a_cancelled_child_leaves_no_event(patch: pytest.MonkeyPatch) -> None:
 def an_end_is_told_twice(patch: pytest.MonkeyPatch) -> None:
     real = Transaction.apply
 
-    def apply(tx: Transaction, change: Change, body: str | None = None) -> None:
-        real(tx, change, body)
+    def apply(tx: Transaction, change: Change, body: str | None = None, **more: Any) -> None:
+        real(tx, change, body, **more)
         if change.verb == lifecycle.CLOSE:
             tx._record(change.after.seq, events.CANCELLED, change.after.attempts, None, None)
 

@@ -62,15 +62,16 @@ def _all(connection: psycopg.Connection[Any], table: str) -> list[Row]:
     return connection.execute(f"SELECT * FROM {table}").fetchall()
 
 
-def back_up(store: Store) -> Callable[[], None]:
+def back_up(store: Store, *, connected: bool = False) -> Callable[[], None]:
     """Make a backup as docs/upkeep.md does, and return a function that restores it.
 
-    On PostgreSQL the restore ends all connections and the nodes go on. On SQLite every engine on
-    the store has to be closed before.
+    On PostgreSQL the restore ends all connections, unless they stay `connected`, and the nodes go
+    on. On SQLite every engine on the store has to be closed before.
     """
     if store.dialect != "sqlite":
         saved = _postgres_contents(store.url)
-        return lambda: _restore_postgres(store.url, saved)
+        whose: LiteralString = "false" if connected else "application_name = 'fairlane'"
+        return lambda: _restore_postgres(store.url, saved, whose)
     path = store.url.removeprefix(SQLITE)
     backup = f"{path}.backup"
     connection = apsw.Connection(path)
@@ -85,9 +86,9 @@ def back_up(store: Store) -> Callable[[], None]:
     return restore
 
 
-def _restore_postgres(url: str, saved: dict[str, list[Row]]) -> None:
+def _restore_postgres(url: str, saved: dict[str, list[Row]], whose: LiteralString) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        _rewrite(connection, saved, "application_name = 'fairlane'")
+        _rewrite(connection, saved, whose)
 
 
 def _rewrite(

@@ -263,9 +263,13 @@ def test_the_log_tells_of_every_try(scheduler: Scheduler) -> None:
     (one,) = scheduler.ask(ClaimDeliveries(1))
     began = scheduler.clock.now()
     tried = {"status": 503, "attempt": 1, "took_ms": 20}
-    scheduler.ask(SettleDelivery(one.id, False, "receiver answered 503", 5000, **tried))
+    scheduler.ask(SettleDelivery(one.id, False, "receiver responded with 503", 5000, **tried))
     (failed,) = listed(scheduler)
-    assert (failed.state, failed.status, failed.error) == ("due", 503, "receiver answered 503")
+    assert (failed.state, failed.status, failed.error) == (
+        "due",
+        503,
+        "receiver responded with 503",
+    )
     assert (failed.due_at, failed.settled_at) == (began + 5000, None)
     scheduler.clock.advance(5000)
     scheduler.ask(ClaimDeliveries(1))
@@ -274,7 +278,7 @@ def test_the_log_tells_of_every_try(scheduler: Scheduler) -> None:
     assert (sent.state, sent.status, sent.error, sent.attempts) == ("delivered", 204, None, 2)
     assert sent.settled_at == began + 5000
     assert tries(sent.log) == [
-        Try(began, 1, 503, "receiver answered 503", 20),
+        Try(began, 1, 503, "receiver responded with 503", 20),
         Try(began + 5000, 2, 204, None, 7),
     ]
 

@@ -140,10 +140,10 @@ def test_an_endpoint_that_is_gone_gets_nothing_more_until_it_is_enabled(
         owing(scheduler, name)
         scheduler.clock.advance(1)
     (first,) = scheduler.ask(ClaimDeliveries(1))
-    scheduler.ask(SettleDelivery(first.id, False, "receiver answered 410", status=410))
+    scheduler.ask(SettleDelivery(first.id, False, "receiver responded with 410", status=410))
     assert scheduler.ask(ClaimDeliveries(10)) == []
     assert states(scheduler) == [
-        ("given_up", "receiver answered 410"),
+        ("given_up", "receiver responded with 410"),
         ("given_up", "the endpoint is disabled: it responded with 410"),
     ]
     enabled = scheduler.ask(EnableEndpoint("one"))
@@ -158,7 +158,7 @@ def test_an_address_without_an_endpoint_that_is_gone_loses_that_webhook_only(
     create(scheduler, "hers", agent="ada")
     owing(scheduler, "t1")
     (first,) = scheduler.ask(ClaimDeliveries(1))
-    scheduler.ask(SettleDelivery(first.id, False, "receiver answered 410", status=410))
+    scheduler.ask(SettleDelivery(first.id, False, "receiver responded with 410", status=410))
     owing(scheduler, "t2")
     owing(scheduler, "t3", agent="ada")
     assert len(scheduler.ask(ClaimDeliveries(10))) == 2

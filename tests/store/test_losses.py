@@ -74,7 +74,7 @@ def test_a_file_that_is_full_cannot_be_written(sqlite_store: Store) -> None:
     writer._connection.pragma("max_page_count", 1)
     writer.begin()
     with closing(writer), pytest.raises(ConnectionLost, match="full"):
-        writer.run_rows("request_insert", [(77, "x" * 1_000_000)])
+        writer.run_rows("request_insert", [(77, "x" * 1_000_000, None)])
 
 
 def test_a_file_that_another_has_locked_cannot_be_written(

@@ -254,7 +254,7 @@ def test_a_holder_of_the_lock_that_freezes_loses_it(
     def at(moment: str, connection: WatchedConnection) -> None:
         real: Any = connection.real
         if moment == CONNECT and not frozen:
-            real._connection.execute("SET idle_in_transaction_session_timeout = 20")
+            real._connection.execute("SET idle_in_transaction_session_timeout = 200")
         if moment == SAVE and not frozen:
             real._pipe.sync()
             frozen.append(pid_of(connection))

@@ -179,7 +179,7 @@ async def test_reads_are_answered_while_the_database_hangs(
         with monkeypatch.context() as patched:
             patched.setattr("fairlane.engine.reads.views.ANSWER_SECONDS", 0.05)
             for _ in range(10):  # more than there are threads
-                with pytest.raises(StoreUnavailable, match="in time") as error:
+                with pytest.raises(StoreUnavailable, match="timed out") as error:
                     await views.read(gate, BEGIN, nobody)
                 assert error.value.retry_after_ms == 1000
         gate.open()

@@ -54,6 +54,12 @@ MAY_SCAN = {
     "batch_all": "is the doctor's, who trusts no index",
     "dependency_recount": "is the doctor's, who trusts no index",
     "unmet_recount": "is the doctor's, who trusts no index",
+    "approval_recount": "is the doctor's, who trusts no index",
+    "ledger_sums": "is the doctor's, who trusts no index",
+    "wait_line_all": "is the doctor's, who trusts no index",
+    "wait_line_recount": "is the doctor's, who trusts no index",
+    "approval_list": "goes from the newest approval downwards until it has a page",
+    "step_approval_links": "looks at every link, when somebody sets the clock",
     "run_astray": "is the doctor's: looks at every run that goes on",
 }
 
@@ -68,7 +74,10 @@ LISTS = {
 
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
-POSTGRES_ONLY = {"moment", "moment_limited", "writer_begin", "holder_end"}
+POSTGRES_ONLY = {
+    *("moment", "lock_moment", "lock_moment_limited"),
+    *("writer_begin", "holder_end"),
+}
 
 
 def spellings(connection: Any, statement: Statement) -> Iterator[str]:

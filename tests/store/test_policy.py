@@ -174,7 +174,7 @@ def test_a_lane_with_a_task_in_it_cannot_go(scheduler: Scheduler, state: str) ->
         error = scheduler.refused(SetPolicy({}, "test", REPLACE, dry_run=dry_run))
         assert isinstance(error, InvalidPolicy)
         assert error.problems == [
-            "lanes.gpu cannot be removed while 1 task is in it; empty it first"
+            "lanes.gpu cannot be removed while 1 task is in the lane; clear it first"
         ]
     assert "gpu" in scheduler.engine.policy.lanes
 

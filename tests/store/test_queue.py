@@ -97,7 +97,7 @@ def test_an_id_that_is_taken_is_refused_and_changes_nothing(
     before = contents(store)["task"]
     error = scheduler.refused(Enqueue(parsed(entry("new"), entry("d"))))
     assert isinstance(error, Conflict)
-    assert error.message == 'entry "d" already exists; give another id, or none'
+    assert error.message == 'entry "d" already exists; use another id, or leave it out'
     assert contents(store)["task"] == before
 
 

@@ -49,8 +49,8 @@ def test_a_second_owner_of_a_file_is_refused_and_told_what_to_do(sqlite_store: S
         second.claim()
     path = sqlite_store.url.removeprefix(SQLITE)
     assert error.value.message == (
-        f"{path} is served by another fairlane (process {os.getpid()}); stop that one, "
-        "or give this one its own file with --store sqlite:///PATH"
+        f"{path} is in use by another fairlane server (process {os.getpid()}); stop that server, "
+        "or use another file with --store sqlite:///PATH"
     )
     sqlite_store.close()
     second.claim()
@@ -100,8 +100,9 @@ def test_readers_do_not_wait_for_the_writer(store: Store) -> None:
     with contextlib.closing(writer):
         writer.begin()
         names = ("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled")
-        writer.run("scheduler_save", **dict.fromkeys(names, 77))
-        writer.run_rows("request_insert", [(77, "{}")])
+        numbers = dict.fromkeys((*names, "last_number", "reservations"), 77)
+        writer.run("scheduler_save", **numbers)
+        writer.run_rows("request_insert", [(77, "{}", None)])
         late = store.reader()
         assert scheduler.states("first") == ["queued"]
         assert late.run("task_view", id="first")
@@ -158,7 +159,7 @@ def test_a_guarded_write_that_misses_its_row_is_an_error(store: Store) -> None:
     writer = store.writer()
     writer.begin()
     guards = (task.seq, "running", 5)
-    columns = ("done", None, 1, None, None, 0, None, 1, 5, None, None, None, None, None)
+    columns = ("done", None, 1, None, None, 0, None, 1, 5, None, None, None, None, None, None)
     row = (*guards, *columns)
 
     def change() -> None:

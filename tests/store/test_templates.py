@@ -116,7 +116,7 @@ def test_a_name_is_taken_once(scheduler: Scheduler, views: Views) -> None:
     )
     assert isinstance(error, Conflict)
     assert error.message == (
-        "there is a template named 'a' already; change it or choose another name"
+        "a template named 'a' already exists; change it or choose another name"
     )
     assert error.details == {"id": "tpl_a"}
     assert listed(views) == ["tpl_a"]

@@ -32,9 +32,9 @@ from fairlane.engine.commands import (
     Submit,
     UseTokens,
 )
-from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Views
 from fairlane.engine.verbs.tokens import LOGINS_MAX, new_token
+from fairlane.engine.writing_node import WritingNode
 from tests.store.scheduler import lease_request, submission
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_logins_that_are_over_go_and_nobody_has_too_many(
 async def test_a_node_knows_at_once_what_another_process_has_done_to_tokens(
     store: Store, scheduler: Scheduler
 ) -> None:
-    node = Node(store, scheduler.clock)
+    node = WritingNode(store, scheduler.clock)
     try:
         await node.tokens.refresh()
         assert not node.tokens.any
@@ -243,7 +243,7 @@ def test_parents_have_to_be_ones_own(scheduler: Scheduler) -> None:
     for parent in ("a1", "nobody"):
         answer = submit(scheduler, B, "b1", depends_on=(parent,))
         assert isinstance(answer, InvalidRequest)
-        assert answer.message == f"invalid task: field 'dependsOn': there is no task '{parent}'"
+        assert answer.message == f"invalid task: field 'dependsOn': task '{parent}' not found"
     both = [submission("b2", agent="b"), submission("b3", agent="b", depends_on=("b2",))]
     answers = scheduler.ask(Submit(both, caller=B))
     assert [task.state for task in answers] == ["queued", "waiting_dependency"]

@@ -29,8 +29,8 @@ from fairlane.engine.commands import (
     UpdateTemplate,
     UseSecret,
 )
-from fairlane.engine.node import Node
 from fairlane.engine.reads.views import EventFilter, Views
+from fairlane.engine.writing_node import WritingNode
 from fairlane.store.opening import open_store
 from fairlane.store.tables.secrets import SEALED_LIKE
 from fairlane.store.vault import Vault, new_key, read_keys
@@ -240,7 +240,7 @@ def test_what_stays_is_sealed_with_the_new_key_at_the_next_start(tmp_path: Path)
         scheduler.ask(CreateEndpoint("e", "a", "https://hook.example/", "whsec_first"))
         scheduler.ask(RotateEndpoint("e", "whsec_second", 1000))
         scheduler.ask(UseSecret("whsec_own"))
-    node = Node(open_store(url, secret_key=f"{new} {old}"), ManualClock())
+    node = WritingNode(open_store(url, secret_key=f"{new} {old}"), ManualClock())
     node.start()
     node.stop()
     after = open_store(url, secret_key=new)

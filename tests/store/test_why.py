@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.core.explain import GATES, SCOPES, Why
+from fairlane.core.explain import GATES, Why
 from fairlane.core.model import Message
 from fairlane.core.sessions import MessageSettings
 from fairlane.engine.commands import Beat
@@ -142,7 +142,7 @@ def test_an_agent_at_its_own_limit_is_told(scheduler: Scheduler) -> None:
     assert found.ceiling is not None
     assert (found.ceiling.scope, found.ceiling.limit, found.ceiling.in_use) == ("agent", 1, 1)
     assert found.waiting_for == ["mine"]
-    assert found.reason.startswith("agent a has the only slot that it may have in lane main")
+    assert found.reason.startswith("agent a uses the only slot that it may use in lane main")
 
 
 def test_the_ceiling_over_all_lanes_comes_first(scheduler: Scheduler) -> None:
@@ -192,7 +192,7 @@ def test_servers_that_run_as_much_as_they_may_are_told(scheduler: Scheduler) -> 
     assert [(one.scope, one.limit, one.in_use) for one in found.ceilings] == [("worker", 1, 1)]
     assert (found.ready, found.waiting_for) == (True, ["one"])
     assert found.reason == (
-        "the server runs 1 at once and has as many (workerCount); no task is ahead of it"
+        "the server runs 1 task at once, which is the limit (workerCount); no task is ahead of it"
     )
     assert why_on(scheduler, "two", frozenset({"handler/work"})).ceilings
     outside = why_on(scheduler, "two", frozenset({"handler/other"}))
@@ -302,7 +302,7 @@ def test_a_free_slot_waits_for_somebody_to_take_it(scheduler: Scheduler) -> None
     found = why(scheduler, "two")
     assert (found.ready, found.ceiling, found.position) == (True, None, 2)
     assert found.reason == (
-        "a slot is free: it goes to the next worker that asks for handler/work; "
+        "a slot is free: the task goes to the next worker that leases handler/work; "
         "1 task is ahead of it"
     )
 
@@ -347,6 +347,6 @@ def test_what_is_ready_and_can_start_is_what_a_plan_would_lease(scheduler: Sched
         assert all(why(scheduler, task.id).gate == task.gate for task in held)
 
 
-def test_there_are_no_other_gates_and_scopes() -> None:
-    assert set(GATES) == {"dependency", "delay", "debounce", "batch", "session", "paused"}
-    assert set(SCOPES) == {"lane", "agent", "global", "worker"}
+def test_there_are_no_other_gates() -> None:
+    waiting = {"dependency", "delay", "debounce", "approval", "resource"}
+    assert set(GATES) == {*waiting, "batch", "session", "paused"}

@@ -588,3 +588,57 @@ async def test_a_defect_in_leasing_refuses_no_other_request(desk: Desk) -> None:
     assert [task.state for task in await desk.submit("b")] == ["queued"]
     assert not lease.done()
     lease.cancel()
+
+
+# -------------------------------------------------------------------- small batches
+
+
+@pytest.mark.parametrize("answered", [1, 20])
+async def test_a_small_batch_waits_for_what_the_last_answers_bring(
+    store: Store, answered: int
+) -> None:
+    """Callers that were answered ask again at once; one request that came before waits for them,
+    unless it is as much as they will bring.
+    """
+    gate = Gate(COMMIT)
+    desk = Desk(WatchedStore(store, gate), SystemClock())
+
+    async def caller(number: int) -> None:
+        for turn in range(2):
+            await desk.writer.ask(Submit([submission(f"{number}-{turn}")]))
+
+    await desk.writer.ask(Submit([submission("first")]))
+    gate.shut()
+    callers = [asyncio.ensure_future(caller(number)) for number in range(answered)]
+    await eventually(gate.reached.is_set)
+    alone = desk.ask(Submit([submission("alone")]))
+    await desk.posted(1)
+    before = len(desk.outcomes)
+    gate.open()
+    await asyncio.wait_for(asyncio.gather(*callers, alone), WAIT_SECONDS)
+    sizes = [len(outcome.answers) for outcome in desk.outcomes[before:]]
+    desk.writer.stop()
+    if answered > 1:
+        assert sizes == [answered, answered + 1]
+    else:
+        assert sum(sizes) == 3
+
+
+async def test_a_caller_whose_loop_is_stuck_does_not_hold_up_others(store: Store) -> None:
+    gate = Gate(COMMIT)
+    desk = Desk(WatchedStore(store, gate), SystemClock())
+    await desk.writer.ask(Submit([submission("first")]))
+    gate.shut()
+    asked = [desk.ask(Submit([submission(f"many-{number}")])) for number in range(10)]
+    await eventually(gate.reached.is_set)
+    done = threading.Event()
+    other = threading.Thread(
+        target=lambda: (desk.writer.ask_and_wait(Submit([submission("other")])), done.set())
+    )
+    other.start()
+    await desk.posted(1)
+    gate.open()
+    assert done.wait(WAIT_SECONDS)  # this loop takes no turn meanwhile
+    other.join()
+    await asyncio.wait_for(asyncio.gather(*asked), WAIT_SECONDS)
+    desk.writer.stop()

@@ -1,0 +1,109 @@
+"""A budget that asks: one question per window, a raise that wakes, a rejection that parks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane.core import approvals
+from fairlane.core.approvals import Approval, Voter
+from fairlane.engine.commands import Decide, Reset
+from fairlane.engine.reads import resource_recount
+from fairlane.engine.reads.recount import recount
+from fairlane.store.tables import approvals as table
+from fairlane.store.tables.approvals import ApprovalFilter
+from tests.store.scheduler import Scheduler
+
+BOSS = Voter("boss")
+SPEND = {
+    "limits": [{"unit": "usd", "amount": "1.5", "resetEveryMs": 60_000}],
+    "by": "agent",
+    "whenSpent": "ask",
+}
+
+
+@pytest.fixture
+def broke(scheduler: Scheduler) -> Scheduler:
+    """Agent `a` has spent its budget; two of its tasks wait."""
+    scheduler.set_policy(resources={"spend": SPEND}, lanes={"main": {"maxInflight": 100}})
+    for name in ("t1", "t2", "t3"):
+        scheduler.submit(name, needs={"spend": {"usd": "1.25"}})
+    scheduler.complete(scheduler.lease_one())
+    assert scheduler.names(9) == []
+    return scheduler
+
+
+def questions(scheduler: Scheduler, state: str = "open") -> list[Approval]:
+    views = table.page(scheduler.reader, scheduler.store.vault, ApprovalFilter(state), 100)
+    return [view.approval for view in views]
+
+
+def decide(scheduler: Scheduler, decision: str = "approve", **fields: Any) -> Decide:
+    (one,) = questions(scheduler)
+    given = {"voter": BOSS, "decision": decision, "hash": approvals.hash_of(one, None), **fields}
+    return Decide(one.id, **given)
+
+
+def sound(scheduler: Scheduler) -> None:
+    assert recount(scheduler.reader) == []
+    assert resource_recount.recount(scheduler.reader) == []
+
+
+def test_a_spent_budget_asks_once(broke: Scheduler) -> None:
+    (one,) = questions(broke)
+    assert (one.title, one.agent, one.task) == ("Raise spend/a?", "a", None)
+    assert "1.25 usd" in (one.detail or "")
+    broke.submit("t4", needs={"spend": {"usd": 1}})
+    broke.apply()
+    assert len(questions(broke)) == 1
+    assert [event.type for event in broke.events()].count("approval.opened") == 1
+    sound(broke)
+
+
+def test_approving_raises_the_budget_and_wakes_the_tasks(broke: Scheduler) -> None:
+    after = broke.ask(decide(broke, answer={"amount": "2.5"}))
+    assert after.state == "approved"
+    assert sorted(broke.names(9)) == ["t2", "t3"]
+    assert "resource.raised" in [event.type for event in broke.events()]
+    sound(broke)
+
+
+def test_the_amount_is_a_decimal_and_the_agent_itself_cannot_raise(broke: Scheduler) -> None:
+    for wrong in ("", "x", "-1", "1.1234567", "1e3"):
+        assert broke.refused(decide(broke, answer={"amount": wrong})).code == "invalid_request"
+    own = decide(broke, voter=Voter("tok", "a", None))
+    assert broke.refused(own).code == "own_task"
+    assert broke.ask(decide(broke)).answer == '{"amount":"1.25"}', "what the next task needs"
+    assert broke.names(9) == ["t2"]
+    assert len(questions(broke)) == 1, "it is spent again, and asks again"
+    sound(broke)
+
+
+def test_rejecting_parks_the_tasks_that_wait(broke: Scheduler) -> None:
+    broke.ask(decide(broke, "reject"))
+    assert broke.names(9) == []
+    assert broke.states("t2", "t3") == ["parked", "parked"]
+    assert questions(broke) == []
+    sound(broke)
+    broke.pass_time(60_000)
+    broke.ask(Reset("t2"))
+    assert broke.names(9) == ["t2"]
+    sound(broke)
+
+
+def test_without_a_decision_the_next_window_goes_on(broke: Scheduler) -> None:
+    broke.pass_time(60_000)
+    assert questions(broke) == [] or questions(broke)[0].opened_at == broke.clock.now()
+    assert [one.state for one in questions(broke, "expired")] == ["expired"]
+    assert broke.names(9) == ["t2"]
+    (next_one,) = questions(broke)
+    assert next_one.title == "Raise spend/a?"
+    sound(broke)
+
+
+def test_a_decision_about_a_resource_that_is_gone_changes_nothing(broke: Scheduler) -> None:
+    asked = decide(broke)
+    broke.set_policy(resources={"other": {"limits": [{"amount": 1}]}})
+    assert broke.ask(asked).state == "approved"
+    sound(broke)
