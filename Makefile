@@ -16,7 +16,7 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check check-typescript audit sbom fmt generate docs bench simulate lock clean
+.PHONY: help run demo test check check-typescript audit sbom fmt generate docs bench simulate chaos lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, known holes in dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict --ignore-missing-imports benchmarks # the peers live elsewhere
 	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory audit
 
@@ -74,10 +75,13 @@ docs: $(VENV)/.dev $(VENV)-docs/.docs ## render the documentation to build/site;
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 
 bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also installs the other queues; ARGS=...)
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks $(if $(PEERS),--peers $(VENV)-peers/bin/python) $(ARGS)
 
 simulate: $(VENV)/.dev ## run the real engine under faults (SEED=1 STEPS=10000)
 	$(BIN)/python -m tests.simulation --seed $(SEED) --steps $(STEPS)
+
+chaos: $(VENV)/.dev ## play the long scenarios on real processes under faults (SEED=1 ARGS="quota --store sqlite")
+	$(BIN)/python -m tests.chaos --seed $(SEED) $(ARGS)
 
 # The locks name versions and hashes and never the place they came from.
 lock: $(VENV)-lock/.uv ## pin the dependencies again (ARGS=--upgrade for newer versions)
@@ -110,6 +114,9 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 
 $(VENV)-peers/.peers: requirements/peers.txt | $(VENV)-peers/bin/python
 	$(VENV)-peers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r $<
+	@mkdir -p $(VENV)-peers/npm && cp requirements/peers-npm/package*.json $(VENV)-peers/npm/
+	@npm ci --prefix $(VENV)-peers/npm --ignore-scripts --no-audit --no-fund || \
+		echo "npm could not install Restate's server: it will be left out"
 	@touch $@
 
 $(VENV)-docs/.docs: requirements/docs.txt | $(VENV)-docs/bin/python

@@ -1,0 +1,87 @@
+"""Play the long scenarios: `python -m tests.chaos [quota] [money] [--seed N] [--short]`.
+
+Each runs on SQLite with one node and on PostgreSQL with two, prints one line of a table, and ends
+by itself. The exit code is 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos import money, quota
+from tests.e2e.processes import Programs
+from tests.postgres import new_database, running_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+USE_MIN = 0.92
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="quota|money", help="default: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="the form that CI runs")
+    parser.add_argument("--store", choices=["sqlite", "postgresql"], help="only on this database")
+    options = parser.parse_args()
+    chosen = options.scenarios or list(SCENARIOS)
+    if unknown := set(chosen) - set(SCENARIOS):
+        parser.error(f"unknown scenario {', '.join(sorted(unknown))}; there are quota and money")
+    stores = [options.store] if options.store else ["sqlite", "postgresql"]
+    found = []
+    for name in chosen:
+        for store in stores:
+            row, problems = SCENARIOS[name](store, options.seed, options.short)
+            _say(f"{name}: {row}")
+            found += [f"{name} on {store}: {problem}" for problem in problems]
+    for problem in found:
+        _say(f"FAILED {problem}")
+    return 1 if found else 0
+
+
+def play_quota(store: str, seed: int, short: bool) -> tuple[str, Sequence[str]]:  # noqa: FBT001 - one of a table of scenarios
+    size = quota.SHORT if short else quota.Size()
+    with ExitStack() as stack:
+        folder, url = _ground(stack, store)
+        programs = stack.enter_context(Programs(folder))
+        outcome = asyncio.run(quota.Scene(programs, folder, url, size, seed).play())
+    return outcome.row(), outcome.problems(size, use_min=0.0 if short else USE_MIN)
+
+
+def play_money(store: str, seed: int, short: bool) -> tuple[str, Sequence[str]]:  # noqa: FBT001 - one of a table of scenarios
+    size = money.SHORT if short else money.Size()
+    with ExitStack() as stack:
+        folder, url = _ground(stack, store)
+        programs = stack.enter_context(Programs(folder))
+        outcome = asyncio.run(money.Scene(programs, folder, url, size, seed).play())
+    return outcome.row(), outcome.problems(size)
+
+
+SCENARIOS: dict[str, Callable[[str, int, bool], tuple[str, Sequence[str]]]] = {
+    "quota": play_quota,
+    "money": play_money,
+}
+
+
+def _ground(stack: ExitStack, store: str) -> tuple[Path, str]:
+    """Return a folder for the processes and the address of an empty store."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-chaos-")))
+    if store == "sqlite":
+        return folder, f"sqlite:///{folder / 'fairlane.db'}"
+    return folder, stack.enter_context(new_database(stack.enter_context(running_postgres())))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
