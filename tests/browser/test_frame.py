@@ -159,7 +159,7 @@ async def test_a_server_that_goes_and_comes_back_is_live_again(
         await expect(light).to_have_text("live")
     await expect(light).to_have_text("connecting…")
     gone = dash.page.get_by_role("alert")
-    await expect(gone).to_contain_text("the server cannot be reached; this is how things stood at")
+    await expect(gone).to_contain_text("cannot reach the server; the data is from")
     async with serving(tmp_path / "two", store, port=port) as server:
         await expect(light).to_have_text("live")
         await expect(gone).to_have_count(0)

@@ -60,7 +60,7 @@ async def furnished(server: Server) -> dict[str, tuple[str, ...]]:
     await api.post("/lanes/queue/pause", {})
     return {
         "overview": ("Pause lane main", "Resume lane team"),
-        "tasks?agentId=a": ("Cancel all that fit", "Retry all that fit", "Reset all that fit"),
+        "tasks?agentId=a": ("Cancel all matches", "Retry all matches", "Reset all matches"),
         f"tasks/{waiting}": ("Cancel…",),
         f"tasks/{cancelled}": ("Retry",),
         f"tasks/{parked}": ("Reset", "Cancel…"),
@@ -121,7 +121,7 @@ async def test_an_agents_token_shows_that_agents_work_only(fresh: Server, window
     await expect(dash.main.get_by_role("region", name="Nodes")).to_contain_text("ready")
     await expect(dash.page.get_by_role("button", name="Pause lane main")).to_be_disabled()
     await dash.open("policy")
-    await expect(dash.page.get_by_role("alert")).to_contain_text("this request concerns all agents")
+    await expect(dash.page.get_by_role("alert")).to_contain_text("this request affects all agents")
     await expect(dash.page.get_by_role("alert")).to_have_count(1)
 
 

@@ -65,7 +65,7 @@ async def test_attempts_that_failed_are_in_the_timeline_with_their_errors(
     await dash.api.until(task_id, "parked")
     await dash.open(f"tasks/{task_id}")
     timeline = dash.main.locator(".timeline")
-    await expect(timeline).to_contain_text("failed, tries again")
+    await expect(timeline).to_contain_text("failed, will be retried")
     await expect(timeline).to_contain_text("attempt 2")
     await expect(timeline.locator(".error").first).to_contain_text("timed out")
     await dash.press("Reset")

@@ -72,12 +72,12 @@ async def test_all_that_fit_are_cancelled_after_a_question_that_names_the_number
 ) -> None:
     ids = await held(dash, agent, 7)
     await dash.open(f"tasks?agentId={agent}")
-    await dash.press("Cancel all that fit…")
+    await dash.press("Cancel all matches…")
     question = dash.page.locator("dialog")
     await expect(question).to_contain_text("Cancel 7 tasks?")
     await dash.confirm("Keep as it is")
     assert (await dash.api.show(ids[0]))["state"] == "queued"
-    await dash.press("Cancel all that fit…")
+    await dash.press("Cancel all matches…")
     await dash.confirm("Cancel 7 tasks")
     await dash.told("7 tasks cancelled")
     await expect(dash.main.locator("[data-row] .s-cancelled")).to_have_count(7)
@@ -125,7 +125,7 @@ async def test_parked_tasks_are_reset(dash: Dashboard, agent: str) -> None:
     task_id = await dash.api.submit(handler="sleep", agentId=agent, params={"ms": 600_000}, **hurry)
     await dash.api.until(task_id, "parked")
     await dash.open(f"tasks?agentId={agent}&state=parked")
-    await dash.press("Reset all that fit…")
+    await dash.press("Reset all matches…")
     await dash.confirm("Reset 1 task")
     await dash.told("1 task queued again")
     events = (await dash.api.get(f"/tasks/{task_id}/events")).json["events"]
@@ -134,9 +134,9 @@ async def test_parked_tasks_are_reset(dash: Dashboard, agent: str) -> None:
 
 async def test_without_a_filter_nothing_can_be_done_to_all(dash: Dashboard) -> None:
     await dash.open("tasks")
-    await expect(dash.page.get_by_role("button", name="Cancel all that fit")).to_be_disabled()
+    await expect(dash.page.get_by_role("button", name="Cancel all matches")).to_be_disabled()
     await dash.open("tasks?text=echo")
-    await expect(dash.page.get_by_role("button", name="Cancel all that fit")).to_be_disabled()
+    await expect(dash.page.get_by_role("button", name="Cancel all matches")).to_be_disabled()
 
 
 async def test_pages_go_on_and_back(dash: Dashboard, agent: str) -> None:

@@ -103,7 +103,7 @@ def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
         (["submit", "--handler", "a", "--priority", "urgent"], "field 'priority' must be"),
         (["submit", "--handler", "a", "--deadline", "soon"], "invalid task: invalid deadline"),
         (["submit", "--action", "click"], "invalid task: missing required field 'agentId'"),
-        (["submit", "--handler", "a", "--tab", "t"], "invalid task: 'tabId' goes with 'action'"),
+        (["submit", "--handler", "a", "--tab", "t"], "invalid task: 'tabId' is for 'action'"),
         (
             ["submit", "--handler", "a", "--callback-url", "http://10.1.2.3/"],
             "invalid task: invalid callbackUrl: target address is not allowed",
@@ -252,14 +252,14 @@ def test_a_store_that_cannot_even_be_looked_for_ends_with_6(run: Run) -> None:
     ran = run("tasks", "--store", f"sqlite:///{'x' * 300}.db")
     assert (ran.code, ran.out) == (6, "")
     assert ran.err.startswith("error: cannot use xxx")
-    assert ran.err.endswith("File name too long; give another file with --store sqlite:///PATH\n")
+    assert ran.err.endswith("File name too long; use another file with --store sqlite:///PATH\n")
 
 
 @pytest.mark.slow
 def test_a_store_that_is_served_already_ends_with_6(server: Server, tmp_path: Path) -> None:
     ran = run_process("serve", "--port", "0", "--store", server.store, folder=tmp_path)
     assert ran.returncode == 6
-    assert b"is served by another fairlane" in ran.stderr
+    assert b"is in use by another fairlane" in ran.stderr
     assert ran.stderr.count(b"\n") == 1
 
 

@@ -75,7 +75,7 @@ def test_an_id_that_is_taken_is_refused(queue: Queue) -> None:
     queue.add("d")
     assert queue.refused("queue", "add", "--id", "d") == (
         4,
-        'entry "d" already exists; give another id, or none',
+        'entry "d" already exists; use another id, or leave it out',
     )
     assert len(queue.lease()) == 1
     assert queue.plan()["inFlight"] == 1
@@ -278,7 +278,10 @@ def test_a_file_with_something_wrong_brings_in_nothing(queue: Queue, tmp_path: P
 def test_a_file_that_came_in_does_not_come_in_again(queue: Queue) -> None:
     queue.bring_in([entry("a"), entry("b")])
     code, text = queue.refused("queue", "import", "queue.json")
-    assert (code, text) == (4, 'entry "a" and 1 more already exists; give another id, or none')
+    assert (code, text) == (
+        4,
+        'entry "a" and 1 more already exists; use another id, or leave it out',
+    )
 
 
 def test_a_file_that_is_not_there_is_named(queue: Queue) -> None:

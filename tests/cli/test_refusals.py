@@ -82,6 +82,15 @@ WORDS: Final = {
     "webhooks rotate": "x",
     "webhooks enable": "x",
     "webhooks remove": "x",
+    "approvals show": "x",
+    "approvals link": "x",
+    "approve": "x",
+    "reject": "x",
+    "resources ledger": "x",
+    "resources usage": "x",
+    "resources close": "x",
+    "resources open": "x",
+    "resources raise": "x --unit usd --amount 5",
 }
 JOB: Final = {
     "name": "x",
@@ -221,7 +230,7 @@ def test_a_file_that_cannot_be_used_is_told_with_a_code(
 class Broken(BaseHTTPRequestHandler):
     """A server that is out of order in one way."""
 
-    status, body = 500, b'{"code": "internal_error", "error": "something went wrong here"}'
+    status, body = 500, b'{"code": "internal_error", "error": "internal error; see the log"}'
 
     def do_GET(self) -> None:
         self.send_response(self.status)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 NEWEST = migrate.files()[-1][0]
-FOREIGN = "is not a Fairlane database; give another file with --store sqlite:///PATH\n"
+FOREIGN = "is not a Fairlane database; use another file with --store sqlite:///PATH\n"
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_doctor_names_the_counter_that_is_wrong(run: Run, store: str) -> None:
     _sql(store, "UPDATE line SET queued = queued + 5 WHERE agent = 'b'")
     ran = run("doctor", "--store", store)
     assert ran.code == 1
-    assert "error   line main/b/handler/nobody: queued is 6, the tasks say 1\n" in ran.out
+    assert "error   line main/b/handler/nobody: queued is 6, but a recount gives 1\n" in ran.out
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_a_name_that_is_taken_is_refused(run: Run, side: list[str], name: str) -
     _create(run, side, name)
     ran = run("templates", "create", "--name", name, "--instruction", "x", *side)
     assert ran.code == 4
-    assert ran.err.startswith(f"error: there is a template named '{name}' already; ")
+    assert ran.err.startswith(f"error: a template named '{name}' already exists; ")
 
 
 # -------------------------------------------------------------------- list and show

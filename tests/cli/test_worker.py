@@ -31,7 +31,7 @@ app = "not a worker"
 
 @worker.handler("HANDLER")
 def slow(work):
-    time.sleep(work.request["params"]["seconds"])
+    time.sleep(work.params["seconds"])
     return "ran"
 """
 

@@ -265,7 +265,7 @@ def miscounted(tasks: Sequence[Final], stats: Mapping[str, Any]) -> Iterator[str
     }
     for name, count in told.items():
         if metrics[name] != count:
-            yield f"counted: {name} is {metrics[name]}, the tasks say {count}"
+            yield f"counted: {name} is {metrics[name]}, but a recount gives {count}"
     ends = ("tasksCompleted", "tasksFailed", "tasksCancelled", "tasksParked")
     accounted = sum(metrics[name] for name in ends)
     accounted += queue["totalQueued"] + queue["totalInflight"]

@@ -203,7 +203,13 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    programs: Programs, folder: Path, store: str, *, nodes: int = 1, title: str
+    programs: Programs,
+    folder: Path,
+    store: str,
+    *,
+    nodes: int = 1,
+    processes: int = 1,
+    title: str,
 ) -> AsyncIterator[Stage]:
     """Everything but the servers is running; those are the test's to start."""
     tabs = programs.tab_instance(*TABS)
@@ -213,6 +219,7 @@ async def staged(
     async with receiving(answering(200)) as hook:
         outbound = hook.url.split("/")[2]
         flags = ["--instance", tabs.url, "--allow-outbound", outbound, "--policy", str(policy)]
+        flags += ["--processes", str(processes)]
         servers = [programs.server(store, *flags, name=f"node-{n + 1}") for n in range(nodes)]
         with History(folder, title) as history:
             yield Stage(store, servers, tabs, hook, history)

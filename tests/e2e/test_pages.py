@@ -145,6 +145,8 @@ PAGES: dict[str, Callable[[Programs, Path], Awaitable[dict[str, str]]]] = {
     "docs/quickstart.md": one_server,
     "docs/work.md": one_server,
     "docs/cron.md": one_server,
+    "docs/sessions.md": one_server,
+    "docs/templates.md": one_server,
     "docs/queue.md": one_server,
     "docs/workers.md": one_server,
     "docs/troubleshooting.md": one_server,

@@ -48,7 +48,7 @@ async def test_a_second_server_on_one_file_is_refused_and_the_first_goes_on(
         await asker.until_tasks([task], state="running")
         other = file if spelling == "the same" else link
         line = await complaint(programs.server(f"sqlite:///{other}", name="second"))
-        assert "is served by another fairlane" in line
+        assert "is in use by another fairlane" in line
         assert f"process {first.pid}" in line
         assert (await asker.task(task))["state"] == "running"
         async with aiohttp.ClientSession() as session:

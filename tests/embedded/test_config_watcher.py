@@ -69,7 +69,7 @@ async def test_what_stays_wrong_is_told_once_and_again_after_it_was_right(
             for file.content in contents:
                 await eventually(file.read_again(4))
             await watcher.stop()
-    told = [line.partition("stays: ")[2] for line in caplog.messages if "was refused" in line]
+    told = [line.partition("in effect: ")[2] for line in caplog.messages if "was refused" in line]
     assert told == [
         "gone",
         "no JSON",

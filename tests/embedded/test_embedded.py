@@ -111,6 +111,22 @@ async def test_a_refused_task_is_raised(app: Fairlane) -> None:
         await app.submit(handlr="echo")  # type: ignore[call-arg]  # that is what is tried here
 
 
+async def test_a_task_may_be_as_large_as_over_http_and_no_larger(app: Fairlane) -> None:
+    texts = {str(n): "x" * 100_000 for n in range(11)}
+    limit = "the body is larger than 1048576 bytes"
+    with pytest.raises(errors.PayloadTooLarge, match=limit):
+        await app.submit(handler="nobody", params=texts)
+    with pytest.raises(errors.PayloadTooLarge, match=limit):
+        await app.submit(handler="nobody", params=texts, idempotency_key="k")
+    with pytest.raises(errors.PayloadTooLarge, match=limit):
+        await app.submit_batch([{"handler": "nobody", "params": texts}])
+    with pytest.raises(errors.PayloadTooLarge, match=limit):
+        await app.schedule(session="s", handler="nobody", params=texts)
+    del texts["0"]
+    task = await app.submit(handler="nobody", params=texts)
+    assert (await task.show())["params"] == texts
+
+
 async def test_the_same_key_gives_the_same_task(app: Fairlane) -> None:
     first, again = [
         await app.submit(handler="nobody", params={"n": 1}, idempotency_key="k") for _ in range(2)

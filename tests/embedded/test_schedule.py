@@ -591,4 +591,13 @@ async def test_an_estimate_that_goes_wrong_is_logged_and_ignored(
     async with Fairlane(MEMORY, token_estimate=estimate, drain_seconds=0) as app:
         with caplog.at_level(logging.WARNING, "fairlane.scheduling"):
             assert await outcome(app.schedule(session="s", fn=lambda _: 1)) == 1
-    assert len([line for line in caplog.messages if "no estimate of session 's'" in line]) == 2
+    assert (
+        len(
+            [
+                line
+                for line in caplog.messages
+                if "cannot estimate the context usage of session 's'" in line
+            ]
+        )
+        == 2
+    )

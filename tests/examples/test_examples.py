@@ -62,19 +62,20 @@ def test_the_chat_gateway_merges_refuses_and_stops(tmp_path: Path) -> None:
 
 def test_the_llm_quota_holds(tmp_path: Path) -> None:
     assert ran("llm_quota.py", tmp_path) == [
-        "60 calls, at most 4 at a time",
-        "at most 3 of one agent at a time",
-        "3 calls were refused once and repeated",
+        "60 questions answered with 61 calls",
+        "never more than 40 calls in a second: True",
     ]
 
 
 def test_an_approval_is_waited_for_and_decides(tmp_path: Path) -> None:
     assert ran("approval.py", tmp_path) == [
-        "waiting_dependency",
-        "News is approved",
-        "published 'News', approved by ada",
-        "Gossip is rejected",
-        "cancelled",
+        "approval",
+        "Publish News?",
+        "published 'News', approved",
+        "Publish Gossip?",
+        "approval_rejected",
+        "Send this e-mail?",
+        "sent 'Hello'",
     ]
 
 

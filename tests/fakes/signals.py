@@ -1,6 +1,6 @@
 """Signals of the processes that tests start: `preexec_fn`s that set what a new process ignores.
 
-The trap: a process passes the signals that it ignores on to its children. `nohup make test &` in a
+Caution: a process passes the signals that it ignores on to its children. `nohup make test &` in a
 script ignores SIGINT and SIGHUP, so without `heed_signals` a command would never notice the Ctrl-C
 that a test sends.
 """

@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 
 from fairlane.embedded.app import Fairlane
+from fairlane.engine.node import Node
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import Doorkeeper
 from fairlane.http.messages import HttpRequest, Stream, encoded, refusal
@@ -33,9 +34,10 @@ class Answer(NamedTuple):
 class Inside:
     """What comes in goes through the door as from a network."""
 
-    def __init__(self, app: Fairlane) -> None:
+    def __init__(self, app: Fairlane, node: Node | None = None) -> None:
+        """`node` is asked instead of the scheduler's own."""
         self.app = app
-        self.http = HttpApp(app.node, app.guard.check)
+        self.http = HttpApp(node or app.node, app.guard.check)
         self._door = Doorkeeper([HOST])
         self._reader: Any = None
 

@@ -45,6 +45,7 @@ BASES: Final[dict[str, list[Any]]] = {
         {"instruction": "go", "sessionKey": "s"},
     ],
     "POST /tasks/batch": [{"agentId": "a", "tasks": [{"handler": "nobody"}]}],
+    "POST /tasks/stream": [{"tasks": [{"agentId": "a", "handler": "nobody"}]}],
     "POST /tasks/cancel": [{"agentId": "nobody"}],
     "POST /sessions/s1/messages": [{"message": "hello"}, {"message": "m", "handler": "nobody"}],
     "PATCH /sessions/s2": [{"mode": "queue"}],

@@ -22,7 +22,7 @@ import msgspec
 from fairlane.clock import SystemClock
 from fairlane.core import access
 from fairlane.core.access import Scope
-from fairlane.engine.node import Node
+from fairlane.engine.writing_node import WritingNode
 from fairlane.http.app import HttpApp
 from fairlane.http.messages import Route
 from fairlane.store.opening import open_store
@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 def routes() -> dict[tuple[str, str], Route]:
     """Every route that a server has, by method and path."""
-    app = HttpApp(Node(open_store("sqlite:///:memory:"), SystemClock()), lambda _: None)
+    app = HttpApp(WritingNode(open_store("sqlite:///:memory:"), SystemClock()), lambda _: None)
     return {
         (method, path): route
         for path, methods in app.routes.items()
@@ -193,6 +193,9 @@ async def world(callers: Callers) -> World:
     (granted,) = (await made("/leases", lease))["leases"]
     names |= {"leased": leased["taskId"], "lease": granted["leaseId"]}
     names["task"] = (await made("/tasks", body))["taskId"]
+    asks = (await made("/tasks", {**body, "approval": {"title": SECRET}}))["taskId"]
+    asked = await callers.ask("GET", f"/approvals?taskId={asks}", token=alice)
+    names["approval"] = asked.json["approvals"][0]["id"]
     batch = await made("/tasks/batch", {"tasks": [body, body]})
     names["batch"] = batch["batchId"]
     said = {"message": SECRET, "handler": "nobody", "noMerge": True}  # it waits for no more
@@ -218,7 +221,13 @@ async def world(callers: Callers) -> World:
 async def everything(callers: Callers) -> dict[str, Any]:
     """All that there is, as an operator sees it: what has changed shows here."""
     paths = ["/tasks?limit=1000", "/batches?limit=1000", "/sessions?limit=1000", "/templates"]
-    paths += ["/cron/jobs?limit=1000", "/queue?limit=1000", "/policy/versions", "/tokens"]
+    paths += [
+        "/approvals?limit=1000",
+        "/cron/jobs?limit=1000",
+        "/queue?limit=1000",
+        "/policy/versions",
+        "/tokens",
+    ]
     asked = [callers.ask("GET", path, token=callers.root) for path in paths]
     found = dict(zip(paths, await asyncio.gather(*asked), strict=True))
     shapes = {path: answer.json for path, answer in found.items()}

@@ -41,6 +41,7 @@ class Server:
         allow_outbound: Sequence[str] = (),
         drain_seconds: float = 5.0,
         port: int = 0,
+        processes: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +50,8 @@ class Server:
         self.log_file = folder / "log"
         self.policy_file = folder / "policy.json"
         self._flags = ["--store", store, "--port", str(port), "--drain-seconds", str(drain_seconds)]
+        if processes > 1:
+            self._flags += ["--processes", str(processes)]
         for url in instances:
             self._flags += ["--instance", url]
         for target in allow_outbound:
@@ -105,6 +108,11 @@ class Server:
                 env=self._environment,
                 preexec_fn=heed_signals,  # noqa: PLW1509 - it takes no lock
             )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         assert self._process is not None

@@ -36,7 +36,7 @@ from tests.postgres import new_database
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROUTES = routes()
-OPEN = {"/", "/login", "/logout", "/health/live", "/health/ready", "/ui/{file}"}
+OPEN = {"/", "/approve/{link}", "/login", "/logout", "/health/live", "/health/ready", "/ui/{file}"}
 
 # What stands for the part of a path that varies, by how the path begins.
 NAMES = {
@@ -44,6 +44,8 @@ NAMES = {
     "/batches/": "batch",
     "/sessions/": "key",
     "/leases/": "lease",
+    "/approvals/": "approval",
+    "/approve/": "file",
     "/queue/": "entry",
     "/cron/jobs/": "job",
     "/deliveries/": "delivery",
@@ -54,7 +56,7 @@ NAMES = {
     "/ui/": "file",
 }
 # Nobody owns these: what is shared, and what only operators get at.
-NOBODYS = ("/templates/", "/lanes/", "/tokens/", "/ui/")
+NOBODYS = ("/approve/", "/templates/", "/lanes/", "/tokens/", "/ui/")
 # What is not there yet is made by asking, so that only another agent's is not found.
 MADE = {
     ("POST", "/sessions/{key}/messages"),
@@ -73,6 +75,7 @@ JOB = {
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/tasks"): {"handler": "nobody"},
     ("POST", "/tasks/batch"): {"tasks": [{"handler": "nobody"}]},
+    ("POST", "/tasks/stream"): {"tasks": [{"handler": "nobody"}]},
     ("POST", "/tasks/cancel"): {"lane": "team"},
     ("POST", "/tasks/retry"): {"lane": "team"},
     ("POST", "/tasks/reset"): {"lane": "team"},
@@ -82,7 +85,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", "/sessions/{key}/usage"): {"tokens": 1, "contextWindow": 100},
     ("POST", "/leases"): {"worker": "w1", "handlers": ["{handler}"]},
     ("POST", "/leases/withdraw"): {"worker": "w1"},
+    ("POST", "/leases/report"): {"worker": "w1"},
     ("POST", "/leases/{id}/output"): {"output": "so far"},
+    ("POST", "/leases/{id}/ask"): {"name": "q", "title": "Really?"},
+    ("POST", "/approvals/{id}/decide"): {"decision": "approve", "hash": "x"},
     ("POST", "/leases/{id}/fail"): {"error": "broken"},
     ("PUT", "/policy"): ROOMY,
     ("PATCH", "/policy"): ROOMY,
@@ -299,6 +305,7 @@ async def test_lists_and_numbers_tell_nothing_of_another_agent(
         "/cron/runs?jobId={job}",
         "/deliveries?taskId={task}",
         "/queue?status=pending",
+        "/approvals?taskId={task}",
     ],
 )
 async def test_filters_find_only_what_is_ones_own(
@@ -362,6 +369,9 @@ async def test_the_scope_is_enough(callers: Callers, alices: World, method: str,
             alices.names["task"] = (await callers.new(scopes=["read"])).split("_")[1]
         token = await callers.of(agent, *scopes)
         answer = await ask(callers, (method, path), alices.names, token)
+        if agent == ALICE and path == "/approvals/{id}/decide":  # about her own task
+            assert (answer.status, answer.code) == (403, "own_task")
+            continue
         assert answer.status not in (401, 403, 404, 405), answer
         assert answer.status < 500, answer
 

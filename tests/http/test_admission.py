@@ -133,6 +133,12 @@ async def test_a_rejected_task_has_no_webhook(stage: Stage) -> None:
     assert hook.deliveries == []
 
 
+async def test_a_callback_that_the_guard_blocks_is_an_invalid_request(stage: Stage) -> None:
+    answer = await stage.post(callbackUrl="http://169.254.169.254/")
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert answer.error == "invalid task: invalid callbackUrl: target address is not allowed"
+
+
 async def test_pinchtabs_own_settings_are_in_force(
     serve: Serve, instance: TabInstance, hooks: Hooks
 ) -> None:

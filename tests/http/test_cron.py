@@ -143,7 +143,7 @@ async def test_a_job_is_answered_whole(stage: Stage) -> None:
     [
         ({"name": "a b"}, "field 'name'"),
         ({"schedule": {"kind": "cron", "expr": "0 25 * * *"}}, "field 'schedule.expr'"),
-        ({"schedule": {"kind": "cron", "expr": "0 0 30 2 *"}}, "never fires"),
+        ({"schedule": {"kind": "cron", "expr": "0 0 30 2 *"}}, "never runs"),
         ({"schedule": {**NEVER_SOON, "tz": "Mars/Base"}}, "field 'schedule.tz'"),
         ({"schedule": {"kind": "at", "at": "2020-01-01T00:00:00Z"}}, "field 'schedule.at'"),
         ({"schedule": {"kind": "every", "everyMs": 0}}, "field 'schedule.everyMs'"),
@@ -313,7 +313,7 @@ async def test_a_kept_secret_is_not_sent_where_a_change_says(stage: Stage) -> No
     elsewhere = {"apiKey": "***", "baseUrl": "https://evil.example"}
     refused = await patch(stage, job, task={"llmConfig": elsewhere})
     assert (refused.status, refused.code) == (400, "invalid_request")
-    assert "field 'task.llmConfig.baseUrl' may not change" in refused.error
+    assert "field 'task.llmConfig.baseUrl' cannot change" in refused.error
     own = {**elsewhere, "apiKey": "sk-own-12345"}
     assert (await patch(stage, job, task={"llmConfig": own})).status == 200
 
@@ -499,4 +499,4 @@ async def test_the_task_may_say_whose_job_it_is(stage: Stage) -> None:
     assert (await stage.api.show(started["taskId"]))["agentId"] == agent
     other = await post(stage, agentId=stage.agent, task={**ECHO, "agentId": agent})
     assert (other.status, other.code) == (400, "invalid_request")
-    assert "'agentId' and 'task.agentId' disagree" in other.error
+    assert "'agentId' and 'task.agentId' differ" in other.error

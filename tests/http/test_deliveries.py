@@ -93,7 +93,7 @@ async def test_a_failed_try_tells_its_status_and_when_the_next_one_is(stage: Sta
         return one if "lastError" in one else None
 
     one = await eventually(look)
-    assert (one["lastStatus"], one["lastError"]) == (500, "receiver answered 500")
+    assert (one["lastStatus"], one["lastError"]) == (500, "receiver responded with 500")
     assert one["nextAt"] > one["createdAt"]
     assert "settledAt" not in one
 

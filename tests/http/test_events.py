@@ -132,6 +132,16 @@ async def test_a_retry_by_hand_is_told_as_requeued(work: Work) -> None:
     assert await work.types(task_id) == types
 
 
+async def test_a_filter_accepts_the_new_name_of_a_manual_retry(work: Work) -> None:
+    work.fail_next(1)
+    task_id = (await work.run())["taskId"]
+    await work.retry(task_id)
+    await work.api.end_of(task_id)
+    for name in ("task.requeued", "task.retried", "task.retried,task.requeued"):
+        found = await work.pages(0, type=name, taskId=task_id)
+        assert [event["type"] for event in found] == ["task.requeued"]
+
+
 async def test_a_pre_empted_task_is_told_as_released(work: Work) -> None:
     task_id = await work.submit(lane=ONE, fake=HANG, preemptible=True)
     await work.arrived(1)

@@ -17,7 +17,7 @@ import pytest
 
 from fairlane.clock import SystemClock
 from fairlane.core.access import TRUSTED
-from fairlane.engine.node import Node
+from fairlane.engine.writing_node import WritingNode
 from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus
 from fairlane.services import health
 from fairlane.services.health import UNREADABLE, UNWRITABLE, WRITER_ENDED
@@ -124,19 +124,19 @@ class SmallStore(SqliteStore):
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+async def node(tmp_path: Path) -> AsyncIterator[WritingNode]:
     path = str(tmp_path / "f.db")
-    node = Node(SmallStore(path, f"sqlite:///{path}"), SystemClock())
+    node = WritingNode(SmallStore(path, f"sqlite:///{path}"), SystemClock())
     await asyncio.to_thread(node.start)
     yield node
     await asyncio.to_thread(node.stop)
 
 
-async def ready(node: Node, answer_seconds: float = 0.2) -> HealthStatus:
+async def ready(node: WritingNode, answer_seconds: float = 0.2) -> HealthStatus:
     return await health.readiness(node, answer_seconds)
 
 
-async def live(node: Node) -> HealthStatus:
+async def live(node: WritingNode) -> HealthStatus:
     return await health.check_live(node, TRUSTED, CheckHealth())
 
 
@@ -145,14 +145,14 @@ def status(found: HealthStatus) -> int:
     return READY.status_of(found)
 
 
-async def test_a_write_of_a_moment_ago_is_proof_enough(node: Node) -> None:
+async def test_a_write_of_a_moment_ago_is_proof_enough(node: WritingNode) -> None:
     await node.beat()
     written_at = node.writer.written_at
     assert status(await ready(node)) == 200
     assert node.writer.written_at == written_at
 
 
-async def test_a_full_disk_is_told_as_such(node: Node) -> None:
+async def test_a_full_disk_is_told_as_such(node: WritingNode) -> None:
     assert isinstance(node.store, SmallStore)
     node.store.full = True
     node.engine._disconnect()  # the next one that writes gets a connection that is full
@@ -169,7 +169,7 @@ async def test_a_full_disk_is_told_as_such(node: Node) -> None:
 
 
 async def test_a_store_that_another_has_locked_cannot_be_written(
-    node: Node, tmp_path: Path
+    node: WritingNode, tmp_path: Path
 ) -> None:
     blocker = apsw.Connection(str(tmp_path / "f.db"))
     blocker.execute("BEGIN IMMEDIATE")
@@ -184,7 +184,7 @@ async def test_a_store_that_another_has_locked_cannot_be_written(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: Node) -> None:
+async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: WritingNode) -> None:
     assert status(await live(node)) == 200
 
     def die() -> None:
@@ -200,7 +200,7 @@ async def test_a_writer_that_has_died_is_neither_ready_nor_live(node: Node) -> N
         assert answer.reasons == [WRITER_ENDED]
 
 
-async def test_a_node_that_drains_says_so(node: Node) -> None:
+async def test_a_node_that_drains_says_so(node: WritingNode) -> None:
     node.draining = True
     answer = await ready(node, health.ANSWER_SECONDS)
     assert (status(answer), answer.status, answer.code) == (

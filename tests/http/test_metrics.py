@@ -97,7 +97,9 @@ def assert_same(found: Scraped, url: str) -> None:
     )
     assert found.by_lane("fairlane_tasks_rejected_total") == lanes_in(states, "rejected")
     finished = found.by_lane("fairlane_tasks_finished_total")
-    finished.subtract(found.by_lane("fairlane_tasks_revived_total"))
+    retried = found.by_lane("fairlane_manual_retries_total")
+    assert found.by_lane("fairlane_tasks_revived_total") == retried
+    finished.subtract(retried)
     assert +finished == Counter({key: n for key, n in states.items() if key[1] in ENDED})
     happened = events_of(url)
     assert found.by_lane("fairlane_tasks_retried_total") == lanes_in(happened, "task.retrying")
@@ -185,7 +187,7 @@ async def test_the_numbers_are_those_of_the_store(
     assert values["fairlane_parkings_total", "main"] == 1
     assert values["fairlane_tasks_expired_total", HELD] == 1
     assert values["fairlane_tasks_retried_total", "browser"] == 1
-    assert values["fairlane_tasks_revived_total", "browser", "failed"] == 2
+    assert values["fairlane_manual_retries_total", "browser", "failed"] == 2
     assert values["fairlane_lane_paused", HELD] == 1
     assert values["fairlane_lane_paused", ONE] == 0
     assert values["fairlane_slots", ONE] == 1
@@ -194,6 +196,12 @@ async def test_the_numbers_are_those_of_the_store(
     assert values["fairlane_run_seconds_count", "browser"] == 6 + 2 + 2
     assert values["fairlane_run_seconds_count", ONE] == 5
     assert values["fairlane_commit_seconds_count",] > 0
+    assert 0 < values["fairlane_lock_seconds_sum",] <= values["fairlane_commit_seconds_sum",]
+    commits = values["fairlane_commit_seconds_count",]
+    assert values["fairlane_commit_round_trips_count",] == commits
+    on_sqlite = any(key[0] == "fairlane_build_info" and "sqlite" in key for key in values)
+    trips = values["fairlane_commit_round_trips_sum",]
+    assert trips == 0 if on_sqlite else trips >= 2 * commits
     assert values["fairlane_commit_batch_size_sum",] >= 60
     await server.api.cancel(running)
     instance.release()
@@ -261,7 +269,7 @@ async def test_names_and_units_are_those_of_prometheus(work: Work) -> None:
         assert name.endswith("_total") == (kind == "counter"), name
         assert not re.search(r"_(ms|milli\w*|minutes|kb|mb|percent|count|sum|bucket)$", name), name
         if kind == "histogram":
-            assert name.endswith(("_seconds", "_size")), name
+            assert name.endswith(("_seconds", "_size", "_trips")), name
     started = float(re.findall(r"^process_start_time_seconds (\S+)$", text, re.MULTILINE)[0])
     assert 0 < datetime.now(UTC).timestamp() - started < 3600
 
@@ -270,7 +278,7 @@ async def test_histograms_are_whole(work: Work) -> None:
     await work.api.end_of(await work.echo())
     families = list(text_string_to_metric_families((await work.api.get("/metrics")).raw.decode()))
     histograms = [family for family in families if family.type == "histogram"]
-    assert len(histograms) == 5
+    assert len(histograms) == 7
     for family in histograms:
         buckets: dict[str, list[float]] = {}
         counts: dict[str, float] = {}

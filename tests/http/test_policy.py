@@ -297,7 +297,7 @@ async def test_a_lane_with_tasks_in_it_cannot_go(api: Api) -> None:
     answer = await api.ask("PUT", "/policy", {})
     assert answer.code == "invalid_policy"
     assert answer.json["details"]["problems"] == [
-        "lanes.gpu cannot be removed while 1 task is in it; empty it first"
+        "lanes.gpu cannot be removed while 1 task is in the lane; clear it first"
     ]
     check = _done(await api.post("/policy/check", {}))
     assert check["problems"] == answer.json["details"]["problems"]
@@ -523,7 +523,7 @@ async def test_a_watched_file_that_cannot_be_read_changes_nothing(
     reloaded.write_policy(wrong)
 
     async def complained() -> bool | None:
-        return "the old one stays" in reloaded.log[said:] or None
+        return "the previous policy stays in effect" in reloaded.log[said:] or None
 
     await eventually(complained)
     assert await show(reloaded.api) == before

@@ -104,7 +104,7 @@ async def test_a_wrong_file_is_refused_as_a_whole(reloaded: Server, wrong: str) 
     reloaded.write_policy(wrong)
 
     async def complained() -> bool | None:
-        return "the old one stays" in reloaded.log[said:] or None
+        return "the previous policy stays in effect" in reloaded.log[said:] or None
 
     await eventually(complained)
     assert await limits(reloaded) == before
@@ -115,7 +115,7 @@ async def test_after_a_wrong_file_and_none_at_all_a_good_one_is_taken(reloaded: 
     said = len(reloaded.log)
 
     async def complained() -> bool | None:
-        return "the old one stays" in reloaded.log[said:] or None
+        return "the previous policy stays in effect" in reloaded.log[said:] or None
 
     await eventually(complained)
     await reload(reloaded, {"scheduler": {"maxQueueSize": 701}}, maxQueueSize=701)

@@ -265,5 +265,5 @@ async def test_nothing_may_be_referred_to_that_is_not_allowed(scene: Scene) -> N
         answer = await server.api.post("/sessions/mixed/messages", said)
     (task,) = await server.api.ended(answer.json["taskId"])
     assert task["state"] == "failed"
-    assert "may not stand beside a reference" in task["error"]
+    assert "is not allowed next to a reference" in task["error"]
     assert not [one for one in agent.requests if "evil" in msgspec.json.encode(one.body).decode()]

@@ -151,7 +151,7 @@ async def test_a_name_that_is_taken_is_a_conflict(stage: Stage) -> None:
     template = await made(stage)
     answer = await post(stage, name=template["name"])
     assert (answer.status, answer.code) == (409, "conflict")
-    assert answer.error.startswith(f"there is a template named '{template['name']}' already")
+    assert answer.error.startswith(f"a template named '{template['name']}' already exists")
     assert answer.json["details"] == {"id": template["id"]}
 
 
@@ -275,7 +275,7 @@ async def test_a_kept_secret_is_not_sent_where_a_caller_says(stage: Stage) -> No
     changed = await stage.api.ask("PATCH", path, {"llmConfig": {"apiKey": "***", **ELSEWHERE}})
     for answer in (used, changed):
         assert (answer.status, answer.code) == (400, "invalid_request"), answer
-        assert "baseUrl' may not change" in answer.error
+        assert "baseUrl' cannot change" in answer.error
     assert (await stage.api.get(path)).json == template
     own = {"apiKey": "sk-own-12345", **ELSEWHERE}
     used = await submit(stage, template, overrides={"llmConfig": own})

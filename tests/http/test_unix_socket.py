@@ -24,11 +24,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "f.sock"
 
 
-def test_a_server_answers_on_a_unix_socket(tmp_path: Path, path: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_server_answers_on_a_unix_socket(tmp_path: Path, path: Path, processes: str) -> None:
     _left_behind(path)
     environment = {name: text for name, text in os.environ.items() if "FAIRLANE_" not in name}
     process = subprocess.Popen(
-        [COMMAND, "serve", "--uds", str(path), "--store", f"sqlite:///{tmp_path / 'f.db'}"],
+        [
+            *(COMMAND, "serve", "--uds", str(path), "--processes", processes),
+            *("--store", f"sqlite:///{tmp_path / 'f.db'}"),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
@@ -41,7 +45,8 @@ def test_a_server_answers_on_a_unix_socket(tmp_path: Path, path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         body = b'{"handler":"nobody"}'
         assert _status(path, "POST /tasks", "localhost", body) == 202
-        assert _status(path, "GET /tasks", "localhost") == 200
+        for _ in range(4):  # by each of the processes
+            assert _status(path, "GET /tasks", "localhost") == 200
         assert _status(path, "GET /tasks", "evil.example") == 421
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_SECONDS_MAX) == 0

@@ -53,7 +53,7 @@ async def test_a_server_that_runs_as_much_as_it_may_is_the_ceiling(serve: Serve)
     assert (why["ready"], why["ceiling"], why["ceilings"]) == (True, ceiling, [ceiling])
     assert why["waitingFor"] == [running]
     assert why["reason"] == (
-        "the server runs 1 at once and has as many (workerCount); no task is ahead of it"
+        "the server runs 1 task at once, which is the limit (workerCount); no task is ahead of it"
     )
     outside = await server.api.submit(agentId="b", handler="of-a-worker-outside")
     why = (await server.api.get(f"/tasks/{outside}/why")).json

@@ -109,6 +109,25 @@ class Case:
     file: Any = None
 
 
+def asked(client: BaseClient) -> Names:
+    names = queued(client)
+    client.submit(handler="nobody", agent="a1", approval={"title": "Send it?"})
+    (one,) = client.approvals(state="open").approvals
+    return {**names, "approval": one.id, "hash": one.hash}
+
+
+_APPROVALS = {
+    "approvals": Case("approvals list --state all --limit 5", {"limit": 5}, asked),
+    "approval": Case("approvals show {approval}", {"approvalId": "{approval}"}, asked),
+    "approve": Case(
+        "approve {approval} --hash {hash} --comment fine",
+        {"approvalId": "{approval}", "hash": "{hash}", "comment": "fine"},
+        asked,
+    ),
+    "reject": Case(
+        "reject {approval} --hash {hash}", {"approvalId": "{approval}", "hash": "{hash}"}, asked
+    ),
+}
 _TASKS = {
     "submit": Case(
         "submit --agent a1 --handler nobody --param text=Grüße --priority 5 --session chat:7",
@@ -267,6 +286,7 @@ _CRON = {
     "cron_preview": Case("cron preview @yearly -n 3", {"expr": "@yearly", "n": 3}),
 }
 CASES: Mapping[str, Case] = {
+    **_APPROVALS,
     **_TASKS,
     **_LEASES,
     **_SESSIONS,

@@ -31,6 +31,7 @@ ID = re.compile(r"\b([a-z]+)_[0-9a-f]{28}\b")
 MOMENT = re.compile(r"\b2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z|\b1[78]\d{11}\b")
 # The token of a lease, which begins with its second; also as a part of the lease's id.
 TOKEN = re.compile(r"(?<!\d)1[89]\d{14}(?!\d)")
+HASH = re.compile(r"\b[0-9a-f]{64}\b")  # of what an approval shows, its task included
 # How long something has waited so far: it grows between two looks at one store.
 WAITED = re.compile(r'("(?:oldestWaitMs|waitingMs|avgDispatchLatencyMs)":)[\d.]+')
 
@@ -42,7 +43,7 @@ def without_chance(text: str) -> str:
     seen: dict[str, str] = {}
     text = TOKEN.sub(lambda found: seen.setdefault(found[0], f"TOKEN_{len(seen)}"), text)
     named = ID.sub(lambda found: seen.setdefault(found[0], f"{found[1]}_{len(seen)}"), text)
-    return MOMENT.sub("MOMENT", named)
+    return MOMENT.sub("MOMENT", HASH.sub("HASH", named))
 
 
 def without_waiting(text: str) -> str:
@@ -94,7 +95,7 @@ def _filled(value: Any, names: Mapping[str, str]) -> Any:
 async def _called(store: str, name: str, arguments: Mapping[str, Any]) -> Text:
     async with (
         store_side(store, create=False) as ask,
-        McpClient(build(ask, writes=True)) as client,
+        McpClient(build(ask, writes=True, decides=True)) as client,
     ):
         result = await client.call_tool(name, dict(arguments))
         (content,) = result.content

@@ -15,8 +15,9 @@ from mcp import Client
 
 from fairlane.cli import commands as parser
 from fairlane.client.methods import AsyncMethods
+from fairlane.core.submissions import TaskRequest
 from fairlane.mcp.calls import Calls
-from fairlane.mcp.parameters import ABOUT
+from fairlane.mcp.schemas import schema_of
 from fairlane.mcp.server import INSTRUCTIONS, build
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Scope, Tool
@@ -28,6 +29,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "mcp.md").read_text("utf-8")
 
 LEFT_OUT = {
+    "decide": "approve and reject call it",
+    "link_approval": "is for operators: its answer is a secret",
+    "ask_lease": "a model asks the person that it talks to",
     "perform": "is no verb, but how operations are carried out",
     "wait_once": "wait asks it as often as it takes",
     "task_events": "events takes the id of a task",
@@ -35,9 +39,14 @@ LEFT_OUT = {
     "prune": "is for operators, and happens by itself",
     "withdraw_leases": "no lease waits here",
     "output_lease": "renew takes output too",
+    "submit_lines": "for files of any length; a model submits a batch",
+    "report_leases": "for workers that run many tasks; a model reports on one at a time",
     "queue_import": "is for a person who moves in",
     "cron_job_runs": "cron_runs does it with job",
     "history": "draws curves, for people",
+    "resource_history": "draws curves, for people",
+    "request_permit": "a model has no calls to meter; workers do",
+    "settle_permit": "a model has no calls to meter; workers do",
     "lane": "lanes lists them all",
     "nodes": "is for operators",
     "live": "is for probes",
@@ -134,18 +143,35 @@ def test_the_schema_of_a_tool_is_one_that_any_client_understands(tool: Tool) -> 
 
 @each
 def test_a_tool_is_documented(tool: Tool) -> None:
-    row = next((line for line in DOCS.splitlines() if line.startswith(f"| `{tool.name}` |")), "")
-    assert f"| {tool.scope} |" in row
-    assert (f"`fairlane {tool.command}`" if tool.command else tool.alone) in row
+    row = next((line for line in DOCS.splitlines() if line.startswith(f"| {tool.scope} |")), "")
+    named = tool.command in {"", tool.name.replace("_", " ")}
+    assert (f"`{tool.name}`" if named else f"`{tool.name}` ({tool.command})") in row
 
 
-def test_what_is_said_about_arguments_is_used() -> None:
-    used = {name for tool in TOOLS.values() for name in tool.schema["properties"]}
-    assert set(ABOUT) == used
+def test_an_argument_is_described_by_the_field_of_its_request() -> None:
+    submitted = TOOLS["submit"].schema["properties"]
+    described = schema_of(TaskRequest)["properties"]
+    shared = submitted.keys() & described.keys()
+    assert {"handler", "deadline", "callbackUrl", "dependsOn"} <= shared
+    for name in shared:
+        assert submitted[name]["description"] == described[name]["description"]
+    listed = TOOLS["tasks"].schema["properties"]
+    assert (
+        listed["dependsOn"]["description"] == catalog.OPERATIONS["tasks"].descriptions["depends_on"]
+    )
+    assert all(
+        one["description"] for tool in TOOLS.values() for one in tool.schema["properties"].values()
+    )
+
+
+def test_a_time_is_declared_as_one() -> None:
+    assert TOOLS["submit"].schema["properties"]["deadline"]["format"] == "date-time"
+    assert "format" not in TOOLS["submit"].schema["properties"]["handler"]
 
 
 def test_tools_that_tell_what_tasks_contain_say_that_it_is_data() -> None:
     told = {"tasks", "show", "wait", "events", "output", "lease", "queue_list", "queue_show"}
+    told |= {"approvals", "approval"}
     assert all(STRANGERS in TOOLS[name].description for name in told)
     assert STRANGERS in INSTRUCTIONS
 
@@ -153,13 +179,25 @@ def test_tools_that_tell_what_tasks_contain_say_that_it_is_data() -> None:
 async def test_annotations_say_what_a_tool_may_do() -> None:
     async with Client(build(_perform, writes=True)) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert set(listed) == set(TOOLS)
+    assert set(listed) == {name for name, tool in TOOLS.items() if not tool.decides}
     cancel, show = listed["cancel"].annotations, listed["show"].annotations
     assert cancel
     assert show
     assert (cancel.read_only_hint, cancel.destructive_hint) == (False, True)
     assert (show.read_only_hint, show.open_world_hint) == (True, False)
     assert listed["cancel"].meta == {"fairlane/scope": "cancel"}
+
+
+async def test_deciding_for_a_person_needs_a_permission_of_its_own() -> None:
+    given = {"approvalId": "apr_1", "hash": "x"}
+    async with Client(build(_perform, writes=True)) as client:
+        refused = await client.call_tool("approve", given)
+    assert refused.is_error
+    assert "--allow-approve" in str(refused.content)
+    async with Client(build(_perform, writes=False, decides=True)) as client:
+        listed = {tool.name for tool in (await client.list_tools()).tools}
+    assert {"approve", "reject", "approvals"} <= listed
+    assert "submit" not in listed
 
 
 async def test_a_defect_is_told_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:

@@ -45,6 +45,10 @@ ALLOWED = {
     "worker/external.py": {"socket"},  # the name of this machine
     "cli/server.py": {"socket"},  # listens
     "http/server.py": {"socket"},  # listens
+    # Pairs of sockets between the processes of one server, and their connections from callers.
+    "cli/front.py": {"socket"},
+    "cli/fronts.py": {"socket", "create_subprocess_exec"},
+    "engine/links.py": {"socket", "create_connection"},
 }
 
 

@@ -162,7 +162,7 @@ def test_any_other_answer_is_tried_again(status: int) -> None:
         delivery(), OutboundResponse(status, {}, b"<html>secret"), now=0
     ) == DeliveryOutcome(
         delivered=False,
-        error=f"receiver answered {status}",
+        error=f"receiver responded with {status}",
         retry_after_ms=5000,
         status=status,
     )
@@ -170,7 +170,7 @@ def test_any_other_answer_is_tried_again(status: int) -> None:
 
 def test_a_receiver_that_is_gone_is_left_alone() -> None:
     gone = judge(delivery(), OutboundResponse(410, {"retry-after": "5"}, b""), now=0)
-    assert gone == DeliveryOutcome(delivered=False, error="receiver answered 410", status=410)
+    assert gone == DeliveryOutcome(delivered=False, error="receiver responded with 410", status=410)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ async def test_a_failed_delivery_is_tried_again_under_the_same_id() -> None:
         async with running(outbox):
             settled = await outbox.settles(3)
     assert settled == [
-        Settled("dlv_1", False, "receiver answered 500", 5000),
+        Settled("dlv_1", False, "receiver responded with 500", 5000),
         Settled("dlv_1", False, UNREACHABLE, settled[1].retry_after_ms),
         Settled("dlv_1", True, None, None),
     ]
@@ -362,7 +362,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed() -> None:
             outbox = Outbox(delivery(url=receiver.url, attempt=9))
             async with running(outbox):
                 [settled, _] = await outbox.settles(2)
-    assert (settled.delivered, settled.error) == (False, "receiver answered 307")
+    assert (settled.delivered, settled.error) == (False, "receiver responded with 307")
     assert elsewhere.received == []
 
 
@@ -371,7 +371,7 @@ async def test_a_receiver_that_is_gone_gets_no_second_try() -> None:
         outbox = Outbox(delivery(url=receiver.url))
         async with running(outbox):
             settled = await outbox.settles(1)
-    assert settled == [Settled("dlv_1", False, "receiver answered 410", None)]
+    assert settled == [Settled("dlv_1", False, "receiver responded with 410", None)]
     assert (len(receiver.received), outbox.due) == (1, {})
 
 

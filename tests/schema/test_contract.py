@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,11 +13,18 @@ from fairlane.schema.examples import EXAMPLES
 from fairlane.schema.operation import GET, Response
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
+from tests.http.fronted import fronted
 from tests.http.hooks import Hook, Hooks
 from tests.http.server import WEBHOOK_SECRET
 from tests.schema.contract import Contract
 
-LANES = {"lanes": {"main": {"maxInflight": 50}, "queue": {"maxInflight": 5}}}
+LANES = {
+    "lanes": {"main": {"maxInflight": 50}, "queue": {"maxInflight": 5}},
+    "resources": {
+        "gpt": {"limits": [{"unit": "tokens", "amount": 1000, "perMs": 60_000}]},
+        "spend": {"limits": [{"unit": "usd", "amount": 5, "resetEvery": "month"}], "by": "agent"},
+    },
+}
 JOB = {
     "name": "report",
     "schedule": {"kind": "every", "everyMs": 60_000},
@@ -36,6 +44,7 @@ TEMPLATE = {
     "parameters": [{"name": "city", "type": "string", "required": True}],
     "llmConfig": {"model": "m", "apiKey": "k"},
     "metadata": {"a": 1},
+    "needs": {"gpt": {"tokens": 1}},
     "timeoutMs": 1000,
     "retryPolicy": {"maxRetries": 1, "backoffMs": 10},
 }
@@ -53,7 +62,12 @@ RARE = (
     *("TaskStatus.traceparent", "PolicyChanged.notes", "PolicyChecked.notes", "PlanShown.atLeast"),
     *("LeaseCompleted.", "LeaseGrant.nextEligibleAt", "LeaseReleased.leaseExpiresAt"),
     *("LeaseRenewed.nextEligibleAt", "LeaseStatus.nextEligibleAt", "TemplateFilled."),
-    *("TokenCreated.", "WebhookEndpoint.disabledAt", "WebhookSecret.disabledAt"),
+    *(
+        "ApprovalStatus.resource",
+        "TokenCreated.",
+        "WebhookEndpoint.disabledAt",
+        "WebhookSecret.disabledAt",
+    ),
 )
 
 
@@ -73,10 +87,15 @@ async def app(hooks: Hooks) -> AsyncIterator[MemoryFairlane]:
         yield app
 
 
-@pytest.fixture
-async def contract(app: MemoryFairlane) -> Contract:
-    inside = Inside(app)
-    return Contract(inside, (await inside.ask("GET", "/openapi.json")).json)
+@pytest.fixture(params=["writing", "front"])
+async def contract(app: MemoryFairlane, request: pytest.FixtureRequest) -> AsyncIterator[Contract]:
+    """The routes of the process that writes, and of a front beside it."""
+    async with contextlib.AsyncExitStack() as stack:
+        node = None
+        if request.param == "front":
+            node = (await stack.enter_async_context(fronted(app))).node
+        inside = Inside(app, node)
+        yield Contract(inside, (await inside.ask("GET", "/openapi.json")).json)
 
 
 async def test_the_document_is_valid_openapi(contract: Contract) -> None:
@@ -91,6 +110,8 @@ async def test_every_response_is_as_declared(
 ) -> None:
     await work(contract, app, hooks.new(200, 500))
     await report(contract, app)
+    await decide(contract, app)
+    await use(contract)
     await talk(contract)
     await queue(contract)
     await plan(contract, app)
@@ -99,7 +120,7 @@ async def test_every_response_is_as_declared(
     await read(contract)
     await change(contract)
     await protect(contract)
-    app.node.draining = True
+    app.node.refuse_new()
     await contract.get("/health/ready", status=503)
     good = {name for name, status in contract.asked if status < 300}
     assert set(OPERATIONS) - good == set()
@@ -162,13 +183,15 @@ async def work(ask: Contract, app: MemoryFairlane, hook: Hook) -> None:
     """Submit tasks of every kind, and a batch whose webhooks a receiver gets."""
     url = hook.url
     for agent in ("ada", "bob"):
-        await ask.post("/webhooks", {"url": url, "agentId": agent}, status=201)
+        body = {"url": url, "agentId": agent, "events": ["approval.opened"]}
+        await ask.post("/webhooks", body, status=201)
     for task in (
         {"handler": "shout", "params": {"text": "a"}, "callbackUrl": url, "agentId": "ada"},
         {"handler": "shout", "params": {"text": 1}, "retryPolicy": {"maxRetries": 0}},
         {"action": "click", "tabId": "t", "agentId": "ada", "ref": "e1", "selector": "#a"},
         {"instruction": "go", "llmConfig": {"model": "m", "apiKey": "k"}, "metadata": {"a": 1}},
         {"handler": "outside", "delayMs": 60_000, "preemptible": True, "timeoutMs": 5000},
+        {"handler": "elsewhere", "needs": {"gpt": {"tokens": "1.5"}}, "quota": "gpt"},
         {"handler": "outside", "deadline": "2100-01-01T00:00:00Z", "sessionKey": "s"},
     ):
         await ask.post("/tasks", task, status=202)
@@ -177,6 +200,8 @@ async def work(ask: Contract, app: MemoryFairlane, hook: Hook) -> None:
     await ask.post("/tasks/batch", body, status=202)
     small = {"tasks": items[:1], "agentId": "ada", "callbackUrl": url}
     await ask.post("/tasks/batch", small, status=202)
+    lines = [{"handler": "shout", "params": {"text": "a"}}, {}, {"handler": 1, "lane": 2}]
+    await ask.post("/tasks/stream", {"tasks": lines}, status=202)
     await app.settle()
     await app.node.look()
     await app.advance(1)
@@ -205,10 +230,89 @@ async def report(ask: Contract, app: MemoryFairlane) -> None:
     left = (await ask.post("/leases", {"worker": "w", "limit": 3, "start": True}))["leases"]
     await ask.post(f"/leases/{left[0]['leaseId']}/fail", {"error": "no", "retryAfterMs": 1})
     await ask.post(f"/leases/{left[1]['leaseId']}/release", {})
+    await report_together(ask)
     await app.advance(3600)
     await ask.post("/leases", {"worker": "w", "limit": 10})
     await ask.post("/leases/withdraw", {"worker": "w"})
     await ask.post("/leases/reclaim", {})
+
+
+async def report_together(ask: Contract) -> None:
+    """Report good and bad in one request."""
+    for _ in range(3):
+        await ask.post("/tasks", {"handler": "elsewhere"}, status=202)
+    wanted = {"worker": "w", "handlers": ["elsewhere"], "limit": 3}
+    leases = (await ask.post("/leases/report", wanted))["leases"]
+    one, two, three = ({"leaseId": lease["leaseId"]} for lease in leases)
+    again = {**two, "verb": "fail", "error": "no", "retryAfterMs": 1000}
+    reports = [{**one, "verb": "renew"}, {**one, "verb": "complete"}, again, again, {}]
+    await ask.post("/leases/report", {"worker": "w", "reports": reports})
+    await ask.post(f"/tasks/{leases[2]['taskId']}/cancel", {})
+    closing = [{**three, "verb": "renew"}, {**three, "verb": "release"}]
+    await ask.post("/leases/report", {"worker": "w", "reports": closing})
+
+
+async def use(ask: Contract) -> None:
+    """Reserve, settle and overdraw resources; read, close, open and raise them."""
+    needs = {"gpt": {"tokens": 10}, "spend": {"usd": "4.5"}}
+    for _ in range(2):
+        task = {"handler": "metered", "agentId": "eve", "needs": needs}
+        last = await ask.post("/tasks", task, status=202)
+    wanted = {"worker": "w", "handlers": ["metered"], "limit": 2, "start": True}
+    (lease,) = (await ask.post("/leases", wanted))["leases"]
+    await ask.get(f"/tasks/{last['taskId']}/why")
+    target = f"/leases/{lease['leaseId']}"
+    permit = await ask.post(f"{target}/permits", {"needs": {"gpt": {"tokens": 1}}})
+    observed = {"gpt": {"tokens": {"remaining": 900}}}
+    usage = {"usage": {"gpt": {"tokens": 1}}, "observed": observed}
+    await ask.post(f"{target}/permits/{permit['permitId']}/settle", usage)
+    await ask.post(f"{target}/permits", {"needs": {"spend": {"usd": 1}}})
+    for query in ("", "?name=spend&limit=1", "?limit=1"):
+        await ask.get(f"/resources{query}")
+    await ask.get("/resources/spend?key=eve")
+    raised = {"key": "eve", "unit": "usd", "amount": "0.25", "reason": "more"}
+    await ask.post("/resources/spend/raise", raised)
+    await ask.post("/resources/gpt/close", {"forMs": 1000, "reason": "maintenance"})
+    await ask.post(f"{target}/permits", {"needs": {"gpt": {"tokens": 1}}})
+    report = {"usage": {"spend": {"usd": 9}}, "closed": {"gpt": {"retryAfterMs": 1000}}}
+    await ask.post(f"{target}/complete", report)
+    await ask.get(f"/tasks/{last['taskId']}/why")
+    await ask.get("/resources/spend?key=eve")
+    await ask.get("/resources/spend/ledger?key=eve&limit=2")
+    await ask.get("/resources/spend/usage")
+    await ask.post("/resources/gpt/open", {})
+
+
+async def decide(ask: Contract, app: MemoryFairlane) -> None:
+    """Ask people before a task and in the middle of a run, and let them decide."""
+    form = {"properties": {"amount": {"type": "integer"}}}
+    question = {"title": "Go?", "detail": "d", "form": form, "expiresMs": 10**9, "count": 2}
+    gated = {"handler": "outside", "approval": {**question, "approvers": ["local", "ann"]}}
+    await ask.post("/tasks", {**gated, "agentId": "ada"}, status=202)
+    await read_tasks(ask)
+    (one,) = (await ask.get("/approvals?state=open"))["approvals"]
+    target = f"/approvals/{one['id']}"
+    await ask.post(f"{target}/link", {"approver": "ann"}, status=201)
+    body = {"decision": "approve", "hash": one["hash"], "answer": {"amount": 5}, "comment": "ok"}
+    await ask.post(f"{target}/decide", body)
+    await ask.get(target)
+    await ask.post("/tasks", {"handler": "asks", "priority": "critical"}, status=202)
+    for _ in range(2):
+        wanted = {"worker": "w", "handlers": ["asks"]}
+        (lease,) = (await ask.post("/leases", wanted))["leases"]
+        asking = {"name": "q", "title": "Really?", "form": form}
+        asked = await ask.post(f"/leases/{lease['leaseId']}/ask", asking)
+        shown = await ask.get(f"/approvals/{asked['approval']['id']}")
+        if asked["suspended"]:
+            body = {"decision": "approve", "hash": shown["hash"], "answer": {"amount": 1}}
+            await ask.post(f"/approvals/{shown['id']}/decide", {**body, "comment": "c"})
+    await ask.post("/tasks", {"handler": "asks", "approval": {"title": "Go?"}}, status=202)
+    (last,) = (await ask.get("/approvals?state=open&limit=1"))["approvals"]
+    body = {"decision": "approve", "hash": last["hash"], "comment": "c"}
+    await ask.post(f"/approvals/{last['id']}/decide", body)
+    await ask.post("/leases", {"worker": "w", "handlers": ["asks"], "limit": 2})
+    await ask.get("/approvals?limit=1")
+    await app.settle()
 
 
 async def read_tasks(ask: Contract) -> None:
@@ -297,6 +401,7 @@ async def plan(ask: Contract, app: MemoryFairlane) -> None:
 
 async def operate(ask: Contract) -> None:
     who = {"X-Fairlane-Actor": "ada"}
+    await ask.get("/resources/gpt/history")
     await ask.ask("PATCH", "/policy?note=n", {"agents": {"ada": {"weight": 2}}}, headers=who)
     await ask.ask("PUT", "/policy?author=ada", {**LANES, "workerCount": 7})
     await ask.post("/policy/rollback", {"version": 0})

@@ -10,10 +10,10 @@ import pytest
 from fairlane import config
 from fairlane.cli import commands as parser
 from fairlane.cli.commands.serve import SERVE_SETTINGS
-from fairlane.cli.server import PolicyFile
+from fairlane.cli.server import PolicyFile, serve
 from fairlane.compat.policies import merge
 from fairlane.config import InstanceSetting
-from fairlane.core.errors import InvalidPolicy, InvalidSettings
+from fairlane.core.errors import InvalidPolicy, InvalidSettings, OperatorError
 from fairlane.core.policy import Policy
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_another_file_may_be_named_and_has_to_be_there(folder: Path) -> None:
     assert settings(folder, FAIRLANE_CONFIG=str(folder / "other.toml")).port == 8000
     none = folder / "none.toml"
     assert problems(folder, FAIRLANE_CONFIG=str(none)) == [
-        f"{none}: cannot be read: No such file or directory"
+        f"cannot read {none}: No such file or directory"
     ]
 
 
@@ -285,3 +285,24 @@ def test_what_is_neither_true_nor_false_is_refused(folder: Path) -> None:
     assert problems(folder, FAIRLANE_MCP_WRITES="perhaps") == [
         "mcp_writes must be true or false, not 'perhaps'"
     ]
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def test_a_server_has_one_process_unless_told_otherwise(folder: Path) -> None:
+    assert settings(folder).processes == 1
+    assert settings(folder, FAIRLANE_PROCESSES="3").processes == 3
+    assert settings(folder, {"processes": "64"}, FAIRLANE_PROCESSES="3").processes == 64
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "65", "two", "1.5"])
+def test_the_number_of_processes_is_from_1_to_64(folder: Path, given: str) -> None:
+    expected = f"processes must be a whole number from 1 to 64, not {given!r}"
+    assert problems(folder, {"processes": given}) == [expected]
+
+
+def test_several_processes_need_a_store_that_they_can_share(folder: Path) -> None:
+    found = settings(folder, {"processes": "2", "store": "sqlite://:memory:"})
+    with pytest.raises(OperatorError, match="a store that they can share"):
+        serve(found)

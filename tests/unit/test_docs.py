@@ -51,6 +51,8 @@ def test_every_code_that_http_can_answer_has_a_status() -> None:
     only_elsewhere = {
         "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_missing",
         "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
+        "resource_busy",
+        "approval_denied", "approval_rejected", "approval_expired",
     }  # fmt: skip
     assert error_codes() - only_elsewhere - set(STATUS) == set()
 
@@ -60,14 +62,8 @@ async def test_every_scope_is_documented() -> None:
     app = Fairlane("sqlite://:memory:")
     routes = HttpApp(app.node, app.guard.check).routes
     app.node.views.close()
-    rows = [line.split(" | ") for line in read("security.md").splitlines()]
-    told = {
-        (route, row[0].removeprefix("| "), number == 1)
-        for row in rows
-        for number, cell in enumerate(row)
-        if len(row) == 3 and number
-        for route in re.findall(r"`([A-Z]+ /[^`]*)`", cell)
-    }
+    rows = re.findall(r"^\| `([A-Z]+ /[^`]*)` \| (\w+)( \*)? \|", read("http.md"), re.MULTILINE)
+    told = {(route, scope, star == "") for route, scope, star in rows}
     assert told == {
         (f"{method} {path}", "none" if route.open else route.scope or "any", route.agents)
         for path, methods in routes.items()
@@ -80,11 +76,13 @@ def test_every_state_is_documented() -> None:
     assert [state for state in lifecycle.STATES if f"| `{state}` |" not in text] == []
 
 
-def test_every_setting_is_documented_with_its_variable() -> None:
+def test_every_setting_is_documented_and_has_the_flag_that_its_name_says() -> None:
     text = read("settings.md")
     names = config.Settings.__struct_fields__
-    assert [name for name in names if f"`{name}`" not in text] == []
-    assert [name for name in names if f"`FAIRLANE_{name.upper()}`" not in text] == []
+    assert [name for name in names if f"| `{name}` " not in text] == []
+    flags = parser.build("serve")[1]["serve"].format_help()
+    missing = {name for name in names if f"--{name.replace('_', '-')} " not in flags}
+    assert missing == set(re.findall(r"^\| `(\w+)` \(.*no flag\)", text, re.MULTILINE))
 
 
 def keys_of(value: Any) -> set[str]:

@@ -117,7 +117,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
     assert made(schedule=once).delete_after_run
     assert not made(schedule=once, deleteAfterRun=False).delete_after_run
     assert not made(deleteAfterRun=False).delete_after_run
-    assert "'deleteAfterRun' goes with a schedule of kind at" in refused(deleteAfterRun=True)
+    assert "'deleteAfterRun' is only for a schedule of kind at" in refused(deleteAfterRun=True)
 
 
 # -------------------------------------------------------------------- what is refused
@@ -141,9 +141,9 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"schedule": {"kind": "cron", "exp": "x"}}, "'schedule.exp'; did you mean expr?"),
         ({"schedule": {"kind": "cron", "expr": "61 * * * *"}}, "field 'schedule.expr'"),
         ({"schedule": {"kind": "cron", "expr": "* * * *"}}, "field 'schedule.expr'"),
-        ({"schedule": {"kind": "cron", "expr": "0 0 30 2 *"}}, "never fires"),
+        ({"schedule": {"kind": "cron", "expr": "0 0 30 2 *"}}, "never runs"),
         ({"schedule": {**RULE, "tz": "Europe/Berln"}}, "did you mean Europe/Berlin?"),
-        ({"schedule": {**RULE, "everyMs": 1}}, "'schedule.everyMs' goes with the kind every"),
+        ({"schedule": {**RULE, "everyMs": 1}}, "'schedule.everyMs' is for the kind every"),
         ({"schedule": {"kind": "every"}}, "missing required field 'schedule.everyMs'"),
         ({"schedule": {"kind": "every", "everyMs": 0}}, "field 'schedule.everyMs'"),
         ({"schedule": {"kind": "every", "everyMs": "1m"}}, "field 'schedule.everyMs'"),
@@ -158,7 +158,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"schedule": {"kind": "at", "atMs": -1}}, "field 'schedule.atMs' must be from 0"),
         (
             {"schedule": {"kind": "at", "at": "2030-01-01T00:00:00Z", "atMs": 5}},
-            "'schedule.at' and 'schedule.atMs' disagree",
+            "'schedule.at' and 'schedule.atMs' differ",
         ),
         ({"task": {}}, "field 'task'"),
         ({"task": {"handler": "a", "action": "b"}}, "give either 'action' or 'handler'"),
@@ -170,7 +170,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
         ({"task": {**TASK, "sessionKey": "s"}}, "use 'overlap'"),
         (
             {"agentId": "a", "task": {**TASK, "agentId": "b"}},
-            "'agentId' and 'task.agentId' disagree",
+            "'agentId' and 'task.agentId' differ",
         ),
         ({"task": {**TASK, "agentId": 7}}, "field 'agentId'"),
         ({"task": {**TASK, "agentId": "a b"}}, "field 'agentId'"),
@@ -198,7 +198,7 @@ def test_only_a_job_for_one_moment_is_deleted_when_it_has_run() -> None:
             {"startAt": "2030-01-05T00:00:00Z", "endAt": "2030-01-06T00:00:00Z"},
             "field 'endAt' leaves no run",
         ),
-        ({"timeoutMs": 5, "task": {**TASK, "timeoutMs": 6}}, "disagree"),
+        ({"timeoutMs": 5, "task": {**TASK, "timeoutMs": 6}}, "differ"),
         ({"task": {**TASK, "params": {"x": "y" * 600_000}}}, "must not be larger"),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_change_of_the_task_does_not_change_whose_job_it_is() -> None:
     before = made(agentId="ada")
     same = changed(before, task={"agentId": "ada", "priority": "high"})
     assert (same["agentId"], same["task"]) == ("ada", {**TASK, "priority": "high"})
-    with pytest.raises(InvalidRequest, match=r"'agentId' and 'task\.agentId' disagree"):
+    with pytest.raises(InvalidRequest, match=r"'agentId' and 'task\.agentId' differ"):
         changed(before, task={"agentId": "bob"})
     assert changed(before, agentId="bob", task={"agentId": "bob"})["agentId"] == "bob"
 
@@ -381,7 +381,7 @@ def test_a_secret_that_is_kept_does_not_move_to_another_address() -> None:
     config = {"apiKey": "a-long-secret", "baseUrl": "https://a.example"}
     before = made(task={"instruction": "x", "llmConfig": config})
     moved = {"apiKey": "***", "baseUrl": "https://b.example"}
-    with pytest.raises(InvalidRequest, match=r"'task\.llmConfig\.baseUrl' may not change"):
+    with pytest.raises(InvalidRequest, match=r"'task\.llmConfig\.baseUrl' cannot change"):
         changed(before, task={"llmConfig": moved})
 
 

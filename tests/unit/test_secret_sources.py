@@ -74,7 +74,7 @@ def test_what_no_key_of_this_node_opens_is_not_sent_anywhere() -> None:
 
 
 def test_a_file_without_a_folder_leads_nowhere() -> None:
-    with pytest.raises(ValueError, match="there is no secrets_folder"):
+    with pytest.raises(ValueError, match="secrets_folder is not set"):
         TaskSecrets(["file:a"], environment={}).resolved({"apiKey": "file:a"})
 
 

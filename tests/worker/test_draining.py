@@ -12,7 +12,7 @@ from fairlane.clock import SystemClock
 from fairlane.core.model import Submission
 from fairlane.core.policy import Policy
 from fairlane.engine.commands import Submit
-from fairlane.engine.node import Node
+from fairlane.engine.writing_node import WritingNode
 from fairlane.store.opening import open_store
 from fairlane.worker.executors.builtin import HandlerExecutor
 from fairlane.worker.loop import Loop
@@ -29,14 +29,14 @@ class Counting(EngineSource):
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    node = Node(open_store("sqlite://:memory:"), SystemClock())
+def node() -> Iterator[WritingNode]:
+    node = WritingNode(open_store("sqlite://:memory:"), SystemClock())
     node.start()
     yield node
     node.stop()
 
 
-async def test_leases_are_renewed_until_a_drain_is_over(node: Node) -> None:
+async def test_leases_are_renewed_until_a_drain_is_over(node: WritingNode) -> None:
     may_end, began = asyncio.Event(), asyncio.Event()
 
     async def work(_: Any) -> str:
@@ -65,7 +65,7 @@ def submission(task_id: str) -> Submission:
     )
 
 
-class Pausing(Node):
+class Pausing(WritingNode):
     """A node in which the answer to the first look at a task takes its time."""
 
     def __init__(self, *args: Any) -> None:

@@ -103,6 +103,21 @@ async def test_async_and_plain_handlers_run_and_plain_ones_in_threads(
     assert (attempt["worker"], attempt["outcome"]) == (worker.name, "completed")
 
 
+async def test_a_failing_handler_leaves_its_traceback_in_the_task(
+    worker: Worker, client: AsyncClient, name: str
+) -> None:
+    @worker.handler(name)
+    def look_up(work: Work) -> Any:
+        return work.params["missing"]
+
+    async with running(worker):
+        task_id = await submit(client, name, retry_policy={"maxRetries": 0})
+        await client.wait(task_id, WAIT_SECONDS)
+    (attempt,) = (await client.show(task_id))["attemptLog"]
+    assert "in look_up\n" in attempt["traceback"]
+    assert attempt["traceback"].endswith("KeyError: 'missing'")
+
+
 async def test_a_handler_is_told_the_same_here_and_in_the_server(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
