@@ -32,12 +32,16 @@ def main() -> None:
         lines = list(measure(scale, postgres_url, arguments.only or ""))
         if arguments.peers and not arguments.only:
             lines += measure_peers(scale, postgres_url, arguments.peers, lines)
+            lines += measure_stacks(scale, arguments.peers)
     if arguments.write:
         write(Path(arguments.write), lines)
 
 
 def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
-    n = lambda count: max(1000, int(count * scale))  # noqa: E731 - a word for here
+
+    def n(count: int) -> int:
+        return max(1000, int(count * scale))
+
     return [
         ("python api, 16 callers", lambda s: ours.lifecycle(s, n(48_000), 16), ""),
         ("python api, 256 callers", lambda s: ours.lifecycle(s, n(92_160) // 768 * 768, 256),
@@ -47,6 +51,7 @@ def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
         ("submit to start, idle", ours.latency, "p50 <= 3 ms, p99 <= 15 ms on SQLite"),
         ("http, one POST per task", lambda s: ours.http_submit(s, n(40_000)), ">= 9,000/s"),
         ("http, batches of 50", lambda s: ours.http_batch(s, n(10_000) // 10), ""),
+        ("http, a stream of lines", lambda s: ours.http_stream(s, n(200_000)), ">= 30,000/s"),
         ("http, run by the built-in worker", lambda s: ours.http_echo(s, n(20_000)), ""),
         ("http, executed through an HTTP stub", lambda s: ours.http_actions(s, n(20_000)),
          "> 3,100/s"),
@@ -136,6 +141,27 @@ def measure_peers(scale: float, url: str, python: str, lines: list[Line]) -> lis
         ratio = f"ours is {own / row['lifecycle_per_s']:.1f}x" if own else ""
         durable = "durable" if row["durable"] else "not durable"
         name = f"peer: {row['peer']} {row['version']} on {row['store']}, {durable}"
+        found.append(show(name, kept, ratio))
+    return found
+
+
+def measure_stacks(scale: float, python: str) -> list[Line]:
+    """Servers that users would pick instead, beside ours, in alternation."""
+    from benchmarks.stacks.run import measure as measure_all
+
+    packages = str(Path(python).parents[1] / "npm")
+    rows = measure_all(max(400, int(4000 * scale)), python=python, packages=packages)
+    ours = next((row.get("cpu_us") for row in rows if row["stack"] == "fairlane"), None)
+    found = []
+    for row in rows:
+        if "not_measured" in row:
+            found.append(show(f"server: {row['stack']}", {"not_measured": row["not_measured"]}, ""))
+            continue
+        kept = {key: row[key] for key in ("lifecycle_per_s", "cpu_us", "server_us", "worker_us")}
+        kept |= {key: row[key] for key in ("wal_bytes", "dead_tuples") if key in row}
+        durable = "durable" if row["durable"] else "not durable"
+        name = f"server: {row['stack']} {row['version']} on {row['store']}, {durable}"
+        ratio = f"CPU {row['cpu_us'] / ours:.1f}x ours" if ours else ""
         found.append(show(name, kept, ratio))
     return found
 

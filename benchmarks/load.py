@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 
@@ -31,8 +31,7 @@ class Connection(asyncio.Protocol):
         if end < 0:
             self._received = received
             return
-        at = received.find(b"content-length: ")
-        length = int(received[at + 16 : received.find(b"\r\n", at)])
+        length = _length(received[:end])
         if len(received) < end + 4 + length:
             self._received = received
             return
@@ -47,6 +46,16 @@ class Connection(asyncio.Protocol):
             return
         self._sent_at = time.perf_counter()
         self._transport.write(request)
+
+
+def _length(head: bytes) -> int:
+    """Return the length of a body; servers spell the header in any case."""
+    at = head.find(b"content-length:")
+    if at < 0:
+        at = head.lower().find(b"content-length:")
+    if at < 0:
+        raise ValueError(f"no Content-Length in {head!r}")
+    return int(head[at + 15 :].split(b"\r\n", 1)[0])
 
 
 class Tally:
@@ -64,9 +73,9 @@ class Tally:
             self.done.set()
 
 
-def post(path: str, body: str, host: str, token: str) -> bytes:
+def post(path: str, body: str, host: str, headers: Sequence[str]) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    head += f"Authorization: Bearer {token}\r\n" if token else ""
+    head += "".join(f"{header}\r\n" for header in headers)
     return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
@@ -87,8 +96,13 @@ def bodies(kind: str, count: int, agents: int, tabs: int) -> Iterator[tuple[str,
 
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
     host = f"127.0.0.1:{arguments.port}"
+    headers = list(arguments.header)
+    if arguments.token:
+        headers.append(f"Authorization: Bearer {arguments.token}")
     made = bodies(arguments.kind, arguments.requests, arguments.agents, arguments.tabs)
-    requests = iter([post(path, body, host, arguments.token) for path, body in made])
+    if arguments.path:
+        made = iter([(arguments.path, arguments.body)] * arguments.requests)
+    requests = iter([post(path, body, host, headers) for path, body in made])
     tally = Tally(arguments.requests)
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
@@ -112,7 +126,10 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--kind", required=True, help="action, batch, or a handler's name")
+    parser.add_argument("--kind", default="echo", help="action, batch, or a handler's name")
+    parser.add_argument("--path", help="path of another queue; each request is --body")
+    parser.add_argument("--body", default="{}")
+    parser.add_argument("--header", action="append", default=[], help="NAME: VALUE (repeatable)")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--agents", type=int, default=10)

@@ -153,9 +153,25 @@ def http_submit(store: str, requests: int) -> Row:
     """One POST per task, durable before its 202; nobody runs them."""
     with fairlane_server(store) as server:
         server.load("nobody", 2000)
+        before = server.cpu_seconds()
         found = server.load("nobody", requests)
+        found["server_us"] = round((server.cpu_seconds() - before) / requests * 1e6)
     assert found["statuses"] == {"202": requests}, found
     return found
+
+
+def http_stream(store: str, tasks: int) -> Row:
+    """One stream of lines, each answered after its commit."""
+    lines = [
+        b'{"agentId":"agent-%d","handler":"nobody","params":{"n":%d}}\n' % (n % 10, n)
+        for n in range(tasks)
+    ]
+    with fairlane_server(store) as server:
+        before, began = server.cpu_seconds(), time.perf_counter()
+        answered = server.stream(b"".join(lines))
+        took, used = time.perf_counter() - began, server.cpu_seconds() - before
+    assert answered == tasks, answered
+    return {"tasks_per_s": round(tasks / took), "server_us": round(used / tasks * 1e6)}
 
 
 def http_batch(store: str, requests: int) -> Row:
@@ -181,14 +197,16 @@ def http_actions(store: str, requests: int) -> Row:
 
 
 def _executed(server: Any, kind: str, requests: int) -> Row:
-    began = time.perf_counter()
+    began, before = time.perf_counter(), server.cpu_seconds()
     found = server.load(kind, requests)
     assert found["statuses"] == {"202": requests}, found
     while (done := server.get("/scheduler/stats")["metrics"])["tasksCompleted"] < requests:
         assert done["tasksFailed"] == 0, done
         time.sleep(0.01)
     # The generator's own start-up is not the server's time.
-    return {"executed_per_s": round(requests / (time.perf_counter() - found["began"])), "_": began}
+    rate = round(requests / (time.perf_counter() - found["began"]))
+    used = round((server.cpu_seconds() - before) / requests * 1e6)
+    return {"executed_per_s": rate, "server_us": used, "_": began}
 
 
 # -------------------------------------------------------------------- at size, at rest

@@ -23,9 +23,10 @@ from benchmarks.ours import Row
 from benchmarks.servers import fairlane_server
 from fairlane.cli.direct import StoreBackend
 from fairlane.clock import SystemClock
+from fairlane.core.entries import QueueEntry
 from fairlane.engine.commands import Enqueue
 from fairlane.engine.engine import Engine, apply_one
-from fairlane.schema import entries
+from fairlane.schema.queue import AddEntry, new_entry
 from fairlane.store.opening import open_store
 
 FAIRLANE = str(Path(sys.executable).parent / "fairlane")
@@ -90,9 +91,9 @@ def _fill(url: str, count: int) -> None:
     engine.close()
 
 
-def _entry(number: int) -> entries.Entry:
-    raw = b'{"appId":"review","priority":%d}' % (number % 200)
-    return entries.parse_entry(raw, entry_id=f"entry-{number}")
+def _entry(number: int) -> QueueEntry:
+    request = AddEntry(app="review", priority=number % 200)
+    return new_entry(request, entry_id=f"entry-{number}")
 
 
 def _command(*words: str) -> None:

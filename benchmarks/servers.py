@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +77,24 @@ class Server:
             raise RuntimeError(done.stderr[-2000:])
         result: dict[str, Any] = json.loads(done.stdout)
         return result
+
+    def stream(self, lines: bytes) -> int:
+        """Send NDJSON to /tasks/stream and return how many lines were accepted."""
+        head = f"POST /tasks/stream HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+        head += "Content-Type: application/x-ndjson\r\nIdempotency-Key: bench\r\n"
+        head += f"Content-Length: {len(lines)}\r\nConnection: close\r\n\r\n"
+        accepted = 0
+        with socket.create_connection(("127.0.0.1", self.port), timeout=180) as connection:
+            sending = threading.Thread(target=connection.sendall, args=(head.encode() + lines,))
+            sending.start()
+            rest = b""
+            while piece := connection.recv(1 << 18):
+                *whole, rest = (rest + piece).split(b"\n")
+                accepted += sum(
+                    line.startswith(b'{"line"') and b'"taskId"' in line for line in whole
+                )
+            sending.join()
+        return accepted
 
     def rss_mb(self) -> float:
         return memory_mb("VmRSS", str(self.process.pid))

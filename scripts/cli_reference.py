@@ -1,4 +1,4 @@
-"""Write the tables of commands, options and exit codes in docs/cli.md from the parser."""
+"""Write the tables of commands and exit codes in docs/cli.md from the parser."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from fairlane.cli import commands
 
 PAGE = Path(__file__).parents[1] / "docs/cli.md"
-SHARED = {"-h", "--help", "--url", "--store", "--token-file", "--json"}
-PAGING = ["--limit", "--cursor", "--all"]
 
 
 def page(text: str) -> str:
@@ -22,30 +20,21 @@ def page(text: str) -> str:
 
 
 def command_table() -> str:
+    """A row per command. `--help` lists its options, and that of a noun explains its verbs."""
     leaves = commands.build()[1]
-    nouns = {name.rpartition(" ")[0] for name in leaves if " " in name}
-    ordered = sorted(leaves, key=lambda name: list(commands.COMMANDS).index(name.split()[0]))
-    rows = [_row(name, leaves[name]) for name in ordered if name not in nouns]
-    return "\n".join(["", "| command | what it does | options |", "|---|---|---|", *rows, ""])
+    rows = [_row(word, about, leaves) for word, (_, about) in commands.COMMANDS.items()]
+    return "\n".join(["", "| command | what it does | verbs |", "|---|---|---|", *rows, ""])
 
 
-def _row(name: str, leaf: commands.Parser) -> str:
-    words, flags = [], []
-    for action in leaf._actions:  # noqa: SLF001 - argparse has no other list of them
-        if action.option_strings:
-            flags += [next(one for one in action.option_strings if _is_long(one, action))]
-        else:
-            words.append(_positional(action))
-    own = [flag for flag in flags if flag not in SHARED]
-    if set(PAGING) <= set(own):
-        own = [*(flag for flag in own if flag not in PAGING), "paging"]
-    shown = " ".join(f"`{flag}`" if flag.startswith("-") else flag for flag in own)
-    summary = (leaf.description or "").removesuffix(".")
-    return f"| `{' '.join(['fairlane', name, *words])}` | {summary} | {shown} |"
-
-
-def _is_long(option: str, action: argparse.Action) -> bool:
-    return option.startswith("--") or not any(one.startswith("--") for one in action.option_strings)
+def _row(word: str, about: str, leaves: commands.Leaves) -> str:
+    below = [name.partition(" ")[2] for name in leaves if name.startswith(f"{word} ")]
+    nouns = {verb.rpartition(" ")[0] for verb in below}
+    verbs = ", ".join(f"`{verb}`" for verb in below if verb not in nouns)
+    if verbs:
+        return f"| `fairlane {word}` | {about} | {verbs} |"
+    actions = leaves[word]._actions  # noqa: SLF001 - argparse has no other list of them
+    words = [_positional(action) for action in actions if not action.option_strings]
+    return f"| `{' '.join(['fairlane', word, *words])}` | {about} | |"
 
 
 def _positional(action: argparse.Action) -> str:

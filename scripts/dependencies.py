@@ -5,7 +5,7 @@
     python scripts/dependencies.py sbom FILE           a CycloneDX document of the runtime's lock
 
 The floors hold without a network. The rest is asked of pip-audit, a tool of its own environment.
-The trap: pip-audit calls what it could not ask about "skipped" and ends well; here that is told.
+Caution: pip-audit calls what it could not ask about "skipped" and ends well; here that is told.
 """
 
 from __future__ import annotations

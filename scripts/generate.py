@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_body, as_list, as_object, as_raw, as_text
+from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
 {imports}
 from fairlane.schema.operation import Operation, Request
 
@@ -213,10 +213,20 @@ def _converted(field: inspect.Field) -> str:
     if declared.startswith("Mapping["):
         return f"as_object({field.name})"
     if "Sequence[Mapping" in declared:
-        return f"as_raw({field.name})"
+        return f"as_raw({field.name})" if _sends_raw(field.type) else f"as_objects({field.name})"
     if declared.startswith("str |"):  # a text or many, which the field takes as they are
         return field.name
     return f"as_list({field.name})" if "Sequence[" in declared else field.name
+
+
+def _sends_raw(info: inspect.Type) -> bool:
+    """Whether the items of a list are sent as they are given, for the server to check each."""
+    lists = [one for one in _annotated(info) if isinstance(one, inspect.ListType)]
+    return any(isinstance(_annotated_plain(one.item_type), inspect.RawType) for one in lists)
+
+
+def _annotated_plain(info: inspect.Type) -> inspect.Type:
+    return info.type if isinstance(info, inspect.Metadata) else info
 
 
 def _argument(field: inspect.Field) -> str:

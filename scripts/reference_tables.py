@@ -1,7 +1,7 @@
 """Reference tables of the documentation, written from the routes and tools.
 
 A table stands between `<!-- generated: NAME -->` and `<!-- end -->`. What a row says comes from the
-declared operation. A route or tool without one keeps the text that its row has.
+declared operation. A route without one keeps the text that its row has.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from fairlane.core.access import Scope
 from fairlane.embedded.app import Fairlane
 from fairlane.http.app import HttpApp
 from fairlane.http.messages import Route
-from fairlane.http.openapi import STREAMS
-from fairlane.mcp.table import TOOLS
-from fairlane.schema.catalog import OPERATIONS
+from fairlane.mcp.table import TOOLS, Tool
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,7 +38,9 @@ def _noun(path: str) -> str:
 
 
 def _needed(route: Route) -> str:
-    return "none" if route.open else route.scope or "any"
+    """The scope; a star marks routes that the token of one agent may not use."""
+    scope = "none" if route.open else route.scope or "any"
+    return scope if route.agents else f"{scope} *"
 
 
 def route_rows(texts: dict[str, str]) -> Iterator[list[str]]:
@@ -51,40 +51,21 @@ def route_rows(texts: dict[str, str]) -> Iterator[list[str]]:
         yield [f"`{name}`", _needed(route), text]
 
 
-def scope_rows(_: dict[str, str]) -> Iterator[list[str]]:
-    yield [
-        "scope",
-        "routes (for an agent's token: limited to its agent)",
-        "refused to an agent's token",
-    ]
-    listed = routes()
-    for scope in (*Scope, "any", "none"):
-        names = {agents: _names(listed, scope, agents=agents) for agents in (True, False)}
-        yield [scope, names[True], names[False]]
+def tool_rows(_: dict[str, str]) -> Iterator[list[str]]:
+    yield ["scope", "tools"]
+    for scope in Scope:
+        named = [_tool(name, tool) for name, tool in TOOLS.items() if tool.scope == scope]
+        yield [scope, ", ".join(named)]
 
 
-def _names(listed: dict[str, Route], scope: str, *, agents: bool) -> str:
-    fitting = [
-        f"`{name}`"
-        for name, route in listed.items()
-        if _needed(route) == scope and route.agents == agents
-    ]
-    return ", ".join(fitting) or "-"
+def _tool(name: str, tool: Tool) -> str:
+    """A tool, and its command if that has another name."""
+    same = tool.command in {"", name.replace("_", " ")}
+    return f"`{name}`" if same else f"`{name}` ({tool.command})"
 
 
-def tool_rows(texts: dict[str, str]) -> Iterator[list[str]]:
-    yield ["tool", "scope", "same output as", "what it does"]
-    for name, tool in TOOLS.items():
-        operation = OPERATIONS.get(tool.verb.__name__)
-        text = texts.get(name) or tool.about.rstrip(".")
-        same = f"`fairlane {tool.command}`" if tool.command else tool.alone
-        if operation is not None and operation.path not in STREAMS:  # no tool streams
-            text = operation.summary
-        yield [f"`{name}`", tool.scope, same, text]
-
-
-TABLES = {"routes": route_rows, "scopes": scope_rows, "tools": tool_rows}
-PAGES = [ROOT / "docs" / name for name in ("http.md", "security.md", "mcp.md")]
+TABLES = {"routes": route_rows, "tools": tool_rows}
+PAGES = [ROOT / "docs" / name for name in ("http.md", "mcp.md")]
 
 
 def page(text: str) -> str:

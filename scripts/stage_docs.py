@@ -114,7 +114,7 @@ def http_page(document: Schema) -> Iterator[str]:
         "[HTTP](../docs/http.md) explains what the routes do.\n"
     )
     table = (ROOT / "docs" / "http.md").read_text("utf-8")
-    texts = dict(re.findall(r"^\| `([A-Z]+ /[^`]*)` \| \w+ \| (.+) \|$", table, re.MULTILINE))
+    texts = dict(re.findall(r"^\| `([A-Z]+ /[^`]*)` \| [\w *]+ \| (.+) \|$", table, re.MULTILINE))
     for path, ways in document["paths"].items():
         for method, operation in ways.items():
             name = f"{method.upper()} {path}"
