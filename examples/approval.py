@@ -1,52 +1,59 @@
-"""An approval: work that waits until a person says yes or no.
+"""An approval: a person decides before a task starts, and in the middle of a run.
 
-Shows: a task that only a person completes (its handler runs nowhere), a second task that depends
-on it, and what becomes of the second one after a yes and after a no.
+Shows: a task that waits for a person without holding a slot, a form that the person fills in, a
+handler that asks, and what becomes of the work after a no.
 Run:   python examples/approval.py    (needs no server)
 """
 
 import asyncio
+from typing import Any, Literal
 
-from fairlane import Fairlane, TaskFailed, TaskHandle, Work
+from fairlane import ApprovalDenied, Fairlane, TaskFailed, Work
 
-app = Fairlane("sqlite://:memory:", policy={"lanes": {"approvals": {"maxInflight": 1000}}})
+app = Fairlane("sqlite://:memory:")
+FORM = {"properties": {"subject": {"type": "string", "title": "Subject"}}, "required": ["subject"]}
 
 
 @app.handler("publish")
 def publish(work: Work) -> str:
-    approval = work.inputs[0]["result"]
-    return f"published {work.request['params']['title']!r}, approved by {approval['by']}"
+    assert work.approval is not None
+    return f"published {work.params['title']!r}, {work.approval['state']}"
 
 
-async def request_approval(title: str) -> TaskHandle:
-    """Return the task that runs after the approval. Nothing waits in memory meanwhile."""
-    approval = await app.submit(handler="approve", lane="approvals", params={"title": title})
-    return await app.submit(handler="publish", params={"title": title}, depends_on=[approval.id])
+@app.handler("mail")
+async def mail(work: Work) -> str:
+    draft = f"Dear {work.params['to']}, …"
+    try:
+        answer = await work.ask("Send this e-mail?", detail=draft, form=FORM)
+    except ApprovalDenied as error:
+        return f"not sent: {error.comment}"
+    return f"sent {answer['subject']!r}"
 
 
-async def decide(person: str, *, approve: bool) -> str:
-    """Decide the oldest open approval, as a button in your program would."""
-    lease = (await app.lease(person, lanes=["approvals"], handlers=["approve"]))["leases"][0]
-    if approve:
-        await app.complete_lease(lease["leaseId"], result={"by": person})
-    else:
-        await app.fail_lease(lease["leaseId"], f"rejected by {person}", retryable=False)
-    title: str = lease["task"]["params"]["title"]
-    return title
+async def decide(decision: Literal["approve", "reject"], **more: Any) -> str:
+    """Decide the open approval about exactly what it shows, as a button in your program would."""
+    while not (found := (await app.approvals(state="open")).approvals):  # noqa: ASYNC110 - a demo
+        await asyncio.sleep(0.01)
+    await app.decide(found[0].id, decision, found[0].hash, **more)
+    return found[0].title
 
 
 async def main() -> None:
     async with app:
-        news = await request_approval("News")
-        gossip = await request_approval("Gossip")
-        print((await news.show())["state"])  # waiting_dependency
-        print(await decide("ada", approve=True), "is approved")
+        ask = {"title": "Publish News?"}
+        news = await app.submit(handler="publish", params={"title": "News"}, approval=ask)
+        print((await news.show()).gate)  # approval
+        print(await decide("approve"))
         print(await news.result(timeout=30))
-        print(await decide("ada", approve=False), "is rejected")
+        gossip = await app.submit(handler="publish", approval={"title": "Publish Gossip?"})
+        print(await decide("reject", comment="no gossip"))
         try:
             await gossip.result(timeout=30)
         except TaskFailed as error:
-            print(error.state)
+            print(error.code)
+        letter = await app.submit(handler="mail", params={"to": "Ann"})
+        print(await decide("approve", answer={"subject": "Hello"}))
+        print(await letter.result(timeout=30))
 
 
 asyncio.run(main())

@@ -14,7 +14,7 @@ app = Fairlane("sqlite://:memory:", policy={"sessions": {"cap": 3, "drop": "new"
 
 async def answer(work: Work) -> str:
     """Stand in for a call of a model; replace it with your own."""
-    message: str = work.request["params"]["message"]
+    message: str = work.params["message"]
     await asyncio.sleep(0.05)
     return f"You said: {message!r}"
 

@@ -14,7 +14,7 @@ app = Fairlane("sqlite://:memory:")
 @app.handler("report")
 def report(work: Work) -> dict[str, object]:
     """Stand in for a report; replace it with your own."""
-    return {"team": work.request["params"]["team"], "open": 7, "closed": 12}
+    return {"team": work.params["team"], "open": 7, "closed": 12}
 
 
 JOB = {

@@ -17,7 +17,7 @@ app = Fairlane("sqlite://:memory:", policy={"lanes": {"main": {"maxInflight": 4}
 @app.handler("check")
 async def check(work: Work) -> dict[str, object]:
     """Stand in for a request that sometimes fails; replace it with your own."""
-    url: str = work.request["params"]["url"]
+    url: str = work.params["url"]
     if url.endswith("missing"):
         raise ExecutionFailed(f"{url} does not exist", retryable=False)  # a retry would not help
     if int(url[-1]) % 3 == 0 and work.attempt < 3:

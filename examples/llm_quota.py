@@ -1,51 +1,59 @@
-"""An LLM quota: several agents share one model endpoint that allows few calls at a time.
+"""An LLM quota: several agents share one API key, and nobody is refused.
 
-Shows: a lane with a ceiling for all and one per agent, weights, retries when the endpoint says
-"too many requests".
+Shows: a rate in the policy, a permit for each call, reporting what a call used, and what to do when
+the provider says "too many requests" anyway.
 Run:   python examples/llm_quota.py    (needs no server)
 """
 
 import asyncio
-from collections import Counter
+import time
 
-from fairlane import ExecutionFailed, Fairlane, Work
+from fairlane import Fairlane, Work
 
-POLICY = {
-    "lanes": {"llm": {"maxInflight": 4, "maxPerAgentInflight": 3, "maxPerAgent": 50}},
-    "agents": {"support": {"weight": 2}},  # twice the share of the others while calls are scarce
-}
-app = Fairlane("sqlite://:memory:", policy=POLICY)
+PER_SECOND = 40  # what the provider allows
+RATES = [
+    {"unit": "requests", "amount": PER_SECOND, "perMs": 1000},
+    {"unit": "tokens", "amount": 40_000, "perMs": 1000},
+]
+app = Fairlane("sqlite://:memory:", policy={"resources": {"gpt": {"limits": RATES}}})
+calls: list[float] = []  # when the provider was called
 
-running: Counter[str] = Counter()
-peaks: Counter[str] = Counter()
-refused: set[str] = set()
+
+async def provider(prompt: str) -> tuple[int, int]:
+    """Stand in for a call of the model; return its status and the tokens it took."""
+    calls.append(time.monotonic())
+    if len(calls) == 5:
+        return 429, 0  # somebody else has used the key
+    await asyncio.sleep(0.01)
+    return 200, 100 + len(prompt)
 
 
 @app.handler("ask")
 async def ask(work: Work) -> str:
-    """Stand in for a call of the model; replace it with your own."""
-    if work.agent == "research" and work.task_id not in refused and len(refused) < 3:
-        refused.add(work.task_id)
-        raise ExecutionFailed("429 Too Many Requests", retry_after_ms=50)  # wait, then retry
-    running[work.agent] += 1
-    peaks[work.agent] = max(peaks[work.agent], running[work.agent])
-    peaks["all"] = max(peaks["all"], running.total())
-    await asyncio.sleep(0.01)
-    running[work.agent] -= 1
-    return "an answer"
+    prompt = work.params["prompt"]
+    while True:
+        async with work.permit(gpt={"requests": 1, "tokens": 1000}) as permit:
+            status, tokens = await provider(prompt)
+            permit.used(tokens=tokens)
+            if status == 200:
+                return "an answer"
+            permit.closed(retry_after=0.2)  # nobody calls until then
+
+
+def busiest_second() -> int:
+    return max(sum(first <= one < first + 1 for one in calls) for first in calls)
 
 
 async def main() -> None:
     async with app:
         tasks = [
-            await app.submit(handler="ask", agent=agent, lane="llm", params={"n": number})
+            await app.submit(handler="ask", agent=agent, params={"prompt": f"question {number}"})
             for agent in ("support", "research", "marketing")
             for number in range(20)
         ]
-        await asyncio.gather(*(task.result(timeout=30) for task in tasks))
-        print(f"{len(tasks)} calls, at most {peaks['all']} at a time")
-        print(f"at most {max(peaks[agent] for agent in running)} of one agent at a time")
-        print(f"{len(refused)} calls were refused once and repeated")
+        await asyncio.gather(*(task.result(timeout=60) for task in tasks))
+        print(f"{len(tasks)} questions answered with {len(calls)} calls")
+        print(f"never more than {PER_SECOND} calls in a second: {busiest_second() <= PER_SECOND}")
 
 
 asyncio.run(main())

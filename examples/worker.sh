@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A worker in bash and curl: leases one task at a time, runs it, reports.
+# A worker in bash and curl: one request reports the last task and leases the next.
 #
-# Shows: POST /leases with a long poll, complete, and fail with and without another attempt.
+# Shows: POST /leases/report with a long poll, complete, and fail with and without another attempt.
 # Run:   fairlane serve
 #        bash examples/worker.sh
 #        fairlane submit --handler status --param url=http://localhost:9867/health/live --wait
@@ -20,24 +20,27 @@ field() { # field NAME: the first text of that name in the JSON on stdin
     sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" | head -n 1
 }
 
-run() { # run LEASE: what the task is about; prints the report
+run() { # run LEASE: what the task is about; prints the fields of the report
     local target code
     target=$(field url <<<"$1")
     if [ -z "$target" ]; then
-        echo 'fail {"error": "params.url is missing", "retryable": false}'
+        echo '"verb": "fail", "error": "params.url is missing", "retryable": false'
     elif code=$(curl -s -o /dev/null --max-time 10 -w '%{http_code}' "$target"); then
-        echo "complete {\"result\": {\"status\": $code}}"
+        echo "\"verb\": \"complete\", \"result\": {\"status\": $code}"
     else
-        echo 'fail {"error": "no response"}' # the server retries it
+        echo '"verb": "fail", "error": "no response"' # the server retries it
     fi
 }
 
 echo "$WORKER takes tasks from $URL"
-ASK='{"worker": "'$WORKER'", "handlers": ["status"], "waitMs": 30000, "ttlMs": 30000}'
+ASK='"worker": "'$WORKER'", "handlers": ["status"], "limit": 1, "waitMs": 30000, "ttlMs": 30000'
+report=
 while true; do
-    lease=$(post /leases "$ASK") || { sleep 1 && continue; } # the server is away
+    # After a lost response the report is sent again, which is harmless.
+    answer=$(post /leases/report "{$ASK, \"reports\": [$report]}") || { sleep 1 && continue; }
+    if [[ $answer == *'"code":'* ]]; then echo "the report was refused: $answer" >&2; fi
+    report=
+    lease=${answer#*'"leases":['}
     id=$(field leaseId <<<"$lease")
-    if [ -z "$id" ]; then continue; fi # nothing to do within 30 seconds
-    read -r verb body <<<"$(run "$lease")"
-    post "/leases/$id/$verb" "$body" >/dev/null || echo "the report about $id was refused" >&2
+    if [ -n "$id" ]; then report="{\"leaseId\": \"$id\", $(run "$lease")}"; fi
 done
