@@ -31,7 +31,11 @@ from tests.http.server import Server, serving
 
 ALICE, BOB = "a1", "b1"
 SECRET = "only-alice-knows"
-ROOMY = {"lanes": {"main": {"maxInflight": 10_000}}}
+RESOURCES = {
+    "spend": {"limits": [{"unit": "usd", "amount": 50, "resetEvery": "day"}]},  # closed, raised
+    "calls": {"limits": [{"unit": "slots", "amount": 1_000_000}]},
+}
+ROOMY = {"lanes": {"main": {"maxInflight": 10_000}}, "resources": RESOURCES}
 ALL = [str(scope) for scope in Scope]
 OF_AGENTS = [scope for scope in ALL if scope != Scope.ADMIN]
 _numbers = itertools.count(1)
@@ -172,7 +176,7 @@ class World:
     @property
     def own(self) -> set[str]:
         """What nobody else may learn, not even that it exists."""
-        shared = {"template", "lane", "file"}
+        shared = {"template", "lane", "file", "resource"}
         return {value for name, value in self.names.items() if name not in shared}
 
 
@@ -180,7 +184,7 @@ async def world(callers: Callers) -> World:
     """One of everything, each with names of its own."""
     alice, number = await callers.alice(), next(_numbers)
     names = {"lane": "team", "file": "none.js", "key": f"chat:{number}", "entry": f"entry-{number}"}
-    names["handler"] = f"nobody-{number}"
+    names |= {"handler": f"nobody-{number}", "resource": "spend"}
     body = {"handler": names["handler"], "params": {"text": SECRET}, "metadata": {"m": SECRET}}
 
     async def made(path: str, body: Any, token: str = alice) -> Any:
@@ -192,6 +196,8 @@ async def world(callers: Callers) -> World:
     lease = {"worker": f"w-{number}", "handlers": [f"leased-{number}"], "ttlMs": 3_600_000}
     (granted,) = (await made("/leases", lease))["leases"]
     names |= {"leased": leased["taskId"], "lease": granted["leaseId"]}
+    permit = {"token": granted["token"], "needs": {"calls": {"slots": 1}}}
+    names["permit"] = (await made(f"/leases/{names['lease']}/permits", permit))["permitId"]
     names["task"] = (await made("/tasks", body))["taskId"]
     asks = (await made("/tasks", {**body, "approval": {"title": SECRET}}))["taskId"]
     asked = await callers.ask("GET", f"/approvals?taskId={asks}", token=alice)
@@ -223,6 +229,7 @@ async def everything(callers: Callers) -> dict[str, Any]:
     paths = ["/tasks?limit=1000", "/batches?limit=1000", "/sessions?limit=1000", "/templates"]
     paths += [
         "/approvals?limit=1000",
+        "/resources?limit=1000",
         "/cron/jobs?limit=1000",
         "/queue?limit=1000",
         "/policy/versions",

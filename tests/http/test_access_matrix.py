@@ -52,11 +52,12 @@ NAMES = {
     "/webhooks/": "endpoint",
     "/templates/": "template",
     "/lanes/": "lane",
+    "/resources/": "resource",
     "/tokens/": "task",
     "/ui/": "file",
 }
 # Nobody owns these: what is shared, and what only operators get at.
-NOBODYS = ("/approve/", "/templates/", "/lanes/", "/tokens/", "/ui/")
+NOBODYS = ("/approve/", "/templates/", "/lanes/", "/resources/", "/tokens/", "/ui/")
 # What is not there yet is made by asking, so that only another agent's is not found.
 MADE = {
     ("POST", "/sessions/{key}/messages"),
@@ -87,6 +88,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/leases/withdraw"): {"worker": "w1"},
     ("POST", "/leases/report"): {"worker": "w1"},
     ("POST", "/leases/{id}/output"): {"output": "so far"},
+    ("POST", "/leases/{id}/permits"): {"needs": {"calls": {"slots": 1}}},
+    ("POST", "/resources/{name}/raise"): {"unit": "usd", "amount": 1},
     ("POST", "/leases/{id}/ask"): {"name": "q", "title": "Really?"},
     ("POST", "/approvals/{id}/decide"): {"decision": "approve", "hash": "x"},
     ("POST", "/leases/{id}/fail"): {"error": "broken"},
@@ -143,7 +146,8 @@ async def alices(callers: Callers) -> World:
 
 def target(method: str, path: str, names: dict[str, str]) -> str:
     name = next((name for start, name in NAMES.items() if path.startswith(start)), "")
-    filled = re.sub(r"{\w+}", lambda _: names[name], path)
+    filled = path.replace("{permitId}", names.get("permit", ""))
+    filled = re.sub(r"{\w+}", lambda _: names[name], filled)
     return filled + QUERIES.get((method, path), "")
 
 
@@ -163,6 +167,7 @@ def unknown(names: dict[str, str]) -> dict[str, str]:
     """Names of the same form that nobody has given to anything."""
     found = {name: f"{value}-none" for name, value in names.items()}
     found["lease"] = re.sub(r"_\d+_", "_987654321_", names["lease"])
+    found["permit"] = f"{names['permit']}987654321"
     return found
 
 

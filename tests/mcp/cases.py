@@ -25,6 +25,7 @@ JOB = {
     "schedule": {"kind": "cron", "expr": "0 9 * * 1-5", "tz": "Europe/Berlin"},
     "task": {"handler": "nobody", "params": {"text": "Grüße"}},
 }
+SPEND = {"resources": {"spend": {"limits": [{"unit": "usd", "amount": 50, "resetEvery": "day"}]}}}
 LANES = {"lanes": {"main": {"maxInflight": 50}}}
 
 
@@ -116,6 +117,43 @@ def asked(client: BaseClient) -> Names:
     return {**names, "approval": one.id, "hash": one.hash}
 
 
+def spent(client: BaseClient) -> Names:
+    """A budget of which one task has used 2 and another holds 3."""
+    client.patch_policy(SPEND)
+    for amount in (2, 3):
+        client.submit(handler="nobody", agent="a1", needs={"spend": {"usd": amount}})
+    first, _ = client.lease("w1", limit=2, start=True).leases
+    client.complete_lease(first.lease_id, usage={"spend": {"usd": 2}})
+    return {}
+
+
+def closed(client: BaseClient) -> Names:
+    spent(client)
+    client.close_resource("spend", reason="incident")
+    return {}
+
+
+_RESOURCES = {
+    "resources": Case("resources list --limit 5", {"limit": 5}, spent),
+    "resource": Case("resources list spend", {"name": "spend"}, spent),
+    "resource_ledger": Case(
+        "resources ledger spend --unit usd --limit 2",
+        {"name": "spend", "unit": "usd", "limit": 2},
+        spent,
+    ),
+    "resource_usage": Case("resources usage spend", {"name": "spend"}, spent),
+    "resource_close": Case(
+        "resources close spend --for 5m --reason incident",
+        {"name": "spend", "forMs": 300_000, "reason": "incident"},
+        spent,
+    ),
+    "resource_open": Case("resources open spend", {"name": "spend"}, closed),
+    "resource_raise": Case(
+        "resources raise spend --unit usd --amount 10.50",
+        {"name": "spend", "unit": "usd", "amount": "10.50"},
+        spent,
+    ),
+}
 _APPROVALS = {
     "approvals": Case("approvals list --state all --limit 5", {"limit": 5}, asked),
     "approval": Case("approvals show {approval}", {"approvalId": "{approval}"}, asked),
@@ -286,6 +324,7 @@ _CRON = {
     "cron_preview": Case("cron preview @yearly -n 3", {"expr": "@yearly", "n": 3}),
 }
 CASES: Mapping[str, Case] = {
+    **_RESOURCES,
     **_APPROVALS,
     **_TASKS,
     **_LEASES,

@@ -235,6 +235,7 @@ CLOSE_RESOURCE: Final = Operation(
     ResourceStatus,
     Scope.OPERATE,
     "Close a resource: nothing that needs it starts until it opens again",
+    agents=False,
 )
 OPEN_RESOURCE: Final = Operation(
     "open_resource",
@@ -244,6 +245,7 @@ OPEN_RESOURCE: Final = Operation(
     ResourceStatus,
     Scope.OPERATE,
     "Open a closed resource",
+    agents=False,
 )
 RAISE_RESOURCE: Final = Operation(
     "raise_resource",
@@ -253,4 +255,5 @@ RAISE_RESOURCE: Final = Operation(
     ResourceStatus,
     Scope.OPERATE,
     "Raise a budget until it resets",
+    agents=False,
 )
