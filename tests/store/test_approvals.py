@@ -266,6 +266,7 @@ def test_a_run_asks_gives_its_slot_back_and_goes_on_with_the_answer(scheduler: S
     asked: AskOutcome = scheduler.ask(ask)
     assert (asked.task.state, asked.task.attempts, asked.approval.state) == ("queued", 0, "open")
     assert scheduler.tally("main").slots == 0
+    assert "task.suspended" in [event.type for event in scheduler.events()]
     assert scheduler.lease() == [], "the session's turn stays with the task that asks"
     again: AskOutcome = scheduler.ask(ask)
     assert again.approval.id == asked.approval.id

@@ -327,6 +327,6 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.fail_next()
     scheduler.ask(CreateJobs(["job_report"], [job_document("report")]))
     scheduler.ask(RunJob("job_report"))
-    # Approvals have histories of their own in test_approvals.
-    apart = {name for name in events.TYPES if name.startswith("approval.")}
+    # Approvals and resources have histories of their own in test_approvals and test_resources.
+    apart = {*events.APPROVALS, *events.RESOURCES, events.SUSPENDED}
     assert {event.type for event in scheduler.events()} == set(events.TYPES) - apart

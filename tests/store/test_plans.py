@@ -55,7 +55,10 @@ MAY_SCAN = {
     "dependency_recount": "is the doctor's, who trusts no index",
     "unmet_recount": "is the doctor's, who trusts no index",
     "approval_recount": "is the doctor's, who trusts no index",
+    "account_all": "lists every account for a person who looks at them, and for the doctor",
     "ledger_sums": "is the doctor's, who trusts no index",
+    "reservation_all": "reads what open leases hold, for a person who looks at one resource",
+    "wait_line_forget": "goes through the lines in front of resources, once in a sweep",
     "wait_line_all": "is the doctor's, who trusts no index",
     "wait_line_recount": "is the doctor's, who trusts no index",
     "approval_list": "goes from the newest approval downwards until it has a page",
@@ -221,6 +224,15 @@ INTENDED = {
     "task_parked": {"task_parked"},
     "task_ended_last": {"task_pkey"},
     "entry_page": {"task_entry"},
+    "account_find": {"account_name"},
+    "account_due": {"account_wake"},
+    "account_next": {"account_wake"},
+    "wait_line_find": {"wait_line_name"},
+    "wait_line_first": {"wait_line_order"},
+    "task_waiting": {"task_wait"},
+    "reservation_find": {"reservation_task"},
+    "approval_old": {"approval_old"},
+    "endpoint_subscribed": {"endpoint_events"},
 }
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {
@@ -228,6 +240,7 @@ INTEGERS = {
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
     *("pid", "started_at", "draining", "silent_ms", "old_ms", "by", "ahead", "critical"),
+    *("account", "first", "last", "last_number", "reservations", "failed_at"),
 }
 
 TEXTS = {"session_list": {"after"}, "node_save": {"version"}}  # where such a name stands for a text

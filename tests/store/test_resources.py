@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.core import events
 from fairlane.core.errors import InvalidRequest, LeaseLost, NeedsUnsatisfiable
 from fairlane.core.model import Task
 from fairlane.engine.commands import Complete, Fail, Release, SetPolicy, Submit
@@ -222,6 +223,33 @@ def test_an_operator_closes_opens_and_raises(world: World) -> None:
     assert world.refused(RaiseResource("gpt", "tokens", M)).code == "conflict"
     assert world.refused(RaiseResource("spend", "eur", M, key="a")).code == "invalid_request"
     assert world.refused(CloseResource("gtp")).code == "not_found"
+
+
+def test_a_budget_warns_once_in_a_window(world: World) -> None:
+    world.set_policy(resources={"spend": {**RESOURCES["spend"], "warnAt": 0.8}})
+
+    def use(name: str, amount: str) -> list[str]:
+        world.submit(name, needs={"spend": {"usd": amount}})
+        world.end(*world.take())
+        return [event.type for event in world.events() if event.type == events.RESOURCE_WARNED]
+
+    assert len(use("t1", "1.1")) == 0
+    assert len(use("t2", "0.1")) == 1
+    assert len(use("t3", "0.2")) == 1
+    world.pass_time(60_000)
+    assert len(use("t4", "1.1")) == 1
+    assert len(use("t5", "0.3")) == 2
+
+
+def test_every_change_of_a_resource_is_an_event(world: World) -> None:
+    world.set_policy(resources={"spend": {**RESOURCES["spend"], "warnAt": 0.8}})
+    world.ask(CloseResource("spend", key="a"))
+    world.ask(OpenResource("spend", key="a"))
+    world.ask(RaiseResource("spend", "usd", M, key="a"))
+    world.submit("t1", "t2", needs={"spend": {"usd": 1}})
+    world.take(2)
+    recorded = {event.type for event in world.events() if event.resource}
+    assert recorded == set(events.RESOURCES)
 
 
 @pytest.mark.parametrize(("when", "state"), [("fail", "failed"), ("park", "parked")])

@@ -32,6 +32,7 @@ CREATE INDEX approval_state ON approval (state, seq);
 CREATE INDEX approval_agent ON approval (agent, seq);
 CREATE INDEX approval_task ON approval (task_seq) WHERE task_seq IS NOT NULL;
 CREATE INDEX approval_due ON approval (expires_at) WHERE state = 'open' AND expires_at IS NOT NULL;
+CREATE INDEX approval_old ON approval (decided_at) WHERE task_seq IS NULL AND state <> 'open';
 CREATE INDEX approval_resource ON approval (resource, seq) WHERE resource IS NOT NULL;
 -- One-time links: a digest of the secret in the address, and the hash of what it lets decide about.
 CREATE TABLE approval_link (

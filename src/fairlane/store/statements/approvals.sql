@@ -51,7 +51,7 @@ DELETE FROM delivery WHERE seq IN (
 SELECT seq FROM approval
 WHERE task_seq IS NULL AND state <> 'open' AND decided_at <= :before
   AND NOT EXISTS (SELECT 1 FROM delivery WHERE delivery.seq = approval.seq AND delivery.state = 'due')
-ORDER BY seq LIMIT :limit
+ORDER BY decided_at LIMIT :limit
 
 -- name: approval_forget
 -- rows: seq int

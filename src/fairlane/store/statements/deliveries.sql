@@ -87,7 +87,7 @@ SELECT {endpoint}, endpoint.secret, endpoint.previous FROM rows
 JOIN endpoint ON endpoint.id = rows.id
 
 -- name: endpoint_subscribed
-SELECT {endpoint} FROM endpoint WHERE events IS NOT NULL AND disabled_at IS NULL ORDER BY seq
+SELECT {endpoint} FROM endpoint WHERE events > '' AND disabled_at IS NULL ORDER BY events, seq
 
 -- name: endpoint_view
 SELECT {endpoint} FROM endpoint WHERE endpoint.id = :id
