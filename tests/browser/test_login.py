@@ -190,7 +190,7 @@ async def test_who_has_to_log_in_again_leaves_the_server_alone(fresh: Server, wi
             pulses.append(answer.status)
 
     dash.page.on("response", count)
-    await dash.page.route(re.compile("/(tasks|lanes)"), lambda route: route.abort())
+    await dash.page.route(re.compile("/(tasks|lanes|approvals)"), lambda route: route.abort())
     operator = {"Authorization": f"Bearer {made['operator']}"}
     answer = await fresh.api.ask("DELETE", f"/tokens/{made['id']}", headers=operator)
     assert answer.status == 200, answer
