@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -157,7 +158,8 @@ async def test_a_response_that_comes_before_the_request_was_sent_ends_its_connec
             request = encode_request(peer.origin, "POST", "/", {}, body)
 
             def refuse() -> None:
-                peer.until(lambda: peer.connections == 1 and len(peer._open) == 2)
+                peer.until(lambda: peer.connections == 1)
+                select.select(peer._open[:1], [], [], WAIT_SECONDS)  # the request has begun
                 peer._open[0].sendall(full)
 
             refusing = asyncio.create_task(asyncio.to_thread(refuse))
