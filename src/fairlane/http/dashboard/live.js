@@ -1,12 +1,14 @@
 // One connection reports that something has changed; pages then fetch their data again.
 // A page fetches at most once a second and spends at most a tenth of the time on it; slow requests,
-// such as a full search, get a twentieth. The slower the server responds, the fewer requests it gets.
+// such as a full search, get a twentieth. The slower the server responds, the fewer requests it gets,
+// but a page is never older than half a minute.
 
 import { ApiError } from "./api.js";
 import { tick } from "./format.js";
 
 const PAUSE_MS = 1000;
 const LONG_MS = 250;
+const LONGEST_PAUSE_MS = 30_000;
 const LAZY_MS = 5000; // for data that changes without an event: waiting times, curves
 const watchers = new Set();
 const listeners = new Set();
@@ -105,7 +107,8 @@ export function watch(read, { lazyMs = LAZY_MS, onlyLazy = false } = {}) {
       if (!ended) trouble(watcher, error);
     } finally {
       const took = performance.now() - began;
-      quietUntil = Date.now() + Math.max(pause, (took < LONG_MS ? 9 : 19) * took);
+      const rest = Math.min(LONGEST_PAUSE_MS, (took < LONG_MS ? 9 : 19) * took);
+      quietUntil = Date.now() + Math.max(pause, rest);
       running = false;
       if (wanted) want();
     }
