@@ -80,7 +80,7 @@ SPOILT: list[tuple[LiteralString, list[str]]] = [
         "UPDATE batch SET total = 3",
         ["batch batch: has (3, 4, 2, 2), but a recount gives (4, 4, 2, 2)"],
     ),
-    ("DELETE FROM batch", ["batch batch: it is missing, but its tasks exist"]),
+    ("DELETE FROM batch", ["batch batch: the batch is missing, but its tasks exist"]),
     (
         "UPDATE scheduler SET open_edges = 8",
         ["dependencies: 8 are counted as open, but a recount gives 3"],

@@ -266,7 +266,7 @@ async def test_much_output_at_once_arrives_whole(
 
 
 async def test_only_a_handler_can_report() -> None:
-    with pytest.raises(RuntimeError, match="only a handler"):
+    with pytest.raises(RuntimeError, match="only a running handler"):
         outside("x")
     with pytest.raises(ValueError, match="4096 bytes"):
         report_progress("x" * 5000)

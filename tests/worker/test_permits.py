@@ -179,7 +179,7 @@ async def test_a_resource_must_be_named_if_there_are_several(side: Side) -> None
 
     async def ask(work: Work) -> str:
         async with work.permit({spend: {"usd": 1}, lock: {}}) as permit:
-            with pytest.raises(Exception, match="name the resource"):
+            with pytest.raises(Exception, match="pass the name of one"):
                 permit.used(usd=1)
             permit.used(spend, usd="0.5")
         return "named"
@@ -190,5 +190,5 @@ async def test_a_resource_must_be_named_if_there_are_several(side: Side) -> None
 
 async def test_only_a_running_handler_asks_for_permits() -> None:
     work = Work("tsk_1", "ada", "handler", "main", 1, None, {})
-    with pytest.raises(RuntimeError, match="only a handler that is running can ask for a permit"):
+    with pytest.raises(RuntimeError, match="only a running handler can ask for a permit"):
         work.permit(gpt={})

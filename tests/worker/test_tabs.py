@@ -247,7 +247,7 @@ async def test_an_instance_that_hangs_leaves_the_question_open(
     a.listing = Behaviour(hang=True)
     failure = await failure_of(hasty, "a1")
     assert failure.message == (
-        'could not resolve tab "a1": not found on any of 2 instances (1 did not answer)'
+        'could not resolve tab "a1": not found on any of 2 instances (1 did not respond)'
     )
     assert failure.retryable
 
@@ -293,7 +293,7 @@ async def test_an_instance_that_errs_spoils_nothing_but_leaves_the_question_open
     a.listing = how
     assert await resolver.resolve("b1") == known(b)
     failure = await failure_of(resolver, "a1")
-    assert failure.message.endswith("(1 did not answer)")
+    assert failure.message.endswith("(1 did not respond)")
     assert failure.retryable
 
 

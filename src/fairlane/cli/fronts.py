@@ -167,7 +167,9 @@ class Fronts:
                 await front.front.link.ask(self._begin())[1]
         except (TimeoutError, ConnectionError):
             self._links.remove(front.front)
-            raise OperatorError("a front of the server did not start; see the log") from None
+            raise OperatorError(
+                "a front process of the server did not start; see the log"
+            ) from None
         except BaseException:
             self._links.remove(front.front)
             raise
@@ -184,7 +186,7 @@ class Fronts:
                 return
             pause = 0.0 if loop.time() - began >= STEADY_SECONDS else _longer(pause)
             number = front.process.pid
-            log.warning("front %d ended with code %d; starting another", number, code)
+            log.warning("front process %d ended with code %d; starting another", number, code)
             front = await self._again(pause)
 
     async def _again(self, pause: float) -> FrontProcess:
@@ -194,7 +196,9 @@ class Fronts:
             try:
                 return await self._start()
             except Exception as error:  # noqa: BLE001 - whatever it is, the others serve
-                log.warning("a front cannot be started; trying again in %.1f s: %s", pause, error)
+                log.warning(
+                    "a front process cannot be started; trying again in %.1f s: %s", pause, error
+                )
 
     def _forget(self, front: FrontProcess) -> None:
         self.serving.remove(front)

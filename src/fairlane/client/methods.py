@@ -412,7 +412,7 @@ class Methods(ABC):
         return self.perform(APPROVALS, request)
 
     def approval(self, approval_id: str) -> ApprovalStatus:
-        """Show an approval with everything that is needed to decide.
+        """Show an approval with everything needed to decide.
 
         Args:
             approval_id: Id of the approval
@@ -429,14 +429,14 @@ class Methods(ABC):
         answer: Mapping[str, Any] | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
-        """Approve or reject; the hash identifies what the person saw.
+        """Approve or reject; the hash identifies the version that the person saw.
 
         Args:
             approval_id: Id of the approval
             decision: approve or reject
-            hash: Hash of what the person saw, from GET /approvals/{id}
+            hash: Hash of the approval that the person saw, from GET /approvals/{id}
             answer: Values of the form; only with approve
-            comment: Reason, for the caller
+            comment: Reason that the caller will see
         """
         request = DecideApproval(
             approval_id=approval_id,
@@ -482,14 +482,14 @@ class Methods(ABC):
         expires_ms: int | None = None,
         on_expiry: Literal["approve", "reject"] | None = None,
     ) -> LeaseAsked:
-        """Ask a person; the task waits without a lease until the decision and spends no attempt.
+        """Ask a person; until the decision, the task waits without a lease and spends no attempt.
 
         Args:
             lease_id: Id of the lease
             name: Name of the question; unique within the task
             title: The question, in one line
             token: Fencing token, checked in addition to the one in the id
-            detail: What the person should know
+            detail: Background for the person who decides
             form: Values that the person fills in, a JSON Schema
             approvers: Names of the tokens or agents that may decide; default: any
             count: Number of different people who must approve; default: 1, 1 to 10
@@ -928,8 +928,8 @@ class Methods(ABC):
             output: Text that the task has produced since the last report
             part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
             permits: Permits to settle
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -975,8 +975,8 @@ class Methods(ABC):
             token: Fencing token, checked in addition to the one in the id
             result: Result of the task, as any JSON
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = CompleteLease(
             lease_id=lease_id,
@@ -1009,10 +1009,10 @@ class Methods(ABC):
             error: What failed, in one sentence
             retryable: Whether to retry the task
             retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
-            traceback: Where it failed; only the last 16000 characters are stored
+            traceback: Traceback of the failure; only the last 16000 characters are stored
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = FailLease(
             lease_id=lease_id,
@@ -1042,8 +1042,8 @@ class Methods(ABC):
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = ReleaseLease(
             lease_id=lease_id,
@@ -1091,15 +1091,15 @@ class Methods(ABC):
         closed: Mapping[str, Mapping[str, Any]] | None = None,
         observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> PermitSettled:
-        """Report what a call under a permit used; may be repeated.
+        """Report what a call under a permit used; safe to repeat.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             permit_id: Id of the permit
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = SettleRequest(
             lease_id=lease_id,
@@ -1364,7 +1364,7 @@ class Methods(ABC):
     def resources(
         self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> ResourceList:
-        """List resources with their limits and how much is used.
+        """List resources with their limits and use.
 
         Args:
             name: Only balances of this resource
@@ -1375,7 +1375,7 @@ class Methods(ABC):
         return self.perform(RESOURCES, request)
 
     def resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
-        """Show a resource: limits, use, holders and when it is back.
+        """Show a resource: limits, use, holders, and when it becomes available.
 
         Args:
             name: Name of the resource
@@ -1393,7 +1393,7 @@ class Methods(ABC):
         limit: int = 100,
         cursor: str | None = None,
     ) -> LedgerPage:
-        """List what was reserved, settled and refunded, newest first.
+        """List reservations, settlements and refunds, newest first.
 
         Args:
             name: Name of the resource
@@ -1448,14 +1448,14 @@ class Methods(ABC):
         until: str | datetime | None = None,
         reason: str | None = None,
     ) -> ResourceStatus:
-        """Close a resource: nothing that needs it starts until it opens again.
+        """Close a resource: tasks that need it do not start until it opens again.
 
         Args:
             name: Name of the resource
             key: Key of the balance, if the resource has one per agent, session or key
-            for_ms: Open it again after this time; default: when it is opened, 1 to 31536000000
+            for_ms: Open it again after this time; default: stay closed, 1 to 31536000000
             until: Open it again at this time
-            reason: Why, for the callers that wait
+            reason: Reason that waiting callers will see
         """
         request = CloseRequest(
             name=name, key=key, for_ms=for_ms, until=as_text(until), reason=reason
@@ -1488,7 +1488,7 @@ class Methods(ABC):
             key: Key of the balance, if the resource has one per agent, session or key
             unit: Unit of the budget
             amount: How much to add until the reset
-            reason: Why, for the ledger
+            reason: Reason to record in the ledger
         """
         request = RaiseRequest(name=name, key=key, unit=unit, amount=amount, reason=reason)
         return self.perform(RAISE_RESOURCE, request)
@@ -2251,7 +2251,7 @@ class AsyncMethods(ABC):
         return await self.perform(APPROVALS, request)
 
     async def approval(self, approval_id: str) -> ApprovalStatus:
-        """Show an approval with everything that is needed to decide.
+        """Show an approval with everything needed to decide.
 
         Args:
             approval_id: Id of the approval
@@ -2268,14 +2268,14 @@ class AsyncMethods(ABC):
         answer: Mapping[str, Any] | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
-        """Approve or reject; the hash identifies what the person saw.
+        """Approve or reject; the hash identifies the version that the person saw.
 
         Args:
             approval_id: Id of the approval
             decision: approve or reject
-            hash: Hash of what the person saw, from GET /approvals/{id}
+            hash: Hash of the approval that the person saw, from GET /approvals/{id}
             answer: Values of the form; only with approve
-            comment: Reason, for the caller
+            comment: Reason that the caller will see
         """
         request = DecideApproval(
             approval_id=approval_id,
@@ -2321,14 +2321,14 @@ class AsyncMethods(ABC):
         expires_ms: int | None = None,
         on_expiry: Literal["approve", "reject"] | None = None,
     ) -> LeaseAsked:
-        """Ask a person; the task waits without a lease until the decision and spends no attempt.
+        """Ask a person; until the decision, the task waits without a lease and spends no attempt.
 
         Args:
             lease_id: Id of the lease
             name: Name of the question; unique within the task
             title: The question, in one line
             token: Fencing token, checked in addition to the one in the id
-            detail: What the person should know
+            detail: Background for the person who decides
             form: Values that the person fills in, a JSON Schema
             approvers: Names of the tokens or agents that may decide; default: any
             count: Number of different people who must approve; default: 1, 1 to 10
@@ -2767,8 +2767,8 @@ class AsyncMethods(ABC):
             output: Text that the task has produced since the last report
             part: Number of this piece of output; a repeated number is ignored, 0 to 2147483648
             permits: Permits to settle
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -2814,8 +2814,8 @@ class AsyncMethods(ABC):
             token: Fencing token, checked in addition to the one in the id
             result: Result of the task, as any JSON
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = CompleteLease(
             lease_id=lease_id,
@@ -2848,10 +2848,10 @@ class AsyncMethods(ABC):
             error: What failed, in one sentence
             retryable: Whether to retry the task
             retry_after_ms: Do not retry before this delay has passed, 0 to 86400000
-            traceback: Where it failed; only the last 16000 characters are stored
+            traceback: Traceback of the failure; only the last 16000 characters are stored
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = FailLease(
             lease_id=lease_id,
@@ -2881,8 +2881,8 @@ class AsyncMethods(ABC):
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = ReleaseLease(
             lease_id=lease_id,
@@ -2930,15 +2930,15 @@ class AsyncMethods(ABC):
         closed: Mapping[str, Mapping[str, Any]] | None = None,
         observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> PermitSettled:
-        """Report what a call under a permit used; may be repeated.
+        """Report what a call under a permit used; safe to repeat.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
             permit_id: Id of the permit
             usage: Amounts used, by resource and unit; others are charged as reserved
-            closed: Resources whose provider refuses requests; they are closed until then
-            observed: What providers say is left, by resource and unit
+            closed: Resources to close because their provider refuses requests
+            observed: Remaining amounts that providers reported, by resource and unit
         """
         request = SettleRequest(
             lease_id=lease_id,
@@ -3207,7 +3207,7 @@ class AsyncMethods(ABC):
     async def resources(
         self, *, name: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> ResourceList:
-        """List resources with their limits and how much is used.
+        """List resources with their limits and use.
 
         Args:
             name: Only balances of this resource
@@ -3218,7 +3218,7 @@ class AsyncMethods(ABC):
         return await self.perform(RESOURCES, request)
 
     async def resource(self, name: str, *, key: str | None = None) -> ResourceStatus:
-        """Show a resource: limits, use, holders and when it is back.
+        """Show a resource: limits, use, holders, and when it becomes available.
 
         Args:
             name: Name of the resource
@@ -3236,7 +3236,7 @@ class AsyncMethods(ABC):
         limit: int = 100,
         cursor: str | None = None,
     ) -> LedgerPage:
-        """List what was reserved, settled and refunded, newest first.
+        """List reservations, settlements and refunds, newest first.
 
         Args:
             name: Name of the resource
@@ -3291,14 +3291,14 @@ class AsyncMethods(ABC):
         until: str | datetime | None = None,
         reason: str | None = None,
     ) -> ResourceStatus:
-        """Close a resource: nothing that needs it starts until it opens again.
+        """Close a resource: tasks that need it do not start until it opens again.
 
         Args:
             name: Name of the resource
             key: Key of the balance, if the resource has one per agent, session or key
-            for_ms: Open it again after this time; default: when it is opened, 1 to 31536000000
+            for_ms: Open it again after this time; default: stay closed, 1 to 31536000000
             until: Open it again at this time
-            reason: Why, for the callers that wait
+            reason: Reason that waiting callers will see
         """
         request = CloseRequest(
             name=name, key=key, for_ms=for_ms, until=as_text(until), reason=reason
@@ -3331,7 +3331,7 @@ class AsyncMethods(ABC):
             key: Key of the balance, if the resource has one per agent, session or key
             unit: Unit of the budget
             amount: How much to add until the reset
-            reason: Why, for the ledger
+            reason: Reason to record in the ledger
         """
         request = RaiseRequest(name=name, key=key, unit=unit, amount=amount, reason=reason)
         return await self.perform(RAISE_RESOURCE, request)

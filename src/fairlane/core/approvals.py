@@ -69,7 +69,9 @@ class ApprovalRequest(
     """What a person is asked."""
 
     title: Annotated[Title, Meta(description="The question, in one line")]
-    detail: Annotated[Detail | None, Meta(description="What the person should know")] = None
+    detail: Annotated[Detail | None, Meta(description="Background for the person who decides")] = (
+        None
+    )
     form: Annotated[
         Form | None, Meta(description="Values that the person fills in, as a JSON Schema object")
     ] = None
@@ -82,7 +84,7 @@ class ApprovalRequest(
         Meta(description="Number of different people who must approve; 1"),
     ] = None
     expires_ms: Annotated[
-        ExpiresMs | None, Meta(description="Decide by itself after this time; default: never")
+        ExpiresMs | None, Meta(description="Decide automatically after this time; default: never")
     ] = None
     on_expiry: Annotated[
         DecisionWord | None, Meta(description="Decision after that time; reject")
@@ -174,10 +176,14 @@ def _problems(request: ApprovalRequest, path: str) -> list[Problem]:
         )
     names = request.approvers or ()
     if len(names) != len(set(names)):
-        found.append(Problem(f"{prefix}approvers", f"field '{prefix}approvers' has a name twice"))
+        found.append(
+            Problem(f"{prefix}approvers", f"field '{prefix}approvers' must not name anyone twice")
+        )
     if names and len(names) < (request.count or 1):
         found.append(
-            Problem(f"{prefix}count", f"field '{prefix}count' is more than there are approvers")
+            Problem(
+                f"{prefix}count", f"field '{prefix}count' must not exceed the number of approvers"
+            )
         )
     if request.form is None:
         return found
@@ -379,7 +385,7 @@ def decide(
         problem = Conflict(f"{voter.name} has already decided to {mine.decision}")
     if problem is None and given_hash != hash_of(approval, body):
         problem = ApprovalChanged(
-            "what the approval says has changed since you read it; read it again, then decide",
+            "the approval has changed since you read it; read it again, then decide",
             details={"id": approval.id},
         )
     if problem is not None:
@@ -414,7 +420,9 @@ def _checked_answer(
     """Return the answer to store as JSON text. Raise `InvalidRequest` with every problem."""
     if decision == REJECT:
         if answer:
-            raise InvalidRequest("field 'answer' goes with the decision approve; use 'comment'")
+            raise InvalidRequest(
+                "field 'answer' is only for the decision approve; use 'comment' instead"
+            )
         return approval.answer
     if approval.form is None:
         if answer:
@@ -432,8 +440,8 @@ def _checked_answer(
     text = _text(full)
     if approval.answer is not None and text != approval.answer:
         raise InvalidRequest(
-            "field 'answer' differs from the one that was approved before; leave it out to approve "
-            "that one, or reject"
+            "field 'answer' differs from the answer of an earlier approver; leave it out to "
+            "approve that answer, or reject"
         )
     return text
 

@@ -214,13 +214,13 @@ def _without_resource(facts: Facts) -> Why:
         return Why(text, gate=RESOURCE_GATE, holders=facts.holders)
     until = "" if blocked.at is None else f" until {moments.text(blocked.at)}"
     unit = blocked.unit or "it"
-    lacks = f"it needs {amounts.text(blocked.needed)} {unit} of {blocked.account}, and "
-    lacks += f"{amounts.text(blocked.available)} is available"
+    lacks = f"it needs {amounts.text(blocked.needed)} {unit} of {blocked.account}, but "
+    lacks += f"only {amounts.text(blocked.available)} is available"
     text = {
         resources.CLOSED: f"{blocked.account} is closed{until or ' until an operator opens it'}",
         resources.MISSING: f"the policy no longer has {blocked.account}"
         + (f" with the unit {blocked.unit}" if blocked.unit else ""),
-        resources.KEPT: f"what is left of {blocked.account} is kept for running tasks",
+        resources.KEPT: f"the rest of {blocked.account} is reserved for running tasks",
         resources.SPENT: f"the budget is spent{until}: {lacks}",
         resources.BUSY: f"{lacks}{until}",
     }[blocked.why]

@@ -102,7 +102,7 @@ class Form(msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_
         Meta(description="Names of the fields that an answer must have"),
     ] = None
     additional_properties: Annotated[
-        Literal[False] | None, Meta(description="false: an answer has no other fields anyway")
+        Literal[False] | None, Meta(description="Only false; an answer never has other fields")
     ] = None
 
 
@@ -181,13 +181,13 @@ def _given(value: FormValue, name: str) -> bool:
 
 
 def _misplaced(path: str, name: str, kind: str) -> Problem:
-    return Problem(f"{path}.{name}", f"field '{path}.{name}' goes with the type {kind}")
+    return Problem(f"{path}.{name}", f"field '{path}.{name}' is only for the type {kind}")
 
 
 def _reversed(value: FormValue, path: str, low: str, high: str) -> Iterator[Problem]:
     first, last = (getattr(value, _FIELDS.get(name, name), None) for name in (low, high))
     if first is not None and last is not None and first > last:
-        yield Problem(f"{path}.{low}", f"field '{path}.{low}' is above '{high}'")
+        yield Problem(f"{path}.{low}", f"field '{path}.{low}' must not be greater than '{high}'")
 
 
 # -------------------------------------------------------------------- patterns

@@ -109,7 +109,7 @@ def nested(assignments: Iterable[tuple[Path, object]]) -> JsonObject:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise InvalidRequest(
-                    f"{format_path(path)} cannot be set: a key that contains it is set to a value"
+                    f"{format_path(path)} cannot be set: the same command sets a parent key"
                 )
         if path[-1] in place:
             raise InvalidRequest(f"{format_path(path)} is set twice")

@@ -21,7 +21,7 @@ QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease expired"
 UNREADABLE = "the stored request cannot be read; submit the task again"
-RELEASED_TOO_OFTEN = "released too often without a result: see maxReleases of its lane"
+RELEASED_TOO_OFTEN = "released too often without a result: maxReleases of its lane is reached"
 
 # A fencing token stays below 2**53, which every JSON parser reads exactly.
 FENCING_TOKENS_PER_SECOND = 1 << 20

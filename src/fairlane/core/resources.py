@@ -157,7 +157,7 @@ def _period_problem(one: JsonObject) -> str | None:
         return "window must be one of sliding, bucket"
     for key, needed in (("window", "perMs"), ("anchor", "resetEveryMs"), ("tz", "resetEvery")):
         if one.get(key) is not None and one.get(needed) is None:
-            return f"{key} goes with {needed}"
+            return f"{key} is only for limits with {needed}"
     return _text_problem(one)
 
 
@@ -279,8 +279,9 @@ def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, pla
         need = needed.get(limit.unit, 0)
         if need > limit.amount and not policy.allow_larger:
             raise NeedsUnsatisfiable(
-                f"field '{place}.{limit.unit}': {amounts.text(need)} is more than the resource can "
-                f"ever give, which is {amounts.text(limit.amount)}; need less, or set allowLarger",
+                f"field '{place}.{limit.unit}': {amounts.text(need)} exceeds the limit of the "
+                f"resource, {amounts.text(limit.amount)}; request less, or set allowLarger in the "
+                "policy",
                 details={
                     "resource": place.partition(".")[2],
                     "unit": limit.unit,

@@ -527,7 +527,9 @@ def _answer(
         try:
             loop.call_soon_threadsafe(_settle, pairs, lost)
         except RuntimeError:  # the caller's loop is closed, so it no longer waits
-            log.debug("dropped %d answers because their event loop was closed", len(pairs))
+            log.debug(
+                "dropped %d answers because the event loop of their callers was closed", len(pairs)
+            )
             for _, answer in pairs:
                 lost(answer)
 

@@ -12,19 +12,19 @@ RESOURCES: Final[tuple[Tool, ...]] = (
         "resources",
         Calls.resources,
         "resources list",
-        "List quotas, budgets, pools and locks with how much is used and who waits.",
+        "List quotas, budgets, pools and locks with their use and the number of waiting tasks.",
     ),
     read(
         "resource",
         Calls.resource,
         "resources list",
-        "Show a resource: limits, use, holders and when it is back.",
+        "Show a resource: limits, use, holders, and when it becomes available.",
     ),
     read(
         "resource_ledger",
         Calls.resource_ledger,
         "resources ledger",
-        "List what was reserved, settled and refunded of a resource, newest first, one page.",
+        "List reservations, settlements and refunds of a resource, newest first, one page.",
     ),
     read(
         "resource_usage",
@@ -37,7 +37,7 @@ RESOURCES: Final[tuple[Tool, ...]] = (
         Calls.close_resource,
         "resources close",
         "operate",
-        "Close a resource: nothing that needs it starts until it opens again.",
+        "Close a resource: tasks that need it do not start until it opens again.",
         idempotent=True,
     ),
     write(

@@ -24,9 +24,9 @@ _LANE: Final = {"name": "lane"}
 _STATES: Final = {"states": "state"}
 _DECISION: Final = {
     "approval_id": "id of the approval",
-    "hash_": "hash of what was shown to the person, from approval",
+    "hash_": "hash of the approval that the person saw, as the tool approval returns it",
     "answer": "values of the form",
-    "comment": "reason, for the caller",
+    "comment": "reason that the caller will see",
 }
 _QUEUE: Final = {"run": "runId", "app": "appId", "workflow": "workflowId"}
 
@@ -557,14 +557,14 @@ _APPROVALS: Final = (
         "approvals",
         Calls.approvals,
         "approvals list",
-        "List what waits for the decision of a person, newest first, one page.",
+        "List approvals that wait for a person's decision, newest first, one page.",
         strangers=True,
     ),
     read(
         "approval",
         Calls.approval,
         "approvals show",
-        "Show an approval: what is asked, the request, and the hash that a decision names.",
+        "Show an approval: the question, the request, and the hash that a decision must include.",
         strangers=True,
     ),
     write(
@@ -572,7 +572,7 @@ _APPROVALS: Final = (
         Calls.approve,
         "approve",
         "approve",
-        "Approve what an approval shows, for a person who has told you so.",
+        "Approve on behalf of a person who has told you to.",
         names={"hash_": "hash"},
         meanings=_DECISION,
         decides=True,
@@ -585,7 +585,7 @@ _APPROVALS: Final = (
         Calls.reject,
         "reject",
         "approve",
-        "Reject what an approval asks, for a person who has told you so.",
+        "Reject on behalf of a person who has told you to.",
         names={"hash_": "hash"},
         meanings=_DECISION,
         decides=True,

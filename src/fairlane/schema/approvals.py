@@ -33,7 +33,10 @@ ApprovalState = Annotated[str, one_of(STATES)]
 ApprovalId = Annotated[str, Meta(description="Id of the approval")]
 Hash = Annotated[
     str,
-    Meta(max_length=64, description="Hash of what the person saw, from GET /approvals/{id}"),
+    Meta(
+        max_length=64,
+        description="Hash of the approval that the person saw, from GET /approvals/{id}",
+    ),
 ]
 
 # -------------------------------------------------------------------- requests
@@ -60,7 +63,7 @@ class DecideApproval(NamedApproval, kw_only=True):
     answer: Annotated[
         JsonObject | None, Meta(description="Values of the form; only with approve")
     ] = None
-    comment: Annotated[Comment | None, Meta(description="Reason, for the caller")] = None
+    comment: Annotated[Comment | None, Meta(description="Reason that the caller will see")] = None
 
 
 class LinkApproval(NamedApproval):
@@ -82,9 +85,9 @@ class AskLease(Request):
     token: Annotated[
         int | None, Meta(description="Fencing token, checked in addition to the one in the id")
     ] = None
-    detail: Annotated[approvals.Detail | None, Meta(description="What the person should know")] = (
-        None
-    )
+    detail: Annotated[
+        approvals.Detail | None, Meta(description="Background for the person who decides")
+    ] = None
     form: Annotated[
         Form | None, Meta(description="Values that the person fills in, a JSON Schema")
     ] = None
@@ -259,7 +262,7 @@ APPROVAL: Final = Operation(
     NamedApproval,
     ApprovalStatus,
     Scope.READ,
-    "Show an approval with everything that is needed to decide",
+    "Show an approval with everything needed to decide",
 )
 DECIDE: Final = Operation(
     "decide",
@@ -268,7 +271,7 @@ DECIDE: Final = Operation(
     DecideApproval,
     ApprovalStatus,
     Scope.APPROVE,
-    "Approve or reject; the hash identifies what the person saw",
+    "Approve or reject; the hash identifies the version that the person saw",
     audited=True,
 )
 LINK_APPROVAL: Final = Operation(
@@ -289,5 +292,5 @@ ASK_LEASE: Final = Operation(
     AskLease,
     LeaseAsked,
     Scope.LEASE,
-    "Ask a person; the task waits without a lease until the decision and spends no attempt",
+    "Ask a person; until the decision, the task waits without a lease and spends no attempt",
 )

@@ -58,8 +58,8 @@ RetryAfter = Annotated[
 Traceback = Annotated[
     str | None,
     Meta(
-        description=f"Where it failed; only the last {TRACEBACK_CHARACTERS_MAX} characters "
-        "are stored"
+        description=f"Traceback of the failure; only the last {TRACEBACK_CHARACTERS_MAX} "
+        "characters are stored"
     ),
 ]
 RawReport = Annotated[
@@ -75,15 +75,15 @@ class ResourceClosing(Request):
     """A provider refused a request until a time."""
 
     retry_after_ms: Annotated[
-        int, Meta(ge=0, le=DAY_MS, description="How long the provider refuses requests")
+        int, Meta(ge=0, le=DAY_MS, description="How long the provider will refuse requests")
     ]
-    reason: Annotated[Note | None, Meta(description="Why, such as 429")] = None
+    reason: Annotated[Note | None, Meta(description="Reason, such as 429")] = None
 
 
 class UnitObserved(Request):
     """What a provider says about one unit."""
 
-    remaining: Annotated[Amount, Meta(description="What the provider says is left")]
+    remaining: Annotated[Amount, Meta(description="Remaining amount that the provider reported")]
 
 
 Needs = Annotated[dict[str, Amounts], Meta(description="Amounts to reserve, by resource and unit")]
@@ -93,11 +93,11 @@ Usage = Annotated[
 ]
 Closed = Annotated[
     dict[str, ResourceClosing] | None,
-    Meta(description="Resources whose provider refuses requests; they are closed until then"),
+    Meta(description="Resources to close because their provider refuses requests"),
 ]
 Observed = Annotated[
     dict[str, dict[str, UnitObserved]] | None,
-    Meta(description="What providers say is left, by resource and unit"),
+    Meta(description="Remaining amounts that providers reported, by resource and unit"),
 ]
 PermitId = Annotated[str, Meta(description="Id of the permit")]
 
@@ -205,7 +205,7 @@ class LeaseReport(Request, kw_only=True):
     lease_id: LeaseId
     verb: Annotated[
         Literal["start", "renew", "output", "complete", "fail", "release"],
-        Meta(description="What to report"),
+        Meta(description="Kind of report"),
     ]
     token: Token = None
     ttl_ms: Ttl = None
@@ -504,5 +504,5 @@ SETTLE_PERMIT: Final = Operation(
     SettleRequest,
     PermitSettled,
     Scope.LEASE,
-    "Report what a call under a permit used; may be repeated",
+    "Report what a call under a permit used; safe to repeat",
 )

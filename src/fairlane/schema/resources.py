@@ -70,16 +70,16 @@ class OpenRequest(ResourceRequest):
 class CloseRequest(ResourceRequest):
     for_ms: Annotated[
         Annotated[int, Meta(ge=1, le=YEAR_MS)] | None,
-        Meta(description="Open it again after this time; default: when it is opened"),
+        Meta(description="Open it again after this time; default: stay closed"),
     ] = None
     until: Annotated[Moment | None, Meta(description="Open it again at this time")] = None
-    reason: Annotated[Note | None, Meta(description="Why, for the callers that wait")] = None
+    reason: Annotated[Note | None, Meta(description="Reason that waiting callers will see")] = None
 
 
 class RaiseRequest(ResourceRequest, kw_only=True):
     unit: Annotated[Word, Meta(description="Unit of the budget")]
     amount: Annotated[Amount, Meta(description="How much to add until the reset")]
-    reason: Annotated[Note | None, Meta(description="Why, for the ledger")] = None
+    reason: Annotated[Note | None, Meta(description="Reason to record in the ledger")] = None
 
 
 # -------------------------------------------------------------------- responses
@@ -95,11 +95,13 @@ class LimitStatus(Response):
     available: Decimal
     per_ms: int | None = None
     resets_at: Moment | None = None
-    raised: Annotated[Decimal | None, Meta(description="Raised by this until the reset")] = None
+    raised: Annotated[
+        Decimal | None, Meta(description="Amount added by operators until the reset")
+    ] = None
     others: Decimal | None = None
-    overdrawn: Annotated[Decimal | None, Meta(description="Used beyond what runs had reserved")] = (
-        None
-    )
+    overdrawn: Annotated[
+        Decimal | None, Meta(description="Amount used beyond the reservations")
+    ] = None
 
 
 class HolderStatus(Response):
@@ -134,7 +136,7 @@ class LedgerLine(Response, kw_only=True):
     unit: str | None = None
     amount: Annotated[Decimal, Meta(description="Change of the balance; negative for a refund")]
     balance: Annotated[
-        Decimal | None, Meta(description="Used and reserved together after this entry")
+        Decimal | None, Meta(description="Used plus reserved amount after this entry")
     ] = None
     task: str | None = None
     agent: str | None = None
@@ -164,7 +166,7 @@ class UsageReport(Response):
 
 class UnitUse(Response):
     unit: str
-    taken: Annotated[Decimal, Meta(description="Used and reserved together")]
+    taken: Annotated[Decimal, Meta(description="Used plus reserved amount")]
     amount: Decimal
 
 
@@ -189,7 +191,7 @@ RESOURCES: Final = Operation(
     ListResources,
     ResourceList,
     Scope.READ,
-    "List resources with their limits and how much is used",
+    "List resources with their limits and use",
 )
 RESOURCE: Final = Operation(
     "resource",
@@ -198,7 +200,7 @@ RESOURCE: Final = Operation(
     ResourceRequest,
     ResourceStatus,
     Scope.READ,
-    "Show a resource: limits, use, holders and when it is back",
+    "Show a resource: limits, use, holders, and when it becomes available",
 )
 RESOURCE_LEDGER: Final = Operation(
     "resource_ledger",
@@ -207,7 +209,7 @@ RESOURCE_LEDGER: Final = Operation(
     ShowLedger,
     LedgerPage,
     Scope.READ,
-    "List what was reserved, settled and refunded, newest first",
+    "List reservations, settlements and refunds, newest first",
 )
 RESOURCE_USAGE: Final = Operation(
     "resource_usage",
@@ -234,7 +236,7 @@ CLOSE_RESOURCE: Final = Operation(
     CloseRequest,
     ResourceStatus,
     Scope.OPERATE,
-    "Close a resource: nothing that needs it starts until it opens again",
+    "Close a resource: tasks that need it do not start until it opens again",
     agents=False,
 )
 OPEN_RESOURCE: Final = Operation(

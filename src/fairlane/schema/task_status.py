@@ -33,7 +33,7 @@ class AttemptStatus(Response):
     error: str | None = None
     worker: str | None = None
     traceback: Annotated[
-        str | None, Meta(description="Where the attempt failed; only of one task, not in lists")
+        str | None, Meta(description="Traceback of the attempt; omitted in lists")
     ] = None
 
 

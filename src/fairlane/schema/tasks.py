@@ -193,7 +193,7 @@ class LackedResource(Response):
     needed: Decimal
     available: Decimal
     available_at: Annotated[
-        Moment | None, Meta(description="When it is available if nothing else happens")
+        Moment | None, Meta(description="Earliest time at which it may become available")
     ] = None
     holders: list[str] | None = None
 
@@ -212,7 +212,8 @@ class TaskWhy(Response):
     position: int | None
     estimate_ms: int | None
     resource: Annotated[
-        LackedResource | None, Meta(description="What it lacks, if it waits for a resource")
+        LackedResource | None,
+        Meta(description="The missing amount, if the task waits for a resource"),
     ] = None
 
 
@@ -223,7 +224,7 @@ class TaskOutput(Response):
     attempt: int
     text: str
     complete: Annotated[bool, Meta(description="Whether the task has ended or is parked")]
-    truncated: Annotated[bool, Meta(description="Whether the text reached its limit")]
+    truncated: Annotated[bool, Meta(description="Whether the text was cut at the size limit")]
 
 
 class TaskCancelled(Response):

@@ -128,7 +128,7 @@ class WebhookEndpoint(Response, kw_only=True):
     created_at: Moment
     rotated_at: Moment | None = None
     previous_until: Annotated[
-        Moment | None, Meta(description="When the previous secret is no longer used")
+        Moment | None, Meta(description="When the server stops signing with the previous secret")
     ] = None
     disabled_at: Moment | None = None
 

@@ -77,7 +77,7 @@ async def _store_problems(node: WritingNode, answer_seconds: float) -> list[str]
 
 async def _front_problems(node: WritingNode) -> list[str]:
     count = await node.silent_fronts()
-    return [f"{count} of the server's fronts do not respond"] if count else []
+    return [f"{count} of the server's front processes do not respond"] if count else []
 
 
 async def _write_problems(node: WritingNode, answer_seconds: float) -> list[str]:

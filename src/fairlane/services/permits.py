@@ -28,7 +28,7 @@ _WORDS: Final = {
     resources.CLOSED: "is closed",
     resources.SPENT: "is spent until it resets",
     resources.BUSY: "has no room",
-    resources.KEPT: "is kept for requests that came before",
+    resources.KEPT: "is reserved for earlier requests",
     resources.MISSING: "is not in the policy",
 }
 

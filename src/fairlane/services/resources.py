@@ -90,9 +90,8 @@ def _owned(
     if key is None and declared.by == "agent":
         key = caller.agent
     if key is None and declared.levels:
-        raise InvalidRequest(
-            f"resource {request.name} is counted by {' and '.join(declared.levels)}: name the key"
-        )
+        levels = " and ".join(declared.levels)
+        raise InvalidRequest(f"set 'key': resource {request.name} has one balance per {levels}")
     if key and not declared.levels:
         raise InvalidRequest(f"resource {request.name} has no keys; leave out 'key'")
     if not visible(declared, key or "", caller.agent):

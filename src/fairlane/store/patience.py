@@ -52,7 +52,7 @@ class PatientConnection(psycopg.Connection[Row]):
                 ready = yield Wait.RW if unsent else wanted
                 if _monotonic() >= give_up_at:
                     gen.close()
-                    raise DatabaseSilent(f"the database has not answered for {self.patience:g} s")
+                    raise DatabaseSilent(f"the database has not responded for {self.patience:g} s")
                 if not unsent or ready != Ready.W:
                     wanted = gen.send(ready if not unsent else ready & Ready.R)
         except StopIteration as end:

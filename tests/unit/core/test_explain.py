@@ -342,8 +342,11 @@ def test_neither_is_what_could_start_or_what_an_operator_has_stopped() -> None:
         (Blocked("gpt", "closed", None), "gpt is closed until an operator opens it"),
         (Blocked("gpt", "missing", None), "the policy no longer has gpt"),
         (Blocked("gpt", "missing", None, "t"), "the policy no longer has gpt with the unit t"),
-        (Blocked("gpt", "kept", rows.NOW), "what is left of gpt is kept for running tasks"),
-        (Blocked("gpt", "busy", None, "t", 5_000_000, 3_000_000), "it needs 5 t of gpt, and 3 is"),
+        (Blocked("gpt", "kept", rows.NOW), "the rest of gpt is reserved for running tasks"),
+        (
+            Blocked("gpt", "busy", None, "t", 5_000_000, 3_000_000),
+            "it needs 5 t of gpt, but only 3 is",
+        ),
         (Blocked("gpt", "spent", rows.NOW, "t", 5_000_000, 0), "the budget is spent until "),
     ],
 )

@@ -99,19 +99,19 @@ def test_all_problems_of_an_answer_are_reported_at_once() -> None:
         ),
         (
             {"type": "string", "maxItems": 1},
-            "field 'form.properties.x.maxItems' goes with the type array",
+            "field 'form.properties.x.maxItems' is only for the type array",
         ),
         (
             {"type": "boolean", "pattern": "a"},
-            "field 'form.properties.x.pattern' goes with the type string",
+            "field 'form.properties.x.pattern' is only for the type string",
         ),
         (
             {"type": "string", "minimum": 1},
-            "field 'form.properties.x.minimum' goes with the type number or integer",
+            "field 'form.properties.x.minimum' is only for the type number or integer",
         ),
         (
             {"type": "string", "minLength": 3, "maxLength": 2},
-            "field 'form.properties.x.minLength' is above 'maxLength'",
+            "field 'form.properties.x.minLength' must not be greater than 'maxLength'",
         ),
         (
             {"type": "integer", "enum": [1, "2"]},

@@ -84,8 +84,11 @@ LIMIT = {"unit": "u", "amount": 1}
         ({"limits": [{**LIMIT, "perMs": 1, "resetEvery": "day"}]}, "either perMs or resetEvery"),
         ({"limits": [{**LIMIT, "resetEvery": "year"}]}, "resetEvery must be one of hour, day"),
         ({"limits": [{**LIMIT, "perMs": 1, "window": "x"}]}, "window must be one of"),
-        ({"limits": [{**LIMIT, "window": "bucket"}]}, "window goes with perMs"),
-        ({"limits": [{**LIMIT, "anchor": "2026-01-01T00:00:00Z"}]}, "anchor goes with"),
+        ({"limits": [{**LIMIT, "window": "bucket"}]}, "window is only for limits with perMs"),
+        (
+            {"limits": [{**LIMIT, "anchor": "2026-01-01T00:00:00Z"}]},
+            "anchor is only for limits with",
+        ),
         ({"limits": [{**LIMIT, "resetEveryMs": 9, "anchor": "noon"}]}, "anchor 'noon' is not"),
         ({"limits": [{**LIMIT, "resetEvery": "day", "tz": "Europe/Berlim"}]}, "Europe/Berlin?"),
         ({"limits": [LIMIT], "by": "agents"}, "by must be one of agent, session"),
@@ -112,7 +115,7 @@ def test_a_wrong_resource_is_refused_by_its_path(entry: dict[str, Any], problem:
             {"gptt": {}},
             "'lanes.main.needs.gptt' is not a resource of the policy; did you mean gpt?",
         ),
-        ({"gpt": {"tokens": 999}}, "999 is more than the resource can ever give"),
+        ({"gpt": {"tokens": 999}}, "999 exceeds the limit of the resource"),
     ],
 )
 def test_default_needs_must_go_with_the_resources(needs: object, problem: str) -> None:

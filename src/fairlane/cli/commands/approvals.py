@@ -1,4 +1,4 @@
-"""Approvals: list what waits for a person, approve, reject, create one-time links."""
+"""Approvals: list them, approve, reject, create one-time links."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def register(commands: Commands) -> None:
         "  fairlane approvals link apr_7 --approver ann --base-url https://fairlane.example",
     )
     note = (
-        "On a terminal, the command shows what is asked and asks for the fields of the form.\n"
+        "On a terminal, the command shows the question and prompts for the fields of the form.\n"
         "examples:\n"
         "  fairlane approve apr_7\n"
         '  fairlane approve apr_7 --answer \'{"amount": 5}\' --comment "as agreed"'
@@ -52,7 +52,7 @@ def register(commands: Commands) -> None:
 def _approvals(approvals: Commands) -> None:
     add = approvals.add
     add("list", connected(list_), _list_options, "List approvals, newest first")
-    add("show", connected(show), one("approval"), "Show what is asked, with its hash")
+    add("show", connected(show), one("approval"), "Show an approval with its hash")
     about = "Create a one-time link for a person without a token and print it; it is shown once"
     add("link", connected(link), _link_options, about)
 
@@ -110,7 +110,7 @@ def _lines(approval: Fields) -> Iterator[tuple[str, Cell]]:
 
 def _approve_options(parser: Parser) -> None:
     one("approval")(parser)
-    about = "values of the form as a JSON object, or @FILE; without it, you are asked for them"
+    about = "values of the form as a JSON object, or @FILE (default: prompt for them on a terminal)"
     parser.add_argument("--answer", metavar="JSON", help=about)
     _decision_options(parser)
 
@@ -121,8 +121,8 @@ def _reject_options(parser: Parser) -> None:
 
 
 def _decision_options(parser: Parser) -> None:
-    parser.add_argument("--comment", metavar="TEXT", help="reason, for the caller")
-    about = "decide only if this is still the hash of what is asked"
+    parser.add_argument("--comment", metavar="TEXT", help="reason that the caller will see")
+    about = "decide only if the approval still has this hash"
     parser.add_argument("--hash", metavar="HASH", help=about)
 
 
@@ -146,12 +146,12 @@ def reject(args: argparse.Namespace, side: Side, out: Output) -> int:
 def _said(out: Output, after: ApprovalStatus) -> None:
     text = f"{after.id} is {after.state}"
     if after.state == rules.OPEN:
-        text = f"{after.id} needs {after.count} approvals; {len(after.votes)} are there"
+        text = f"{after.id} needs {after.count} approvals; {len(after.votes)} received so far"
     out.line(after, text)
 
 
 def _answer(args: argparse.Namespace, out: Output, found: ApprovalStatus) -> JsonObject | None:
-    """Return the answer of the command line, or ask for the fields on a terminal."""
+    """Return the answer from `--answer`, or prompt for the fields on a terminal."""
     if args.answer is not None:
         text = args.answer
         content: Any = read_json(text[1:]) if text.startswith("@") else _parsed(text)
@@ -181,14 +181,14 @@ def _parsed(text: str) -> object:
 
 
 def _asked(name: str, field: FormField, *, required: bool) -> object:
-    """Ask for one field until its value fits; an empty line takes the default."""
+    """Prompt for one field until its value is valid; an empty line takes the default."""
     hints = [_HINTS[field.type]]
     if field.enum is not None:
         hints = [", ".join(map(str, field.enum))]
     if field.default is not None:
         hints.append(f"default {json.dumps(field.default)}")
     elif not required:
-        hints.append("may be empty")
+        hints.append("optional")
     while True:
         text = input(f"{field.title or name} ({'; '.join(hints)}): ").strip()
         if not text and (field.default is not None or not required):
@@ -205,7 +205,7 @@ _HINTS: Final[Mapping[str, str]] = {
     forms.NUMBER: "number",
     forms.INTEGER: "whole number",
     forms.BOOLEAN: "yes or no",
-    forms.ARRAY: "values with commas",
+    forms.ARRAY: "values separated by commas",
 }
 
 
@@ -238,7 +238,7 @@ def _link_options(parser: Parser) -> None:
     parser.add_argument("--approver", metavar="NAME", help=about)
     about = "how long the link is valid, such as 2h or 7d (default 1d)"
     parser.add_argument("--expires", metavar="TIME", type=seconds, help=about)
-    about = "address under which the person reaches the server (default: that of this command)"
+    about = "URL at which the person reaches the server (default: the URL that this command uses)"
     parser.add_argument("--base-url", metavar="URL", help=about)
 
 
@@ -246,4 +246,4 @@ def link(args: argparse.Namespace, side: Side, out: Output) -> None:
     more = {} if args.expires is None else {"expires_ms": round(args.expires * 1000)}
     base = args.base_url or (None if args.store else args.url or DEFAULT_URL)
     made = side.client.link_approval(args.id, approver=args.approver, base_url=base, **more)
-    out.secret(made, made.url, f"it is valid once, until {made.expires_at}")
+    out.secret(made, made.url, f"the link works once, until {made.expires_at}")

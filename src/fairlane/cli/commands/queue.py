@@ -88,7 +88,7 @@ def _sched(sched: Commands) -> None:
         "plan",
         daemonless(plan),
         _plan_options,
-        "Show what would be leased and why the rest is waiting",
+        "Show which tasks a lease would get, and why the others wait",
     )
     add("lease", daemonless(lease, create=True), _lease_options, "Lease ready tasks")
     add("renew", daemonless(renew), _renew_options, "Extend a lease")

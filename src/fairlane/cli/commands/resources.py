@@ -1,4 +1,4 @@
-"""Resources: what tasks share, how much of it is used, and changing it by hand."""
+"""Resources: show quotas, budgets, pools and locks, and change them by hand."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def register(commands: Commands) -> None:
 def _verbs(resources: Commands) -> None:
     add = resources.add
     add("list", connected(list_), _list_options, "List resources, or show one resource")
-    add("ledger", connected(ledger), _ledger_options, "List what was reserved, settled, refunded")
+    add("ledger", connected(ledger), _ledger_options, "List reservations, settlements and refunds")
     add("usage", connected(usage), _usage_options, "Show how much each agent used on each day")
-    about = "Close a resource: nothing that needs it starts until it opens again"
+    about = "Close a resource: tasks that need it do not start until it opens again"
     add("close", connected(close), _close_options, about)
     add("open", connected(open_), _resource, "Open a closed resource")
     add("raise", connected(raise_), _raise_options, "Raise a budget until it resets")
@@ -179,7 +179,7 @@ def usage(args: argparse.Namespace, side: Side, out: Output) -> None:
 def _close_options(parser: Parser) -> None:
     _resource(parser)
     until = parser.add_mutually_exclusive_group()
-    about = "open it again after this time, such as 30s, 5m or 2h (default: when it is opened)"
+    about = "open it again after this time, such as 30s or 5m (default: stay closed)"
     until.add_argument("--for", metavar="TIME", dest="for_ms", type=duration, help=about)
     until.add_argument("--until", metavar="TIME", help="open it again at this time (RFC 3339)")
     declared(parser, CloseRequest, "reason", metavar="TEXT")

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from fairlane.clock import SystemClock
 from fairlane.core.errors import Draining
 
-STOPPED: Final = "this node has stopped; ask another one"
+STOPPED: Final = "this node has stopped; send the request to another one"
 # At most this many callers share a read: the event loop sends it to all of them at once.
 SHARED_MAX: Final = 32
 # Streams that catch up get a turn this often, however busy the streams at the head are.

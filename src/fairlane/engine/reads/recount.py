@@ -71,7 +71,7 @@ def _recount_batches(connection: Connection) -> list[str]:
     real = batches.recount(connection)
     stored = {batch.id: batch for batch in batches.all_batches(connection)}
     missing = sorted(real.keys() - stored.keys())
-    problems = [f"batch {id_}: it is missing, but its tasks exist" for id_ in missing]
+    problems = [f"batch {id_}: the batch is missing, but its tasks exist" for id_ in missing]
     for id_, batch in sorted(stored.items()):
         has = BatchCounts(batch.total, batch.open, batch.holders, batch.waiting)
         said = real.get(id_, BatchCounts())

@@ -41,7 +41,7 @@ def _lines(connection: Connection, lines: list[WaitLine]) -> Iterator[str]:
         if counted != expected:
             yield f"{name}: has {counted}, but a recount gives {expected}"
         if (line.waiting > 0) != (line.account is not None):
-            yield f"{name}: {line.waiting} tasks wait in front of account {line.account}"
+            yield f"{name}: {line.waiting} tasks wait for account {line.account}"
     for id_, expected in real.items():
         if any(expected):
             yield f"line {id_}: it is missing, but {sum(expected)} tasks are in it"
@@ -72,7 +72,7 @@ def _reserved(accounts: Mapping[int, Account], held: list[Reservation]) -> Itera
                     f"but a recount gives {text(expected)}"
                 )
     for (id_, slot), amount in sums.items():
-        yield f"account {id_}, {slot}: {text(amount)} is reserved, but it is missing"
+        yield f"account {id_}, {slot}: {text(amount)} is reserved, but the account is missing"
 
 
 def _leases(connection: Connection, held: list[Reservation]) -> Iterator[str]:
@@ -82,11 +82,11 @@ def _leases(connection: Connection, held: list[Reservation]) -> Iterator[str]:
     leased = {(task.seq, task.fencing_token): task for task in task_table.leased(connection)}
     for one in held:
         if (one.seq, one.fencing_token) not in leased:
-            yield f"reservation {one.id}: the lease of task number {one.seq} is over"
+            yield f"reservation {one.id}: the lease of task number {one.seq} has ended"
     reserved = {(one.seq, one.fencing_token) for one in held if not one.permit}
     for key, task in leased.items():
         if task.needs is not None and key not in reserved:
-            yield f"task {task.id}: it runs without what it needs"
+            yield f"task {task.id}: it runs without a reservation for its needs"
 
 
 def _ledger(

@@ -36,7 +36,7 @@ from fairlane.store.transaction import Transaction
 STEP: Final = 500
 ASKS_MAX: Final = 100  # questions of one task; a run that asks more is stuck in a loop
 LINKS_ARE_GONE: Final = (
-    "this link is not valid: it was used, it has expired, or what it was about has changed"
+    "this link is not valid: it was used, it has expired, or the approval has changed"
 )
 
 # -------------------------------------------------------------------- open

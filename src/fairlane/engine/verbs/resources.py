@@ -416,7 +416,9 @@ def _raise(
         hint = nearest(request.unit, units)
         return InvalidRequest(f"field 'unit': {request.name} has no unit {request.unit}{hint}")
     if len(found) > 1:
-        return InvalidRequest(f"field 'key': {request.name} is counted by key; name one")
+        return InvalidRequest(
+            f"missing required field 'key': {request.name} has one balance per key"
+        )
     for account in found:
         for limit in budgets:
             account.state(limit).raised += request.amount

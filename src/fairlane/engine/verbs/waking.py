@@ -184,4 +184,4 @@ class _Look:
 
 
 def _reason(why: Blocked) -> str:
-    return f"budget spent: {why.account} has not enough {why.unit} left until it resets"
+    return f"budget spent: {why.account} does not have enough {why.unit} left until it resets"

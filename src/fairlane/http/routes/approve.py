@@ -171,7 +171,7 @@ def _question(view: ApprovalView, values: Values) -> str:
 
 def _fields(one: Approval, values: Values) -> str:
     if one.answer is not None:
-        return f"<h2>Answer of the approver before</h2><pre>{_text(one.answer)}</pre>"
+        return f"<h2>Answer of the previous approver</h2><pre>{_text(one.answer)}</pre>"
     form = approvals.form_of(one)
     required = set(form.required or ())
     return "".join(
@@ -215,7 +215,7 @@ def _thanks(after: Approval, decision: str) -> str:
     word = "approved" if decision == approvals.APPROVE else "rejected"
     more = ""
     if after.state == approvals.OPEN:
-        more = f" It needs {after.needed} approvals; {len(approvals.votes(after))} are there."
+        more = f" It needs {after.needed} approvals; {len(approvals.votes(after))} received so far."
     return f"<h1>Thank you</h1><p>You {word}: {_text(after.title)}.{more}</p>"
 
 

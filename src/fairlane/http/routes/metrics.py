@@ -203,14 +203,14 @@ _BY_OUTCOME: Final = {
     "tasks_revived": ("manual_retries", "Old name of fairlane_manual_retries_total"),
 }
 _RESOURCES: Final = {
-    "limit": "Limit of a resource, of all its accounts together",
+    "limit": "Limit of a resource, summed over its accounts",
     "used": "Amount of a resource in use",
     "reserved": "Amount of a resource that runs have reserved",
-    "waiting": "Tasks that wait for a resource",
+    "waiting": "Tasks waiting for a resource",
     "closed": "Closed accounts of a resource",
 }
 _STANDING: Final = {
-    "waiting": ("queued", "Queued tasks, whatever they wait for"),
+    "waiting": ("queued", "All queued tasks, ready or not"),
     "ready": ("ready", "Tasks waiting only for a slot"),
     "running": ("inflight", "Assigned or running tasks"),
     "parked": ("parked", "Parked tasks"),

@@ -49,7 +49,9 @@ async def _asked(run: Run, name: str, request: ApprovalRequest) -> JsonObject:
     try:
         msgspec.convert(name, AskName)
     except msgspec.ValidationError:
-        raise InvalidRequest(f"the name of a question must be a short word, not {name!r}") from None
+        raise InvalidRequest(
+            f"name {name!r} must be 1 to 64 letters, digits and characters of _.:-"
+        ) from None
     decided = await run.ask(name, request)
     if decided is None:
         raise Suspended

@@ -91,7 +91,7 @@ class Work(msgspec.Struct, frozen=True):
 
         Args:
             title: The question, in one line
-            detail: What the person should know
+            detail: Background for the person who decides
             form: JSON Schema of the values that the person fills in
             approvers: Names of the tokens or agents that may decide; any by default
             count: Number of different people who must approve; 1 by default

@@ -24,5 +24,5 @@ def running(doing: str) -> tuple[Run, asyncio.AbstractEventLoop]:
     """Return the current run and its loop. Raise `RuntimeError` if there is none."""
     found = _current.get(None)
     if found is None:
-        raise RuntimeError(f"only a handler that is running can {doing}")
+        raise RuntimeError(f"only a running handler can {doing}")
     return found

@@ -71,12 +71,12 @@ def broken_is_failed(who: str, *, server: str, url: str, max_bytes: int) -> Iter
         # The work has been carried out; repeating it would only give the same response.
         raise ExecutionFailed(f"{who} sent more than {max_bytes} bytes", retryable=False) from error
     except (TargetRefused, InvalidRequest) as error:
-        _log.warning("%s %s is refused: %s", server, url, error)
+        _log.warning("the outbound guard refused %s %s: %s", server, url, error)
         text = f"{who} request failed: the outbound guard does not allow this {server}"
         raise ExecutionFailed(text, retryable=False) from error
     except OSError as error:
         cause = failures.transport_cause(error, server)
-        _log.warning("%s %s did not answer: %s (%s)", server, url, cause, type(error).__name__)
+        _log.warning("no response from %s %s: %s (%s)", server, url, cause, type(error).__name__)
         raise ExecutionFailed(f"{who} request failed: {cause}") from error
 
 

@@ -80,7 +80,7 @@ class ResourceNotes:
             return resource
         if len(self._names) != 1:
             named = ", ".join(self._names) or "none"
-            raise InvalidRequest(f"name the resource: there is more than one ({named})")
+            raise InvalidRequest(f"the task has several resources ({named}): pass the name of one")
         return next(iter(self._names))
 
 
@@ -143,4 +143,4 @@ class PermitBlock:
         except RuntimeError:
             return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
         doing.close()
-        raise RuntimeError("an async handler writes `async with work.permit(…)`")
+        raise RuntimeError("use `async with work.permit(…)` in an async handler")

@@ -115,7 +115,7 @@ class TabResolver:
 
     def _not_found(self, tab_id: str, silent: int) -> ExecutionFailed:
         count = len(self.instances)
-        unsure = f" ({silent} did not answer)" if silent else ""
+        unsure = f" ({silent} did not respond)" if silent else ""
         return ExecutionFailed(
             f'could not resolve tab "{tab_id}": not found on any of {count} instances{unsure}',
             retryable=silent > 0,

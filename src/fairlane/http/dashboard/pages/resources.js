@@ -11,8 +11,8 @@ const LEDGER_PAGE = 20;
 const USERS_SHOWN = 12;
 const WINDOWS = ["5m", "1h", "24h"];
 const EXAMPLE = {
-  resources: { gpt: { limits: [{ unit: "requests", amount: 500, perMs: 60000 },
-    { unit: "tokens", amount: 90000, perMs: 60000 }] } },
+  limits: [{ unit: "requests", amount: 500, perMs: 60000 },
+    { unit: "tokens", amount: 90000, perMs: 60000 }],
 };
 
 const title = ({ name, key }) => (key ? `${name}/${key}` : name);
@@ -48,7 +48,7 @@ function teach() {
   return empty("The policy declares no resources",
     "A resource is something finite that tasks share: a provider's quota, a budget, a GPU, a browser profile. "
     + "Declare it in the policy and name it in the needs of tasks:",
-    `fairlane policy patch '${JSON.stringify(EXAMPLE)}'`,
+    `fairlane policy set 'resources.gpt=${JSON.stringify(EXAMPLE)}'`,
     copyable("fairlane submit --handler echo --need gpt:requests=1,tokens=3000"));
 }
 
