@@ -151,7 +151,7 @@ def for_each(args: argparse.Namespace, things: Iterable[str], act: Callable[[str
 
 
 def given(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject:
-    """Return the options that have a value, under the names that `options` maps them to."""
+    """Return the values of the options that are set, by the names that `options` maps them to."""
     named = {name: getattr(args, option) for option, name in options.items()}
     return {name: value for name, value in named.items() if value is not None}
 

@@ -67,7 +67,7 @@ class StoreClient(BaseClient):
         self._closed = False
 
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out an operation and return its response."""
+        """Perform an operation and return its response."""
         return self._run(self.answer(operation, request))
 
     async def answer(self, operation: Operation[Q, R], request: Q) -> R:
@@ -97,7 +97,7 @@ class StoreClient(BaseClient):
         )
 
     def _each(self, stream: AsyncShapes) -> Shapes:
-        """Yield what is followed. The event loop runs only while the next one is awaited."""
+        """Yield the items of a stream. The event loop runs only while the next item is awaited."""
 
         async def next_shape() -> Shape | None:
             return await anext(stream, None)

@@ -1,8 +1,8 @@
 """The program of a front: a process of `fairlane serve --processes N` that serves requests.
 
-Its parent, the process that writes, hands it two sockets: the link for commands, and one on which
-accepted connections arrive. It ignores signals, because the parent says when to stop, and ends at
-once when the parent is gone.
+Its parent, the process that writes, passes it two sockets: the link for commands, and one on which
+accepted connections arrive. It ignores signals, because the parent tells it when to stop, and exits
+as soon as the parent has exited.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Front:
             os._exit(LOST)
 
     def _late(self, answer: object) -> None:
-        """Release leases for a caller that has gone."""
+        """Release leases whose caller has disconnected."""
         self.node.writer.give_back(answer)
 
     @property

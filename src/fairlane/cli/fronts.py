@@ -59,7 +59,7 @@ class FrontProcess:
         self._connections = connections
 
     def give(self, connection: socket.socket) -> bool:
-        """Pass a connection on. Return False if the front does not take it."""
+        """Pass a connection to the front. Return False if the front cannot take it."""
         try:
             socket.send_fds(self._connections, [b"\0"], [connection.fileno()])
         except OSError:
@@ -71,7 +71,7 @@ class FrontProcess:
             self.process.kill()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let it answer the requests that have arrived, then wait for it to end."""
+        """Let the front answer the requests that have arrived, and wait for its exit."""
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(grace_seconds + LATE_SECONDS):
                 await self.front.link.ask(Stop(grace_seconds))[1]

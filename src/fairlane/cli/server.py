@@ -165,7 +165,7 @@ def _check_processes(settings: Settings) -> None:
 async def _start_fronts(
     settings: Settings, app: Fairlane, hosts: list[str], *, exposed: bool
 ) -> Fronts | None:
-    """Start the other processes of the server, if there are to be any."""
+    """Start the other processes of the server, if the settings ask for any."""
     if settings.processes == 1:
         return None
     from fairlane.cli import fronts  # noqa: PLC0415 - one process needs none of it
@@ -239,7 +239,7 @@ async def _announce(address: str) -> None:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Return the listening socket. Raise an `OperatorError` if there cannot be one."""
+    """Return the listening socket. Raise an `OperatorError` if the address cannot be used."""
     if settings.uds is None:
         return _listen(settings.host, settings.port)
     return _listen_unix(settings.uds)

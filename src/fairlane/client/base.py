@@ -28,7 +28,7 @@ from fairlane.schema.task_status import TaskStatus
 from fairlane.schema.task_streams import SUBMIT_LINES, LineOutcome, SubmitLines
 from fairlane.schema.tasks import TaskOutput
 
-# How long the server is asked to wait at a time; a parked task is noticed when it is over.
+# How long one request waits on the server; a parked task is noticed when the request ends.
 WAIT_SLICE_SECONDS: Final = 1.0
 # Where a task stays until a person acts.
 AT_REST: Final = lifecycle.TERMINAL | {lifecycle.PARKED}

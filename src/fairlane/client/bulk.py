@@ -82,7 +82,7 @@ async def async_pieces(
 
 
 class Tries:
-    """How long to pause before a piece is sent again; raises when that has lasted too long."""
+    """Computes the pause before a piece is sent again; raises once this has lasted too long."""
 
     def __init__(self, piece: SubmitLines, now: float) -> None:
         self._first = piece.first_line == 1

@@ -23,9 +23,9 @@ from fairlane.schema.operation import Operation
 from fairlane.schema.tasks import TASK_OUTPUT, NamedTask
 
 TIMEOUT_SECONDS: Final = 30.0
-# A stream has a heartbeat every 15 s: what is silent for so long is dead.
+# A stream has a heartbeat every 15 s: a connection without one for so long is dead.
 SILENCE_SECONDS: Final = 45.0
-# How long, and how often, to retry a server that is gone.
+# How long, and how often, to retry a server that does not respond.
 RECONNECT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.25
 PAUSE_SECONDS_MAX: Final = 5.0

@@ -15,7 +15,7 @@ RETRY_AFTER_MS = 1000
 
 
 def problem(submission: Submission, now: int) -> InvalidRequest | None:
-    """Return the error that only the clock can reveal, if there is one."""
+    """Return the error of a submission that is too late, or None."""
     if submission.deadline_at is not None and submission.deadline_at < now:
         return InvalidRequest("deadline is in the past")
     return None
@@ -121,9 +121,7 @@ def _task(
 
 
 def waits_first(submission: Submission) -> bool:
-    """Return whether the deadline of its kind starts later: when others are done or a person has
-    approved.
-    """
+    """Return whether its kind's deadline starts only after its parents or its approval."""
     return bool(submission.depends_on) or submission.approval is not None
 
 
@@ -134,8 +132,8 @@ def deadline(policy: Policy, kind: str, since: int) -> int | None:
 
 
 def start_deadline(policy: Policy, task: Task, now: int, left_ms: int | None) -> None:
-    """Let the time of a task run again that a person has approved: what was `left_ms` when it
-    asked, or all of it if it has not started yet.
+    """Restart the deadline of a task that a person has approved, with the `left_ms` that it had
+    when it asked, or in full if it has not started yet.
     """
     if left_ms is not None:
         task.deadline_at = moments.later(now, left_ms)

@@ -1,11 +1,11 @@
 """Approvals: a person decides before a task starts, or while it waits in the middle of a run.
 
 An approval is open until it is approved, rejected, expired or cancelled; nothing leaves those
-states. A decision names the hash of what its author was shown (`shown`), and counts only if that is
-still what the approval says: an edited request or a form that another approver has filled in since
-has another hash. One rejection rejects; `needed` different people approve. The task's agent, the
-token that submitted the task and the one that asked never decide. Everything here is a value in and
-a value out; the engine decides under the write lock, so two decisions never cross.
+states. A decision includes the hash of the content that its author saw (`shown`), and counts only
+if the approval still has that hash: an edited request, or a form that another approver has filled
+in since, changes it. One rejection rejects; `needed` different people approve. The task's agent,
+the token that submitted the task and the token that asked can never decide. Everything here is a
+value in and a value out; the engine decides under the write lock, so two decisions never cross.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATES: Final = (OPEN, APPROVED, REJECTED, EXPIRED, CANCELLED)
 
 APPROVE: Final = "approve"
 REJECT: Final = "reject"
-ON_EXPIRY: Final = "expiry"  # the author of a decision that time made
+ON_EXPIRY: Final = "expiry"  # the author of a decision on expiry
 
 # Errors of tasks that were not approved; the code in front is part of the API.
 TASK_REJECTED: Final = "approval_rejected"
@@ -66,7 +66,7 @@ DecisionWord = Literal["approve", "reject"]
 class ApprovalRequest(
     msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a person is asked."""
+    """A question to a person."""
 
     title: Annotated[Title, Meta(description="The question, in one line")]
     detail: Annotated[Detail | None, Meta(description="Background for the person who decides")] = (
@@ -102,7 +102,7 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Voter(msgspec.Struct, frozen=True):
-    """Who decides: the name, the agent and the id of a token; a link has neither agent nor id."""
+    """The author of a decision: a token's name, agent and id; a link has neither agent nor id."""
 
     name: str
     agent: str | None = None
@@ -265,7 +265,7 @@ def opened_again(before: Approval, *, seq: int, approval_id: str, now: int) -> A
 
 
 def is_same_question(one: Approval, other: Approval) -> bool:
-    """Return whether two questions show the same: a decision about one answers the other."""
+    """Return whether two questions are equal, so that a decision about one answers the other."""
     return all(
         getattr(one, name) == getattr(other, name)
         for name in ("title", "detail", "form", "approvers", "needed")
@@ -281,7 +281,7 @@ def withdrawn(approval: Approval) -> Approval:
 
 
 def shown(approval: Approval, request: JsonObject | None) -> JsonObject:
-    """Return exactly what a decision is about. `request` is the task's, with masked secrets."""
+    """Return the content that a decision is about. `request` is the task's, with masked secrets."""
     return {
         "id": approval.id,
         "taskId": approval.task,
@@ -351,7 +351,7 @@ def may_decide(approval: Approval, voter: Voter) -> FairlaneError | None:
 
 
 def approvers(approval: Approval) -> Sequence[str] | None:
-    """Return the names of those who may decide; None if every caller with the scope may."""
+    """Return the names of the approvers; None if every caller with the scope may decide."""
     return None if approval.approvers is None else msgspec.json.decode(approval.approvers)
 
 
@@ -430,7 +430,7 @@ def _checked_answer(
         return None
     form = form_of(approval)
     if approval.answer is not None and not answer:
-        return approval.answer  # it was shown with the answer of the approver before
+        return approval.answer  # it was shown with the answer of the previous approver
     full = forms.filled(form, answer)
     if too_deep(full):
         raise InvalidRequest(f"field 'answer' must not be nested deeper than {DEPTH_MAX} levels")
@@ -474,7 +474,7 @@ def _voted(approval: Approval, vote: Vote, answer: str | None) -> Approval:
 
 
 def expire(approval: Approval, now: int) -> Approval:
-    """Decide as the request said for the case that no person does."""
+    """Apply the request's `onExpiry` decision, because no person has decided in time."""
     after = msgspec.structs.replace(approval, decided_by=ON_EXPIRY, decided_at=now)
     after.state = APPROVED if approval.on_expiry == APPROVE else EXPIRED
     if after.approved and approval.form is not None and approval.answer is None:
@@ -483,12 +483,12 @@ def expire(approval: Approval, now: int) -> Approval:
 
 
 def close(approval: Approval, now: int) -> Approval:
-    """Close the question about a task that has ended without a decision."""
+    """Close the approval of a task that has ended without a decision."""
     return msgspec.structs.replace(approval, state=CANCELLED, decided_at=now)
 
 
 def task_error(approval: Approval) -> str:
-    """Return the error of a task whose approval was not given."""
+    """Return the error of a task that was not approved."""
     if approval.state == EXPIRED:
         return f"{TASK_EXPIRED}: no decision in time"
     reason = f": {approval.comment}" if approval.comment else ""

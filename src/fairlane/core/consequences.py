@@ -37,7 +37,7 @@ class Webhook(msgspec.Struct, frozen=True, gc=False):
 class Consequences(msgspec.Struct, gc=False):
     """`outcome` is the result and the error to save. `run_changes` says that the task belongs to a
     cron run, which has to follow. `stops_run` says that the worker with its lease has to stop,
-    `closes_approval` that its open approval has lost its subject.
+    `closes_approval` that its open approval has to be closed.
     """
 
     outcome: tuple[str | None, str | None] | None = None

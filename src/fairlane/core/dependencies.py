@@ -47,7 +47,7 @@ def met(task: Task) -> Task:
 
 
 def orphan(task: Task, parent_id: str, parent_state: str, now: int) -> Change:
-    """Cancel the child of a parent that ended in another state than done."""
+    """Cancel the child of a parent that did not end in state done."""
     after = copy.copy(task)
     after.state = lifecycle.step(task.state, lifecycle.CANCEL)
     after.gate = None

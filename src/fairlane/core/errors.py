@@ -1,4 +1,4 @@
-"""Every error that Fairlane raises on purpose, in one tree, grouped by who has to act.
+"""Every error that Fairlane raises on purpose, in one tree, grouped by the party that has to act.
 
     FairlaneError
     |-- CallerError          the request is wrong: do not repeat it unchanged
@@ -229,7 +229,7 @@ class Disabled(BusyError):
 
 
 class ResourceBusy(BusyError):
-    """A resource has no room for a permit, and the caller did not want to wait longer."""
+    """A resource has no room for a permit within the time that the caller wanted to wait."""
 
     code = "resource_busy"
 
@@ -312,8 +312,8 @@ class ExecutionFailed(FairlaneError):
         traceback: str | None = None,
         closed: Mapping[str, float] | None = None,
     ) -> None:
-        """`closed` maps resources whose provider refuses requests to the seconds until it does
-        not; then the failure costs no attempt.
+        """`closed` maps each resource whose provider refuses requests to the seconds for which it
+        does; such a failure costs no attempt.
         """
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.retryable = retryable
@@ -335,7 +335,7 @@ class ApprovalDenied(ExecutionFailed):
 
 
 class TaskFailed(FairlaneError):
-    """A task that the caller waited for did not end done. `state` and `error` say how it ended."""
+    """A task that the caller waited for did not end in state done; see `state` and `error`."""
 
     code = "task_failed"
 
@@ -388,8 +388,8 @@ class ApprovalExpired(TaskFailed):
 
 
 def task_failed(task_id: str, state: str, error: str | None) -> TaskFailed:
-    """Return the error for a task that did not end done. The error of a cancelled task may start
-    with a code.
+    """Return the error for a task that did not end in state done. The error of a cancelled task may
+    start with a code.
     """
     code = (error or "").partition(":")[0] if state == "cancelled" else ""
     kinds = {kind.code: kind for kind in TaskFailed.__subclasses__()}

@@ -140,7 +140,7 @@ class Event(msgspec.Struct, gc=False):
 
     @property
     def resource(self) -> str | None:
-        """Return what happened to a resource as JSON text."""
+        """Return the detail of a resource event as JSON text."""
         return self.detail if self.type in RESOURCES else None
 
     @property

@@ -4,9 +4,9 @@ The agent with the fewest open leases in the lane, divided by its weight, goes f
 the one served longest ago. Agents with critical work come before all others. This is decided
 here and nowhere else.
 
-It follows for agents that always have work: with equal weights they never hold slots that differ
-by more than one, and take turns when there is one slot; with weights, what is handed out at once,
-divided by weight, differs by at most one lease divided by the smaller weight.
+It follows for agents that always have work: with equal weights they never hold slots that differ by
+more than one, and take turns when there is one slot; with weights, the leases granted at once,
+divided by weight, differ by at most one lease divided by the smaller weight.
 """
 
 from __future__ import annotations

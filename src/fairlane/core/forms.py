@@ -52,7 +52,7 @@ Pattern = Annotated[str, Meta(max_length=PATTERN_CHARACTERS_MAX)]
 class FormValue(
     msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown_fields=True, kw_only=True
 ):
-    """What one value may be."""
+    """The rules for one value."""
 
     type: Annotated[
         Literal["string", "number", "integer", "boolean", "array"],

@@ -1,12 +1,12 @@
-"""Gates: what holds a queued task back although a slot may be free.
+"""Gates: reasons that hold a queued task back although a slot may be free.
 
 A gate is a word in the task's row; a queued task without one is ready. Gates are passed in one
 order: `dependency` (its parents are not done), `delay` (its start time has not come) or `debounce`
 (the message may still grow), `approval` (a person has not decided), `session` (other tasks of its
-session have the turn), `batch` (its batch is at its parallelism), `resource` (what it needs does
-not fit). A task that has passed the session gate keeps the turn through retries and while it asks a
-person, so that work of a session never overtakes itself; it gives up its place in the batch
-meanwhile. A task that waits for a session holds no place in a batch, and one that waits for a
+session have the turn), `batch` (its batch is at its parallelism), `resource` (a resource that it
+needs has no room). A task that has passed the session gate keeps the turn through retries and while
+it asks a person, so that work of a session never overtakes itself; it gives up its place in the
+batch meanwhile. A task that waits for a session holds no place in a batch, and one that waits for a
 resource holds nothing of any resource, so no two tasks can wait for each other.
 """
 
@@ -110,14 +110,14 @@ def approve(task: Task, now: int, gate: str | None) -> Change:
 
 
 def wait(task: Task) -> Change:
-    """Send a ready task behind the resource gate: what it needs does not fit."""
+    """Close the resource gate for a ready task, because a resource that it needs has no room."""
     after = copied(task)
     after.gate = RESOURCE_GATE
     return Change(task, after, lifecycle.HOLD)
 
 
 def hold(task: Task) -> Change:
-    """Withdraw the turn in favour of another task."""
+    """Take the session's turn from a task, for another task."""
     after = copied(task)
     after.gate = SESSION_GATE
     return Change(task, after, lifecycle.HOLD)

@@ -173,8 +173,8 @@ def release(
 
 
 def suspend(task: Task | None, fencing_token: int, now: int) -> LeaseDecision:
-    """Give a lease back in the middle of a run, until a person has decided: the attempt does not
-    count and will be made again. A deadline that is a duration stops (`time_left`).
+    """Release a lease in the middle of a run, until a person has decided: the attempt does not
+    count and is repeated. A deadline that is a duration stops (`time_left`).
     """
     if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
@@ -215,12 +215,12 @@ def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change
 
 
 def park(task: Task, reason: str, now: int) -> Change:
-    """Take the task out of the queue until an operator resets it, whatever attempts are left."""
+    """Take the task out of the queue until an operator resets it, even if attempts are left."""
     return Change(task, _end(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
 
 
 def give_up(task: Task, verb: str, reason: str, now: int) -> Change:
-    """Fail or park a task that waits for something it will not get; a cron run fails."""
+    """Fail or park a task that waits for a resource it will not get; a cron run fails."""
     if verb == lifecycle.PARK and is_run(task.id):
         verb = lifecycle.FAIL
     after = _end_from_outside(task, verb, now)

@@ -43,7 +43,7 @@ CALENDAR: Final = (HOUR, DAY, WEEK, MONTH)
 
 _HOUR_MS: Final = 3_600_000
 ENTRIES_MAX: Final = 64  # more window entries than this are merged
-# What strangers use is believed for one window and then let go in this many steps over another.
+# Use by other programs counts for one window, then declines over another in this many steps.
 _STEPS: Final = 16
 
 
@@ -65,8 +65,8 @@ class LimitState(msgspec.Struct, array_like=True):
 
     `entries` are the settled amounts of a rate with the moments at which they leave the window.
     `level` is a bucket's content times its period, at `level_at`. `window_at` is the start of a
-    budget's window; `raised` and `warned` belong to it. `others` is what strangers were seen to use
-    at `others_at`.
+    budget's window; `raised` and `warned` belong to it. `others` is the use by programs outside
+    Fairlane, as of `others_at`.
     """
 
     used: int = 0
@@ -173,7 +173,7 @@ def ceiling(limit: Limit, state: LimitState) -> int:
 
 
 def strangers(limit: Limit, state: LimitState, now: int) -> int:
-    """Return what is kept free for users outside Fairlane."""
+    """Return the amount that is kept free for programs outside Fairlane."""
     if not state.others or limit.kind == BUDGET:
         return state.others
     steps = max(0, (now - _kept_until(limit, state)) * _STEPS // limit.period_ms)
@@ -195,7 +195,7 @@ def overdrawn(limit: Limit, state: LimitState) -> int:
 
 
 def blank_at(limit: Limit, state: LimitState, now: int) -> int | None:
-    """Return from when on the state says nothing; None while something is reserved."""
+    """Return when the state becomes blank; None while an amount is reserved."""
     if state.reserved:
         return None
     if limit.kind == BUDGET:
@@ -254,7 +254,7 @@ def _used_at(limit: Limit, state: LimitState, at: int) -> int:
 
 
 def _step_moments(limit: Limit, state: LimitState, now: int) -> list[int]:
-    """Return the moments after `now` at which less is kept for strangers."""
+    """Return the moments after `now` at which less is kept free for other programs."""
     if not state.others:
         return []
     since = _kept_until(limit, state)
@@ -312,11 +312,11 @@ def _merged(entries: list[tuple[int, int]], width: int) -> list[tuple[int, int]]
 
 
 def observe(limit: Limit, state: LimitState, remaining: int, now: int) -> None:
-    """Take in what the provider says is left: what we did not use of the rest, strangers did.
+    """Record the remaining amount that the provider reports; others used what we did not.
 
-    Runs that have reserved may not have reached the provider yet, so they do not count as use. A
-    smaller figure than the last one is not believed at once: the last one counts for a window and
-    is let go over another. A run that waits long would otherwise forget the strangers.
+    Runs that have reserved may not have reached the provider yet, so they do not count as use. If
+    the use by others falls, the old figure stays for one window and then declines over another.
+    Otherwise a run that waits long would forget the other programs.
     """
     if limit.kind == POOL:
         return
@@ -327,7 +327,7 @@ def observe(limit: Limit, state: LimitState, remaining: int, now: int) -> None:
 
 
 def warns(limit: Limit, state: LimitState, warn_at: float | None) -> bool:
-    """Return whether a budget has just passed its mark; true once per window."""
+    """Return whether a budget has just passed its warning mark; true once per window."""
     if warn_at is None or limit.kind != BUDGET or state.warned:
         return False
     millionths = round(warn_at * 1_000_000)

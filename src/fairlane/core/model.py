@@ -40,7 +40,7 @@ ORPHANED: Final = -1  # `Task.unmet` of a task that was cancelled because of a d
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What makes a submission a message of its session.
+    """The fields that make a submission a message of its session.
 
     `no_merge` keeps it separate from others. `tokens` and `context_window` report the session's
     usage.

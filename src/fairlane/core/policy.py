@@ -1,4 +1,4 @@
-"""Policy: what an operator tunes, as plain data, checked as a whole.
+"""Policy: the settings that an operator tunes, as plain data, checked as a whole.
 
 There are three ways from a document to a policy: `merge` lays it over the policy in force,
 `replace` over the defaults, and `patch` is a merge in which null restores a default. Each returns a

@@ -1,4 +1,4 @@
-"""Resources: what tasks share and may use up, as the policy declares them.
+"""Resources: quotas, budgets, pools and locks that tasks share, as the policy declares them.
 
 A task's **needs** name resources and amounts of their units. A resource has one **account**, or one
 per key (`by`); a need is charged to each of its accounts. `check` says whether an account can give
@@ -41,18 +41,18 @@ NEEDS_MAX: Final = 16
 PERIOD_MS_MAX: Final = 366 * 86_400_000
 LOCK: Final = "lock"
 
-# Why an account cannot give what is needed.
-CLOSED: Final = "closed"  # until a moment, or until an operator opens it
-SPENT: Final = "spent"  # the budget's window has not enough left
+# Why an account cannot meet a need.
+CLOSED: Final = "closed"  # closed until a time, or until an operator opens it
+SPENT: Final = "spent"  # the budget does not have enough left in its window
 BUSY: Final = "busy"  # others hold or used too much of it
-KEPT: Final = "kept"  # what is free is kept for a running task or for a larger need
+KEPT: Final = "kept"  # the free amount is reserved for a running task or for a larger need
 MISSING: Final = "missing"  # the policy no longer has it
 
 Needs = dict[str, dict[str, int]]  # amounts by unit, by resource (with its key after a slash)
 
 
 class LimitPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One limit as an operator wrote it; `limits_of` makes a `Limit` of it."""
+    """One limit as an operator wrote it; `limits_of` converts it to a `Limit`."""
 
     amount: Written
     unit: str = LOCK
@@ -116,7 +116,7 @@ _LIMIT_KEYS: Final = LimitPolicy.__struct_encode_fields__
 
 
 def check_limits(value: object) -> str | None:
-    """Return what is wrong with the limits of a resource in a policy, or None."""
+    """Return the problem of a resource's limits in a policy, or None."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= LIMITS_MAX:
         return f"must be a list of 1 to {LIMITS_MAX} limits"
     for number, one in enumerate(value, 1):
@@ -182,7 +182,7 @@ def check_by(value: object) -> str | None:
 
 
 def check_needs(value: object) -> str | None:
-    """Return what is wrong with the form of needs, or None."""
+    """Return the problem of the form of needs, or None."""
     if not isinstance(value, dict) or len(value) > NEEDS_MAX:
         return f"must be an object of at most {NEEDS_MAX} resources"
     for name, units in value.items():
@@ -199,7 +199,7 @@ def check_needs(value: object) -> str | None:
 def needs_problems(
     path: str, needs: Mapping[str, Mapping[str, Any]], declared: Mapping[str, ResourcePolicy]
 ) -> list[str]:
-    """Return why needs of well-formed amounts do not go with the declared resources."""
+    """Return the problems of well-formed needs that do not match the declared resources."""
     try:
         read_needs(needs, declared, path)
     except (InvalidRequest, NeedsUnsatisfiable) as error:
@@ -226,8 +226,7 @@ def read_needs(
 ) -> Needs:
     """Return needs in micro-units. `{}` means 1 of each unit.
 
-    Raise `InvalidRequest` for unknown names and `NeedsUnsatisfiable` for more than can ever be
-    given.
+    Raise `InvalidRequest` for unknown names and `NeedsUnsatisfiable` for amounts above a limit.
     """
     found: Needs = {}
     for name, units in needs.items():
@@ -294,7 +293,7 @@ def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, pla
 def read_usage(
     usage: Mapping[str, Mapping[str, Any]], reserved: Mapping[str, Mapping[str, int]]
 ) -> Needs:
-    """Return reported use in micro-units. Raise `InvalidRequest` for what was not reserved."""
+    """Return reported use in micro-units. Raise `InvalidRequest` for unreserved units."""
     found: Needs = {}
     for name, units in usage.items():
         if name not in reserved:
@@ -315,7 +314,7 @@ def read_usage(
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What a task is counted by."""
+    """The names by which a task is counted."""
 
     agent: str
     lane: str
@@ -354,8 +353,8 @@ class Account(msgspec.Struct):
     `closed_until` is the moment at which it opens again, 0 if it is open. `urgent_until` is how
     long running tasks wait for it: until then nothing else takes from it. `turn` is the share of
     the line that was woken last. `asked_at` is the window for which a person was asked to raise it.
-    `blocked` counts the lines that sleep in front of it, `awake` the ready tasks that need it, and
-    `wake_at` is when the first of the lines may fit.
+    `blocked` counts the lines that sleep because of it, `awake` the ready tasks that need it, and
+    `wake_at` is when the first task of a sleeping line may fit.
     """
 
     id: int
@@ -385,8 +384,8 @@ class Account(msgspec.Struct):
 class WaitLine(msgspec.Struct):
     """The tasks of one agent and capability in one lane that need the same accounts.
 
-    `waiting` of them are behind the gate and `awake` are ready. A line with waiting tasks sleeps in
-    front of one `account` since a moment; `share` is its place in the order there: what its agent
+    `waiting` of them are behind the gate and `awake` are ready. A line with waiting tasks sleeps
+    because of one `account`; `share` is its place in the order there: the amount that its agent
     took while it competed, divided by its weight. `overtaken` counts the lines that were woken
     before it although it came first.
     """
@@ -405,7 +404,7 @@ class WaitLine(msgspec.Struct):
 
 
 class HeldAmounts(msgspec.Struct, array_like=True, frozen=True):
-    """What a reservation took from one account for one need, by slot."""
+    """The amounts that a reservation took from one account for one need, by slot."""
 
     need: str
     account: int
@@ -413,7 +412,7 @@ class HeldAmounts(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reservation(msgspec.Struct):
-    """What an open lease holds; `permit` is 0, or the number of one of its permits."""
+    """The amounts that an open lease holds; `permit` is 0, or the number of one of its permits."""
 
     id: int
     seq: int
@@ -443,8 +442,8 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Why an account cannot give what is needed; `at` is from when on it can, None if time alone
-    does not help. `spent` says that only the next window, or a raise, can help.
+    """Why an account cannot meet a need; `at` is when it can, None if time alone does not help.
+    `spent` says that only the next window, or a raise, can help.
     """
 
     account: str
@@ -488,8 +487,8 @@ def check(
     *,
     running: bool = False,
 ) -> Blocked | None:
-    """Return why `needed` cannot be reserved, None if it can. `running` is for a task that has
-    started: it goes before others. The account has been advanced to `now`.
+    """Return why `needed` cannot be reserved, None if it can. A task that is `running` goes before
+    others. The account has been advanced to `now`.
     """
     if policy is None:
         return Blocked(account.label, MISSING, None)
@@ -541,7 +540,7 @@ def _limit_check(
 def reserve(
     account: Account, policy: ResourcePolicy, needed: Mapping[str, int]
 ) -> list[tuple[Limit, int]]:
-    """Take what is needed; return the changes. The caller has asked `check`."""
+    """Reserve the needed amounts; return the changes. The caller has called `check`."""
     return [
         (limit, limits.reserve(limit, account.state(limit), needed[limit.unit]))
         for limit in limits_of(policy.limits)
@@ -556,10 +555,10 @@ def settle(
     used: Mapping[str, int],
     now: int,
 ) -> list[tuple[Limit, int, int]]:
-    """Replace a reservation by what was used; return each limit with the change and the use.
+    """Replace a reservation by the amounts used; return each limit with the change and the use.
 
-    `held` is by slot: what the reservation took, whatever limits the policy has now. `used` is by
-    unit; a unit that it does not name was used as reserved.
+    `held` are the reserved amounts by slot, whatever limits the policy has now. `used` is by unit;
+    a unit that it does not name was used as reserved.
     """
     found = []
     declared = {limit.slot: limit for limit in limits_of(policy.limits)} if policy else {}
@@ -575,7 +574,7 @@ def settle(
 
 
 def cost(policy: ResourcePolicy, needed: Mapping[str, int]) -> float:
-    """Return the largest part of a limit that is needed: what a turn counts in the fair order."""
+    """Return the largest share of a limit that is needed: the cost of a turn in the fair order."""
     return max(
         (needed.get(limit.unit, 0) / limit.amount for limit in limits_of(policy.limits)),
         default=0.0,
@@ -583,7 +582,7 @@ def cost(policy: ResourcePolicy, needed: Mapping[str, int]) -> float:
 
 
 def idle_at(account: Account, policy: ResourcePolicy | None, now: int) -> int | None:
-    """Return from when on the account says nothing and may be forgotten; None while it is used."""
+    """Return when the account becomes blank and may be deleted; None while it is in use."""
     if account.blocked or any(state.reserved for state in account.states.values()):
         return None
     declared = limits_of(policy.limits) if policy else ()

@@ -1,4 +1,4 @@
-"""Sessions: keys whose tasks run in order, and the handling of messages that come too fast.
+"""Sessions: keys whose tasks run in order, and the handling of messages that arrive too fast.
 
 A session is a row of counters with a few settings, usage and marks. The policy sets the defaults; a
 session overrides them, and a message overrides its session. `limit` is how many tasks may have the

@@ -1,9 +1,9 @@
 """The task request, and the submission that it becomes.
 
-`TaskRequest` is what a caller says about one task, with the bounds of each field on its type. Every
-way in makes one: `POST /tasks`, an item of a batch, a template, a cron job, a message, a queue
-entry. `submission` checks the rules that join fields and returns the value that the engine takes.
-Whether the task is admitted is decided later, by the policy.
+`TaskRequest` is a caller's description of one task, with the bounds of each field on its type.
+Every entry point builds one: `POST /tasks`, an item of a batch, a template, a cron job, a message,
+a queue entry. `submission` checks the rules that join fields and returns the value that the engine
+takes. Whether the task is admitted is decided later, by the policy.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def submission(
 ) -> Submission:
     """Return the submission of a task whose fields are each valid.
 
-    `agent` and `callback_url` are the defaults, `submitter` is the id of the caller's token.
-    Raise `InvalidRequest` for fields that contradict.
+    `agent` and `callback_url` are the defaults, `submitter` is the id of the caller's token. Raise
+    `InvalidRequest` for fields that contradict each other.
     """
     kind, name = _kind(request)
     agent = request.agent or agent or (None if kind == model.ACTION else DEFAULT_AGENT)

@@ -48,7 +48,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def being_sent(self) -> bool:
-        """Return whether it is claimed and not settled: only a failed attempt records an error."""
+        """Return whether it is claimed but not settled: only a failed attempt records an error."""
         return self.state == DUE and self.attempts > 0 and self.error is None
 
 

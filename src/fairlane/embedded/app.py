@@ -357,7 +357,7 @@ class Fairlane(AsyncBaseClient):
     ) -> AsyncShapes:
         """Iterate over events after the id `after`, in order, each once.
 
-        With `follow`, start at this call unless `after` is given, and end when the node stops.
+        With `follow`, start at this call unless `after` is set, and end when the node stops.
         Without it, start with the oldest event and end with the newest.
         """
         if follow and after is None:

@@ -166,7 +166,7 @@ class Scheduling:
         return _result(view, call)
 
     async def _admitted_or_gone(self, made: Submission, call: Call) -> str:
-        """Return the task's id. A caller that leaves meanwhile leaves no task behind."""
+        """Return the task's id. If the caller stops waiting in the meantime, cancel the task."""
         admitting = asyncio.create_task(self._admitted(made, call))
         try:
             return await asyncio.shield(admitting)
@@ -187,7 +187,7 @@ class Scheduling:
                 del self._calls[made.id]
         if isinstance(answer, FairlaneError):
             raise answer
-        if call.function is not None:  # a task of an earlier process gets this function
+        if call.function is not None:  # a task that an earlier process submitted gets this function
             self._calls.setdefault(answer.id, call)
         if answer.id in self._calls:
             self._calls[answer.id].waiters += 1
@@ -217,7 +217,7 @@ class Scheduling:
 
 
 def _request(session: str, fields: ScheduleFields, *, is_function: bool) -> SendMessage:
-    """Check what was given, by the rules of a message. Nothing waits for further messages."""
+    """Check the arguments like a message; the task does not wait for further messages."""
     refuse_unknown("schedule", fields, ScheduleFields.__annotations__)
     if is_function and fields.get("handler") is not None:
         raise InvalidRequest("give either 'fn' or 'handler', not both")

@@ -32,7 +32,7 @@ _tags: Final[dict[type, str]] = {}
 
 
 class RemoteFailure(Exception):
-    """The other process has failed with an error that is in its log."""
+    """The other process failed; its log has the error."""
 
 
 def tagged(value: Any) -> Tagged:

@@ -27,7 +27,7 @@ class CommandWriter(Protocol):
         ...
 
     def give_back(self, answer: object) -> None:
-        """Release leases that were granted to a caller that is gone."""
+        """Release leases that were granted to a caller that has disconnected."""
         ...
 
     def keep(self, leases: Sequence[tuple[int, int]]) -> None:

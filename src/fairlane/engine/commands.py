@@ -140,7 +140,7 @@ class Release(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Answer: `AskOutcome`. Release a lease until a person has decided.
+    """Answer: `AskOutcome`. Release a lease until a person decides.
 
     `request` is an `ApprovalRequest` as JSON text, `name` tells the questions of a task apart, and
     `asker` is the id of the worker's token.
@@ -399,7 +399,7 @@ class ClaimDeliveries(msgspec.Struct, frozen=True):
 
 
 class ReclaimDeliveries(msgspec.Struct, frozen=True):
-    """Answer: None. Make claimed deliveries due at once: their sender is gone."""
+    """Answer: None. Make claimed deliveries due at once, because their sender has ended."""
 
 
 class OwedDelivery(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ SHARED_LOOK_MS: Final = 500
 TRIES: Final = 5
 PAUSE_SECONDS: Final = 0.025
 TRY_SECONDS: Final = 5.0  # the last attempt starts before this
-# After an outage that leases may not have outlasted, workers report before leases are judged.
+# After an outage in which leases may have expired, workers can report before leases are reclaimed.
 OUTAGE_SECONDS: Final = 2.0
 GRACE_SECONDS: Final = 10.0
 
@@ -186,9 +186,9 @@ class Engine:
         self._to_stop: list[Key] | None = None  # leases to stop, if they were read
         self._connection: Connection | None = None
         self._steps = clock_steps.Steps(clock)
-        # Of the database's clock at the last begin, where that judges.
+        # The database's clock at the last begin, if that clock is authoritative.
         self._reading = ClockReading(0, None)
-        # A commit that was given up, and what such commits did if they turn out to have happened.
+        # An abandoned commit, and the effects of such commits that turn out to have happened.
         self._unanswered: tuple[int, Outcome] | None = None
         self._late: list[Change] = []
         # The time of the last transaction, and the monotonic clock then.
@@ -332,7 +332,7 @@ class Engine:
         )
 
     def _serve(self, tx: Transaction, waiting: Sequence[Waiting]) -> list[list[Any]]:
-        """Serve permits, wake what fits, lease, and look again at what is left of resources."""
+        """Serve permits, wake tasks that fit, lease, and check the resources again."""
         asked = [one for one in waiting if isinstance(one, Permit)]
         granted = iter(permits.wait(tx, asked) if asked or tx.accounts.kept else [])
         if tx.accounts.touched:
@@ -344,7 +344,7 @@ class Engine:
         return [next(granted) if isinstance(one, Permit) else next(leased) for one in waiting]
 
     def _take_in_step(self, tx: Transaction) -> int:
-        """Detect a step of the clock before anything is judged by it."""
+        """Detect a step of the clock before anything is decided by it."""
         if self.store.shared and self._stale:
             self._steps.forget_store()
         stepped_ms = self._steps.take_in(tx, self._reading)
@@ -412,8 +412,8 @@ class Engine:
     def _check_cache(self, connection: Connection) -> None:
         """Forget the cache if another process has written since, and read what the batch names.
 
-        On a shared store the connection tells that under the lock, so that a node which is alone
-        for a while does not read what it knows.
+        On a shared store the connection reports such writes under the lock, so a node that is alone
+        for a while need not read cached rows again.
         """
         if not self.store.shared:
             if self.others_wrote():
@@ -456,7 +456,7 @@ class Engine:
         self.policy, self._policy_version = parse_stored_policy(*newest), newest.version
 
     def _remember(self, tx: Transaction) -> None:
-        """Save what the next batch may rely on. Call it only after the commit."""
+        """Save the state that the next batch may rely on. Call it only after the commit."""
         self._steps.remember()
         self.policy = tx.policy
         self._policy_version = tx.policy_version
@@ -487,7 +487,7 @@ class Engine:
         return outcome
 
     def _look_for_unanswered(self, connection: Connection) -> None:
-        """Count what a given-up commit did if it turns out to have happened."""
+        """Count the effects of an abandoned commit if it turns out to have happened."""
         if self._unanswered is not None:
             commit_id, outcome = self._unanswered
             if self._committed(connection, commit_id):

@@ -1,8 +1,8 @@
 """The node of a front: a process that serves requests beside the one that writes.
 
 It reads the store itself, and sends commands to the process that writes. That process pushes the
-news of each commit, so streams and waits work as they do there. What only that process knows is
-asked for with the commands of this module.
+news of each commit, so streams and waits work as they do there. The commands of this module ask it
+for data that only it has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Spend(msgspec.Struct, frozen=True):
 
 
 class Owe(msgspec.Struct, frozen=True):
-    """No answer. Charge what a request costs beyond the first."""
+    """No answer. Charge the cost of a request beyond the first unit."""
 
     caller: Caller
     cost: int
@@ -53,7 +53,7 @@ class ShowMetrics(msgspec.Struct, frozen=True):
 
 
 class Abandon(msgspec.Struct, frozen=True):
-    """No answer. The caller of a waiting lease has gone."""
+    """No answer. The caller of a waiting lease has disconnected."""
 
     number: int
 

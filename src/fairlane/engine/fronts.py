@@ -1,4 +1,4 @@
-"""The fronts of a node that writes: their commands, the leases they hold, and the news they hear.
+"""The fronts of a node that writes: their commands, the leases they hold, and the news they get.
 
 A front's commands join the batches of the writer, and the answers of a commit go back in one frame.
 A lease belongs to the front until the worker has received it; if the front dies before that, the
@@ -37,7 +37,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Reply:
-    """Takes the place of a caller's future: what is set is sent to the front.
+    """Takes the place of a caller's future: its result is sent to the front.
 
     `key` is the number of the request, `lease` whether it asks for leases.
     """
@@ -67,7 +67,7 @@ class FrontLink:
     """The writing process's end of the link to one front."""
 
     def __init__(self, node: WritingNode, calls: Mapping[type, Call], end: Callable[[], None]):
-        """`calls` answer what is no command of the writer. `end` ends the front's process."""
+        """`calls` answer requests that are no writer commands. `end` ends the front's process."""
         self.link = Link(self._heard, self._lost)
         self.end = end
         self._node = node
@@ -133,7 +133,7 @@ class FrontLink:
         self._node.tokens.spend(asked.caller)
 
     def _lost(self) -> None:
-        """Release what the front had not passed on; its waiting leases count as answered."""
+        """Release undelivered leases of the front; its waiting lease requests count as answered."""
         granted, self._granted = self._granted, {}
         self._leasing.clear()
         if granted:
@@ -162,7 +162,7 @@ class FrontLinks:
         self._links.remove(front)
 
     def spread(self, news: News, confirmed: bool) -> None:  # noqa: FBT001 - called by the node
-        """Pass news on. If `confirmed`, return when every front has them; not in the event loop."""
+        """Send news to all fronts. If `confirmed`, block until each has them."""
         if not self._links:
             return
         if not confirmed:

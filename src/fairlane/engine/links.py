@@ -2,7 +2,7 @@
 
 Both ends are alike. What one turn of the event loop sends leaves as one frame: four bytes of length
 and a MessagePack list of (number, type, value). A number above zero is a request, the same number
-below zero its answer, zero a notice. The connection is a pair of sockets that the parent hands to
+below zero its answer, zero a notice. The connection is a pair of sockets that the parent passes to
 its child, so no other process can reach it.
 """
 
@@ -29,8 +29,9 @@ Heard = Callable[[list[tuple[int, Any]]], None]
 
 
 class Link(asyncio.Protocol):
-    """`heard` receives the requests and notices of a frame, `late` an answer whose caller is gone,
-    and `lost` is called once when the other process is gone. All of it belongs to one event loop.
+    """`heard` receives the requests and notices of a frame, `late` an answer whose caller has gone,
+    and `lost` is called once when the other process has exited. All of it belongs to one event
+    loop.
     """
 
     def __init__(

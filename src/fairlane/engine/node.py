@@ -99,7 +99,7 @@ class Node:
         return self.writer.policy
 
     def hear(self, news: News) -> None:
-        """Wake whom the news concerns. Thread-safe."""
+        """Wake the waiters that the news concerns. Thread-safe."""
         if news.access:
             self.tokens.changed()
         self.draining |= news.draining
@@ -335,7 +335,7 @@ class Waiter:
 
 
 def admits(request: object) -> bool:
-    """Return whether a command brings new work, or takes it."""
+    """Return whether a command submits tasks or leases them."""
     return isinstance(request, Submit | UseTemplate | Enqueue | Lease)
 
 

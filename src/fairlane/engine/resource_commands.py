@@ -1,4 +1,4 @@
-"""The commands of resources: reports, permits, and what operators do.
+"""The commands of resources: reports, permits, and changes by operators.
 
 Each docstring names the answer; any command may be answered with a `FairlaneError` instead.
 """
@@ -14,15 +14,15 @@ from fairlane.core.resources import Blocked
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The provider of a resource refused: wait so long, or None until an operator opens it."""
+    """The provider of a resource refused: how long to wait, or None until an operator opens it."""
 
     retry_after_ms: int | None
     reason: str | None = None
 
 
 class ResourceReport(msgspec.Struct, frozen=True):
-    """What a worker says about resources: amounts used, providers that refused, and amounts that
-    providers say are left. Amounts are as written, by resource and unit.
+    """A worker's report about resources: amounts used, providers that refused, and remaining
+    amounts that providers reported. Amounts are as written, by resource and unit.
     """
 
     usage: dict[str, dict[str, Any]] | None = None
@@ -59,9 +59,9 @@ class PermitRefused(msgspec.Struct, frozen=True):
 
 
 class SettlePermit(msgspec.Struct, frozen=True):
-    """Answer: the `Task`. Replace a permit by what was used. A second time has no effect.
+    """Answer: the `Task`. Replace a permit by the amounts used. A second call has no effect.
 
-    `unused` returns all of it: its caller was gone when it was granted.
+    `unused` returns all of it, because its caller had gone when it was granted.
     """
 
     seq: int

@@ -2,8 +2,8 @@
 
 Requests that arrive during a commit form the next batch. The requests of one turn of an event loop
 arrive together; the answers of a commit go to each loop in one hop. A batch that is small compared
-with those answers waits for what they bring, a few turns of the loop later: a worker that gets ten
-tasks starts ten, and one commit is cheaper than two. Leases that find nothing wait
+with those answers waits a few turns of the loop for the requests that follow from them: a worker
+that gets ten tasks starts ten, and one commit is cheaper than two. Leases that find nothing wait
 here and are tried again whenever a task may have become ready; the thread sleeps until a request
 arrives or something is due.
 """
@@ -55,7 +55,7 @@ DEFECT_PAUSE_SECONDS: Final = 1.0
 _ADMITS: Final = (Submit, UseTemplate, Enqueue)
 # How long a small batch waits for the next requests of callers that were just answered, and after
 # how many turns of their loop those have come: one wakes them, one starts the runs of a lease, and
-# one hands over what both ask for.
+# one submits the requests of both.
 ECHO_SECONDS: Final = 0.003
 ECHO_TURNS: Final = 3
 CLOCK_JUMP_SECONDS: Final = 1.0  # how late a step of the wall clock may be noticed
@@ -297,7 +297,7 @@ class Writer:
             return batch
 
     def _ask_for_echoes(self, loops: set[asyncio.AbstractEventLoop]) -> None:
-        """Let each loop report when its callers have gone on with their answers."""
+        """Let each loop report when its callers have processed their answers."""
         self._commits += 1
         with self._wake:
             self._echoes = set(loops)  # which the loops change from now on
@@ -420,7 +420,7 @@ class Writer:
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
     def give_back(self, answer: object) -> None:
-        """Release leases that were granted to a caller that is gone."""
+        """Release leases that were granted to a caller that has gone."""
         if not isinstance(answer, list):
             return
         releases: list[object] = [
@@ -432,7 +432,7 @@ class Writer:
             self._wake.notify()
 
     def keep(self, leases: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: what this process has sent needs no note."""
+        """Do nothing: this process needs no record of the leases it has sent."""
 
     def _watch(self) -> None:
         """Answer callers that have waited too long while no batch ends, until the writer stops.
@@ -491,7 +491,7 @@ def _waits(request: object) -> bool:
 
 
 def _characters(request: object) -> int:
-    """Return how much text a request carries, for the verbs that may carry much."""
+    """Return the amount of text in a request, for verbs that may carry large texts."""
     if isinstance(request, Submit):
         return sum(len(one.body) for one in request.submissions)
     if isinstance(request, Complete):
@@ -516,7 +516,7 @@ def _is_late(request: Lease | Permit, now: float) -> bool:
 def _answer(
     answers: Iterable[tuple[Ticket, object]], lost: Callable[[object], None] = lambda _: None
 ) -> None:
-    """Deliver the answers; `lost` receives those whose caller is gone."""
+    """Deliver the answers; `lost` receives answers whose caller has gone."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[object, object]]] = {}
     for ticket, answer in answers:
         if ticket.loop is None:

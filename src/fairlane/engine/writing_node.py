@@ -1,4 +1,4 @@
-"""The node that writes: the engine and its writer, and what follows from each commit.
+"""The node that writes: the engine and its writer, and the effects of each commit.
 
 It passes on the outcome of a commit: to its own waiters and those of other processes of the same
 server, a stop to the worker that runs the task, a due webhook to the sender, remaining work to

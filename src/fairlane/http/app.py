@@ -183,7 +183,7 @@ class HttpApp:
 
 
 def _family(path: str) -> tuple[str, int]:
-    """Return what paths of one pattern share: the first part and the number of parts."""
+    """Return the key of all paths of one pattern: the first part and the number of parts."""
     return path[: path.find("/", 1)], path.count("/")
 
 

@@ -424,7 +424,7 @@ class HttpConnection(asyncio.Protocol):
                 yield other.silent_since, other
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer the arriving request and close. No response may be taken for that of another."""
+        """Answer the arriving request and close, so that no response is taken for another's."""
         self._disarm()
         if self._in_head or not self._arriving:
             if self._current is not None:  # finish the current request, then close

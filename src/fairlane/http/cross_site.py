@@ -48,7 +48,7 @@ _JSON_SPELLINGS: Final = frozenset(
 )
 _LINES: Final = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 _UTF_8: Final = (b"", b"charset=utf-8", b'charset="utf-8"')
-# What a form can send to any site without asking.
+# Content types that a form can send to any site without the site's permission.
 _FORMS: Final = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
 _LINKS: Final = "/approve/"
 _OURS: Final = (b"same-origin", b"none")

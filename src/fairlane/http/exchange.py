@@ -1,7 +1,7 @@
 """One request on a connection, and the response to it.
 
-The connection (`connection.py`) adds what arrives and says when the client has gone. The
-application runs as soon as the head has arrived, in the same turn of the event loop.
+The connection (`connection.py`) adds the bytes that arrive and reports when the client has gone.
+The application runs as soon as the head has arrived, in the same turn of the event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 class Exchange(HttpRequest):
     arrived = False  # all of the request is here
-    gone = False  # the client is not there any more, or was refused
+    gone = False  # the client has disconnected, or was refused
     started = False  # a part of the response has been sent
     ended = False
     reads_on = False  # the body is read while the response is sent
@@ -77,7 +77,7 @@ class Exchange(HttpRequest):
     # ---------------------------------------------------------------- what arrives
 
     def add(self, piece: bytes) -> None:
-        """Keep a piece of the body, unless it will not be read."""
+        """Store a piece of the body, unless no code will read the body."""
         if self.ended or self._discards:
             return
         self._pieces.append(piece)
@@ -122,7 +122,7 @@ class Exchange(HttpRequest):
         if self._size > most:
             raise too_large(most)
         if self.gone:
-            # What came may look complete, but is not what the client wanted to say.
+            # The bytes may look complete, but the client wanted to send more.
             raise InvalidRequest("the connection ended in the middle of the body")
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
@@ -135,7 +135,7 @@ class Exchange(HttpRequest):
             self.connection.write(CONTINUE)
 
     async def _arrive(self, most: int) -> None:
-        """Return when the body is there, too large, or given up."""
+        """Return when the body has arrived, is too large, or will not be read."""
         self._news = asyncio.Event()
         self._continue()
         while not self.arrived and not self.gone and self._size <= most:
@@ -179,7 +179,7 @@ class Exchange(HttpRequest):
             await self._left.wait()
 
     def _discard(self) -> None:
-        """Read on without the body: a connection that is not read does not tell its end."""
+        """Read on and discard the body: a connection reports its end only while it is read."""
         if not self.arrived:
             self._discards = True
             self._pieces.clear()
@@ -226,7 +226,7 @@ class Exchange(HttpRequest):
         connection.ended(self)
 
     async def _send_stream(self, stream: Stream) -> None:
-        """Send what comes until it ends or the client goes, which cancels this."""
+        """Send the stream until it ends. A client that disconnects cancels this."""
         try:
             if stream.reads:
                 self._continue()

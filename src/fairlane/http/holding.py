@@ -59,7 +59,7 @@ class Held:
 
 
 def _holders(request: HttpRequest) -> list[str]:
-    """Return what a place counts for: the token, if there is one, and the address."""
+    """Return the holders that a place counts for: the token, if there is one, and the address."""
     token, address = request.caller.token, request.address
     found = [] if token is None else [f"token {token}"]
     return found if address is None else [*found, f"address {_network(address)}"]

@@ -20,7 +20,7 @@ _FILE: Final = ("text/html", "text/css", "text/javascript")
 _NAME: Final[Schema] = {"type": "string", "minLength": 1}
 _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 
-# What each route that is no operation responds with; JSON where nothing is said.
+# The content type of each route that is not an operation; JSON if it is not listed.
 CONTENT: Final[Mapping[str, tuple[str, ...]]] = {
     "GET /": (JSON, "text/html"),
     "GET /approve/{link}": ("text/html",),
@@ -35,7 +35,7 @@ FORMS: Final = frozenset({"POST /approve/{link}"})
 _FORM: Final = "application/x-www-form-urlencoded"
 BODIES: Final[Mapping[str, type[msgspec.Struct]]] = {"POST /login": auth.LoginBody}
 
-# Operations that stream if the caller wants it, and the query that says so.
+# Operations that can stream, and the query that requests it.
 STREAMS: Final[Mapping[str, tuple[Schema, ...]]] = {
     "/events": (),
     "/tasks/{id}/output": (
@@ -49,7 +49,7 @@ STREAMS: Final[Mapping[str, tuple[Schema, ...]]] = {
     ),
 }
 
-# Operations that respond with CSV if the caller wants it, and the query that says so.
+# Operations that can respond with CSV, and the query that requests it.
 _CSV: Final = "/resources/{name}/usage"
 _FORMAT: Final[Schema] = {
     "name": "format",
@@ -111,7 +111,7 @@ def document(routes: Routes) -> Schema:
 
 
 def _plain_route(name: str, path: str, route: Route) -> Schema:
-    """Describe a route that is no operation."""
+    """Describe a route that is not an operation."""
     kinds = CONTENT.get(name, (JSON,))
     content = {kind: {"schema": _OBJECT if kind == JSON else {"type": "string"}} for kind in kinds}
     statuses = ("200", "304") if kinds is _FILE else ("200",)
@@ -139,7 +139,7 @@ def _plain_route(name: str, path: str, route: Route) -> Schema:
 
 
 def _links(name: str, paths: Schema) -> Schema:
-    """Return the operations that take what a response names as their `{id}`."""
+    """Return the operations that take an id of a response as their `{id}`."""
     pointer, prefix = _MADE[name]
     ids = [
         way["operationId"]

@@ -75,7 +75,7 @@ class KeptConnections(Generic[C]):
             return None
 
     def forget(self, connection: C) -> None:
-        """Stop keeping a connection that was closed."""
+        """Remove a connection that was closed."""
         with self._lock:
             if connection in self._since:
                 self._forget(connection)

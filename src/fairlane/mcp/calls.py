@@ -18,7 +18,7 @@ from fairlane.schema.approvals import ApprovalStatus
 from fairlane.schema.operation import Operation
 from fairlane.schema.task_status import TaskStatus
 
-# What the route allows, too.
+# The maximum of the route.
 WAIT_MS: Final = 30_000
 WAIT_MS_MAX: Final = 60_000
 
@@ -46,13 +46,13 @@ class Calls(AsyncMethods):
         answer: JsonObject | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
-        """Approve what was shown under this hash."""
+        """Approve the content with this hash."""
         return await self.decide(approval_id, "approve", hash_, answer=answer, comment=comment)
 
     async def reject(
         self, approval_id: str, hash_: str, *, comment: str | None = None
     ) -> ApprovalStatus:
-        """Reject what was shown under this hash."""
+        """Reject the content with this hash."""
         return await self.decide(approval_id, "reject", hash_, comment=comment)
 
     async def wait(self, task_id: str, *, wait_ms: int = WAIT_MS) -> TaskStatus:

@@ -1,4 +1,4 @@
-"""The tools for resources: rows of the table, kept here because they have a noun of their own."""
+"""The tools for resources: further rows of the table."""
 
 from __future__ import annotations
 

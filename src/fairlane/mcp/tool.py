@@ -24,7 +24,7 @@ STRANGERS: Final = (
 class Tool(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """One tool. `command` is the command line with the same output; without one, `alone` says why.
 
-    One that `decides` about approvals is offered only with a permission of its own.
+    A tool that `decides` about approvals is offered only with a separate permission.
 
     `lines` names the list whose items are printed one by one. `names` renames arguments, `without`
     drops some, and `shapes` describes documents. The descriptions of arguments come from the fields

@@ -73,7 +73,7 @@ class Outbox:
         return [_alert(item, run, job) for (item, run), job in zip(alerts, jobs, strict=True)]
 
     async def _approvals(self, owed: list[OwedDelivery]) -> list[ClaimedDelivery]:
-        """Return the bodies about approvals that opened or closed."""
+        """Return the bodies of webhooks about opened or closed approvals."""
         if not owed:
             return []
         views = self._node.views

@@ -1,4 +1,4 @@
-"""Outgoing HTTP: what is sent, to which address, and how much of a response is read.
+"""Outgoing HTTP: which headers are sent, to which address, and how much of a response is read.
 
 The rule: the guard checks every request again, and the request goes only to the addresses that the
 guard returned; a pooled connection is reused only if its peer is one of them. The guard checks the

@@ -1,4 +1,4 @@
-"""Approvals: what people are asked before a task starts or goes on, and their decisions."""
+"""Approvals: questions to people before a task starts or continues, and their decisions."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ApprovalOutcome(Response, kw_only=True):
 
 
 class ApprovalStatus(ApprovalOutcome, kw_only=True):
-    """An approval, with exactly what a decision is about."""
+    """An approval, with the exact content that a decision is about."""
 
     hash: Annotated[
         str, Meta(description="Hash of the approval's content; a decision must include it")
@@ -174,7 +174,7 @@ class ApprovalLinkCreated(Response):
 
 
 class LeaseAsked(Response):
-    """`suspended`: the lease is over. Otherwise the approval was decided before."""
+    """`suspended`: the lease has ended. Otherwise the approval was decided before."""
 
     lease_id: str
     task_id: str

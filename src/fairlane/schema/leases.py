@@ -81,7 +81,7 @@ class ResourceClosing(Request):
 
 
 class UnitObserved(Request):
-    """What a provider says about one unit."""
+    """A provider's report about one unit."""
 
     remaining: Annotated[Amount, Meta(description="Remaining amount that the provider reported")]
 
@@ -133,7 +133,7 @@ class NamedLease(Request):
 
 
 class PermitSettlement(Request):
-    """What a call under a permit used."""
+    """The amounts that a call under a permit used."""
 
     permit_id: PermitId
     usage: Usage = None
@@ -303,7 +303,7 @@ class LeaseRenewed(LeaseStatus, kw_only=True):
 
 
 class PermitStatus(Response, kw_only=True):
-    """A permit, or why there is none: then `reason` and `resource` say what to wait for."""
+    """A permit, or the `reason` and the `resource` to wait for."""
 
     lease_id: str
     granted: bool

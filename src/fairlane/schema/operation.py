@@ -1,4 +1,4 @@
-"""Declare each operation once, and derive what its types say about it.
+"""Declare each operation once, and derive its parameters from its types.
 
 An `Operation` has a method, a path, a scope, the request and response types, and a one-line
 summary. The HTTP route, OpenAPI, the client methods, the MCP tool and the reference tables come
@@ -236,7 +236,7 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def descriptions(self) -> dict[str, str]:
-        """Return what is said about each field of the request and of its document."""
+        """Return the description of each field of the request and of its document."""
         kinds = [one for one in (self.document_type, self.request) if one is not None]
         hints = [get_type_hints(one, include_extras=True).items() for one in kinds]
         texts = {name: _description(hint) for one in hints for name, hint in one}

@@ -57,7 +57,7 @@ class RequestReading:
     def query(self, found: Mapping[str, str]) -> Values:
         """Return the fields of a query, which is text; a list is written with commas.
 
-        An empty parameter is as good as none, unless it is a moment: none would mean now.
+        An empty parameter counts as absent, unless it is a time: an absent time would mean now.
         """
         given: Values = {
             name: text for name, text in found.items() if text or name in self._moments

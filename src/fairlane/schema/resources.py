@@ -1,4 +1,4 @@
-"""Resources: what finite things tasks share, how much of each is used, and what operators change.
+"""Resources: the limits that tasks share, their use, and changes by operators.
 
 Amounts are exact decimals, as JSON numbers or text. A response shows a whole amount as a number and
 any other as text.
@@ -86,7 +86,7 @@ class RaiseRequest(ResourceRequest, kw_only=True):
 
 
 class LimitStatus(Response):
-    """How much of one unit is used; `others` is what callers outside Fairlane use of a rate."""
+    """The use of one unit; `others` is the use of a rate by programs outside Fairlane."""
 
     unit: str
     amount: Decimal
@@ -105,7 +105,7 @@ class LimitStatus(Response):
 
 
 class HolderStatus(Response):
-    """A task that has reserved some of a resource."""
+    """A task that holds a reservation."""
 
     task: str
     agent: str
@@ -150,7 +150,7 @@ class LedgerPage(Response):
 
 
 class UsageLine(Response):
-    """What an agent used of one unit on one day."""
+    """An agent's use of one unit on one day."""
 
     day: str
     agent: str

@@ -186,7 +186,7 @@ class CeilingStatus(Response):
 
 
 class LackedResource(Response):
-    """What a waiting task lacks of a resource, and the tasks that hold it."""
+    """The amount of a resource that a waiting task lacks, and the tasks that hold it."""
 
     name: Annotated[str, Meta(description="Resource, with its key after a slash")]
     unit: str | None

@@ -71,7 +71,7 @@ async def show_approval(
 
 
 async def _visible(node: Node, caller: Caller, approval_id: str) -> ApprovalView:
-    """Read an approval. One that the caller may not know of looks like one that is not there."""
+    """Read an approval. Raise `NotFound` also for one that the caller may not see."""
     view = await node.views.read(node.views.approval, approval_id)
     if view is None or not sees(view.approval, caller.agent, caller.name):
         raise not_found(approval_id)

@@ -94,7 +94,7 @@ def _is_scalar(info: inspect.Type) -> bool:
 
 
 def checked(operation: Operation[Q, R], request: Q) -> Q:
-    """Return the request that a server would read. Raise `InvalidRequest` as it would."""
+    """Return the request as a server would read it. Raise `InvalidRequest` as the server would."""
     reading, given = operation.reading, operation.given(request)
     for value in (*given["path"].values(), *given["query"].values()):
         if isinstance(value, str) and "\0" in value:

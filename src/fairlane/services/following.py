@@ -7,8 +7,7 @@ them in bounded steps, away from the event loop and from the connections of othe
 equal reads. That is why the encoder is an argument: it runs once, in the thread of the feed.
 
 A generator yields None when there is nothing new, to show that it is alive. While the store cannot
-be read it does so every second, and continues where it was when the store is back. It ends when the
-node stops.
+be read it does so every second, and later continues where it was. It ends when the node stops.
 """
 
 from __future__ import annotations
@@ -295,7 +294,7 @@ class _Followed:
     async def _read(
         self, view: Callable[..., T], *arguments: object, late: bool = False
     ) -> T | None:
-        """Read for a stream. Return None while the store is away."""
+        """Read for a stream. Return None while the store is unavailable."""
         try:
             return await self._views.feed.read(view, *arguments, late=late)
         except StoreUnavailable:

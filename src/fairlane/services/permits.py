@@ -1,6 +1,6 @@
 """Permits: a running task reserves resources for one call at a time.
 
-The trap: a caller may disconnect before its permit is granted, or the response may fail to send.
+Caution: a caller may disconnect before its permit is granted, or the response may fail to send.
 Then all of the permit is refunded.
 """
 
@@ -75,7 +75,7 @@ async def _still_allowed(node: Node, caller: Caller, key: Key, found: PermitGran
 
 
 def sentence(why: Blocked) -> str:
-    """Return why an account cannot give what is needed."""
+    """Return why an account cannot meet the need."""
     text = f"{why.account} {_WORDS[why.why]}"
     if why.unit is None:
         return text

@@ -27,7 +27,7 @@ SENT: dict[str, Then[Any]] = {}
 
 
 class PerformOperation(msgspec.Struct, frozen=True):
-    """Answer: the response. PerformOperation an operation in the process that writes."""
+    """Answer: the response. Perform an operation in the process that writes."""
 
     operation: str
     caller: Caller

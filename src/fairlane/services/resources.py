@@ -81,7 +81,7 @@ def _declared(node: Node, name: str) -> ResourcePolicy:
 def _owned(
     node: Node, caller: Caller, request: schema.ResourceRequest
 ) -> tuple[ResourcePolicy, str]:
-    """Return a resource and the key that the caller means: by default its own, if it is an agent.
+    """Return a resource and the requested key: by default the caller's own, if it is an agent.
 
     Raise `NotFound` for the account of another agent.
     """

@@ -1,4 +1,4 @@
-"""What requests report about resources, as the engine's commands take it."""
+"""Convert reports about resources to the engine's commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settlements(
 
 
 def report_of(request: Any) -> ResourceReport | None:
-    """Return what a request reports about resources; None if it is nothing."""
+    """Return a request's report about resources; None if it has none."""
     usage = getattr(request, "usage", None)
     if usage is None and request.closed is None and request.observed is None:
         return None

@@ -1,8 +1,8 @@
-"""Resources of one transaction: accounts, the lines in front of them, reservations, the ledger.
+"""Resources of one transaction: accounts, the lines that wait for them, reservations, the ledger.
 
 Like the counters, they are held as whole rows and written together with the tasks; nothing is
 decided here. An account is advanced to the transaction's time when it is first used in it. The
-ledger gets an entry for every change of used + reserved, so that it always sums up.
+ledger gets an entry for every change of used + reserved, so that its sum is always right.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Accounts:
         self._cache = cache
         self.last_number = last_number
         self.open_reservations = open_reservations
-        self.touched: dict[int, Account] = {}  # where something may fit now
+        self.touched: dict[int, Account] = {}  # accounts that may have room now
         self.kept = cache.kept
         self.ended: list[Change] = []  # ends of leases whose reservations have to be settled
         self.usage_of: dict[int, resources.Needs] = {}  # reported use by task
@@ -95,7 +95,7 @@ class Accounts:
         return self.policy.resources.get(name)
 
     def account(self, resource: str, key: str) -> Account:
-        """Return an account as of now; make it if there is none."""
+        """Return an account as of now; create it if it does not exist."""
         name = (resource, key)
         found = self._cache.accounts.get(name)
         if found is None:
@@ -126,7 +126,7 @@ class Accounts:
         return found
 
     def due(self, limit: int) -> list[Account]:
-        """Return accounts at which a line may fit by now; more may follow if there are `limit`."""
+        """Return up to `limit` accounts that may have room for a line by now."""
         return [
             self._current(account)
             for account in table.due_accounts(self._connection, self._now, limit)
@@ -171,7 +171,7 @@ class Accounts:
         self._dirty.add(account.id)
 
     def touch(self, account: Account) -> None:
-        """Note that something may fit at the account that did not fit before."""
+        """Mark the account: it may have room now for a need that did not fit before."""
         self._dirty.add(account.id)
         if account.blocked:
             self.touched[account.id] = account
@@ -224,7 +224,7 @@ class Accounts:
         return found
 
     def line_of(self, task: Task, name: Callable[[], LineName]) -> WaitLine:
-        """Return the line of a task; make it again if it was forgotten meanwhile."""
+        """Return the line of a task; create it again if it was deleted."""
         assert task.wait is not None
         found = self._cache.lines.get(task.wait)
         if found is None:
@@ -239,7 +239,7 @@ class Accounts:
             self._take_line(line)
 
     def first_lines(self, account: Account, limit: int) -> list[WaitLine]:
-        """Return the first lines in front of an account that have no ready task."""
+        """Return the first sleeping lines of an account that have no ready task."""
         changed = [self._cache.lines[id_] for id_ in self._dirty_lines]
         stored = table.first_wait_lines(self._connection, account.id, limit + len(changed))
         every = {line.id: self._take_line(line) for line in stored}
@@ -248,7 +248,7 @@ class Accounts:
         return sorted(fitting, key=lambda one: (one.share, one.since, one.id))[:limit]
 
     def charge_turn(self, account: Account, agent: str, turn: float) -> None:
-        """Move the lines of an agent in front of an account back by what it took."""
+        """Move an agent's sleeping lines back in an account's order, by the amount it took."""
         stored = table.wait_lines_of_agent(self._connection, account.id, agent)
         every = {line.id: self._take_line(line) for line in stored}
         every.update((id_, self._cache.lines[id_]) for id_ in self._dirty_lines)
@@ -266,7 +266,7 @@ class Accounts:
         return line
 
     def sleep(self, line: WaitLine, account: Account | None) -> None:
-        """Put a line to sleep in front of an account, or take it out for None."""
+        """Put a line to sleep because of an account; with None, wake it."""
         if account is not None and line.account == account.id:
             return
         if line.account is not None:
@@ -321,7 +321,7 @@ class Accounts:
     # ---------------------------------------------------------------- reservations
 
     def hold(self, task: Task, held: list[HeldAmounts], permit: int = 0) -> Reservation:
-        """Record what a lease or a permit holds. A permit is named by its number."""
+        """Record the amounts that a lease or a permit holds. `permit` is the number of a permit."""
         number = self._next_number()
         made = Reservation(number, task.seq, task.fencing_token, self._now, held, permit and number)
         self._made[number] = made

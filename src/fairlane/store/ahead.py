@@ -1,4 +1,4 @@
-"""What a batch will most likely read, asked for at once.
+"""Read ahead: fetch in one round trip the rows that a batch will most likely need.
 
 If another node has written between two transactions, nothing is cached. Then the rows that the
 batch names are read in one round trip; where that was to be expected, in the one that takes the
@@ -37,7 +37,7 @@ class ReadAhead:
         return reads
 
     def take(self, read: Sequence[Sequence[Row]], cache: WriterCache) -> list[tuple[int, int]]:
-        """Put what was read into an empty cache; return the leases that `worker` has to stop."""
+        """Put the rows into an empty cache; return the leases that `worker` has to stop."""
         lanes, stopped, *rest = read
         cache.lanes = {row[0]: Tally(*row[1:]) for row in lanes}
         if self._seqs:

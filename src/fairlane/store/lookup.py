@@ -82,7 +82,7 @@ class Lookup(Protocol):
         ...
 
     def approvals_due(self, now: int, limit: int) -> list[Approval]:
-        """Return open approvals whose time is over."""
+        """Return open approvals that have expired."""
         ...
 
     def waiting_tasks(self, lines: Sequence[int], limit: int) -> list[Task]:

@@ -63,7 +63,7 @@ class Transaction:
             last_number=row.last_number,
             open_reservations=row.reservations,
         )
-        # Budgets that ran out, for which a person is to be asked; accounts with woken tasks.
+        # Spent budgets that a person may raise; accounts with woken tasks.
         self.spent_budgets: list[BudgetSpent] = []
         self.woken_at: set[int] = set()
         self.unwritten = Unwritten(connection, self.vault, self.counters, self.accounts, now)
@@ -91,7 +91,7 @@ class Transaction:
         self.settling: dict[str, EdgeChange] = {}
         # Tasks that have ended while a person was asked about them.
         self.closing: list[Task] = []
-        # What happened to approvals, for endpoints that subscribe.
+        # Changes of approvals, for endpoints that subscribe.
         self.approval_facts: list[tuple[str, Approval]] = []
         # The last change of each cron task that ended or was requeued.
         self.run_changes: dict[str, Change] = {}
@@ -190,7 +190,7 @@ class Transaction:
         self.unwritten.add(change, body)
 
     def _note_end(self, change: Change) -> None:
-        """Keep the end of a lease for the settlement of its reservations."""
+        """Record the end of a lease, so that its reservations are settled."""
         before = change.before
         if before is not None and before.leased and not change.after.leased:
             self.accounts.ended.append(change)
@@ -242,7 +242,7 @@ class Transaction:
         )
 
     def save_approval(self, before: Approval | None, after: Approval) -> None:
-        """Save an approval that was opened, voted on or closed; record what people should hear."""
+        """Save an approval that was opened, voted on or closed, with events for subscribers."""
         self.changed = True
         self.unwritten.add_approval(before, after)
         if after.state == approvals.OPEN:
@@ -277,7 +277,7 @@ class Transaction:
         self._awaited.update(dict.fromkeys(awaited, True))
 
     def load_awaited(self, ids: Iterable[str]) -> None:
-        """Look up in one statement which of many new tasks others already wait for."""
+        """Look up in one statement which of many new tasks other tasks already wait for."""
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._awaited]
         self._awaited.update(dict.fromkeys(new, False))
         if new and self.open_edges:

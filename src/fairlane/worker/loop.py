@@ -106,7 +106,7 @@ class _Run:
 
     @property
     def settlement(self) -> SettlementReport:
-        """Return what the run said about the resources of its task."""
+        """Return the run's report about the resources of its task."""
         return NOTHING if self._resources is None else self._resources.report()
 
     async def permit(self, needs: Needs, wait_seconds: float | None) -> str:
@@ -456,7 +456,7 @@ class Loop:
                 await run.finish_reports()
 
     async def _timed(self, run: _Run, executor: Executor, timeout_ms: int) -> Any:
-        """Run with a limit that counts from the recorded start. Finding the target has as long."""
+        """Run with a time limit, which starts again when the start is recorded."""
         run.limit = limit = asyncio.timeout(timeout_ms / 1000)
         try:
             async with limit:

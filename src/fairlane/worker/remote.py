@@ -112,7 +112,7 @@ class RemoteSource:
         return self._assignments((await _told(poll)).leases)
 
     def _assignments(self, leases: Sequence[LeaseGrant]) -> list[Assignment]:
-        """Return what this worker understands; a lease that it does not goes back, alone."""
+        """Return the leases that this worker can read; release each lease that it cannot."""
         found = []
         for lease in leases:
             try:
@@ -219,7 +219,7 @@ class RemoteSource:
 
 
 def _told_about(report: SettlementReport) -> JsonObject:
-    """Return what a run said about resources, as the fields of a report."""
+    """Return a run's report about resources, as the fields of a lease report."""
     return {name: value for name, value in report._asdict().items() if value is not None}
 
 

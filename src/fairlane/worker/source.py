@@ -232,7 +232,7 @@ class EngineSource:
 
 
 def _settled(report: SettlementReport) -> ResourceReport | None:
-    """Return what a run said about resources as the engine takes it; None if it is nothing."""
+    """Return a run's report about resources as the engine's type; None if it has none."""
     if report == NOTHING:
         return None
     closed = {
@@ -284,7 +284,7 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
 def decisions(
     gate: ApprovalOutcome | None, answers: Mapping[str, ApprovalOutcome] | None
 ) -> JsonObject:
-    """Return the fields of `Work` that tell what people decided."""
+    """Return the fields of `Work` that contain people's decisions."""
     if gate is None and answers is None:
         return {}  # nearly every task
     given = {name: one.to_dict() for name, one in (answers or {}).items()}

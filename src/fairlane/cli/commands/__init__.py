@@ -1,4 +1,4 @@
-"""The table of commands, and how a command line finds the one it names.
+"""The table of commands, and the parser that selects one of them.
 
 Each module of this package covers one noun: its options, what its commands do, what they print. A
 module is imported when one of its commands is named, so `fairlane --help` needs argparse only.
@@ -276,7 +276,7 @@ def _modules() -> list[str]:
 
 
 def _outline() -> tuple[Parser, Leaves]:
-    """Return a parser that knows the names and summaries of commands, for help and complaints."""
+    """Return a parser that knows the names and summaries of commands, for help and errors."""
     parser, commands, leaves = _empty()
     for word in COMMANDS:
         commands.leaf(word)
@@ -314,7 +314,7 @@ def _names_verb(rest: Sequence[str]) -> bool:
 
 
 def _refuse_unknown(parser: Parser, leaves: Leaves, arguments: Sequence[str]) -> None:
-    """Report unknown commands and options before argparse reports what is missing."""
+    """Report unknown commands and options before argparse reports missing ones."""
     leaf, name, rest = parser, "", list(arguments)
     while rest and f"{name} {rest[0]}".lstrip() in leaves:
         name = f"{name} {rest.pop(0)}".lstrip()

@@ -257,7 +257,7 @@ _ZONES: Final = ("CRON_TZ", "TZ")
 
 
 class JobEntry(msgspec.Struct):
-    """A job of a file: where it is, its document, and what is wrong with it."""
+    """A job of a file: its place, its document, and its problem, if it has one."""
 
     where: Document
     document: Document | None = None
@@ -444,7 +444,7 @@ def _from_crontab(args: argparse.Namespace, text: str) -> list[JobEntry]:
 
 
 def problems(found: Sequence[JobEntry], client: BaseClient, agent: str | None) -> list[Document]:
-    """Return what is wrong with the jobs, in the order of the file; also names that are taken."""
+    """Return the problems of the jobs, including names in use, in the order of the file."""
     taken = {
         (job["agentId"], job["name"]): f"a job named '{job['name']}' already exists"
         for job in _all_jobs(client, None)
@@ -459,7 +459,7 @@ def problems(found: Sequence[JobEntry], client: BaseClient, agent: str | None) -
 
 
 def _problem(document: Document, taken: dict[tuple[str, str], str], now: int) -> str | None:
-    """Return what is wrong with a job, and mark its name as taken."""
+    """Return the problem of a job, if it has one, and mark its name as used."""
     try:
         definition = jobs.create(document, now)
     except InvalidRequest as error:

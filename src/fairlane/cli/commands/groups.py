@@ -456,7 +456,7 @@ def cancel_batches(args: argparse.Namespace, side: Side, out: Output) -> int:
 
 
 def _wait_for_batch(side: Side, out: Output, batch_id: str, timeout: float) -> int:
-    """Wait until no task of a batch can go on by itself, and print it. Return the exit code."""
+    """Wait until all tasks of a batch have ended or are parked; print it. Return the exit code."""
     total = sum(side.client.batch(batch_id)["byState"].values())
     with out.progress(total, plain=True) as say:
         batch = _until_at_rest(side, batch_id, timeout, say)

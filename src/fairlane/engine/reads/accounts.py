@@ -1,4 +1,4 @@
-"""Reads of resources for people: accounts as of now, who holds and who waits, ledger and use."""
+"""Reads of resources for callers: accounts as of now, holders, waiting tasks, ledger and use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def account(connection: Connection, policy: Policy, now: int, name: str, key: st
 
 
 def visible(declared: resources.ResourcePolicy, key: str, agent: str | None) -> bool:
-    """Return whether a caller that is one agent may see an account: not those of other agents."""
+    """Return whether a caller of one agent may see an account: not that of another agent."""
     if agent is None or "agent" not in declared.levels:
         return True
     own = agent if isinstance(declared.by, str) else f"agent:{agent}"

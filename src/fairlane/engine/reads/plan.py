@@ -39,7 +39,7 @@ from fairlane.store.transaction import Transaction
 
 PARKED: Final = "parked"
 TERMINAL: Final = "terminal"
-LEASED: Final = "leased"  # its lease has expired and is to be reclaimed
+LEASED: Final = "leased"  # its lease has expired and will be reclaimed
 BACKOFF: Final = "backoff"
 CEILING: Final = "concurrency-ceiling"
 PAUSED: Final = "paused"
@@ -144,7 +144,7 @@ def _policy(version: int, document: str) -> Policy:
 
 
 def _pass_time(tx: Transaction, lane: str) -> set[int]:
-    """Do everything that a transaction at this time begins with; return whose leases expired."""
+    """Do what every transaction begins with at this time; return tasks with expired leases."""
     lanes = ticks.by_hand(tx)
     late = tx.lookup.tasks(task_table.abandoned, now=tx.now, limit=ticks.STEP, by_hand=lanes)
     ticks.tick(tx, tx.now)

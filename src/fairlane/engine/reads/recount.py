@@ -107,7 +107,7 @@ def _recount_approvals(connection: Connection) -> list[str]:
 
 
 def _astray(connection: Connection) -> list[str]:
-    """Return cron runs that nothing will end and jobs that nothing will wake."""
+    """Return cron runs that will never end and jobs that will never run again."""
     runs = [
         (
             f"cron run {run_id}: is in progress, but its task "

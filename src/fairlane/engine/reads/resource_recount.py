@@ -1,4 +1,4 @@
-"""The doctor's recount of resources: what is reserved, what waits, and whether the ledger sums."""
+"""The doctor's recount of resources: reservations, waiting tasks, and the sum of the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlane.store.tables import tasks as task_table
 
 
 def recount(connection: Connection) -> list[str]:
-    """Compare accounts, lines and reservations with what they count, and sum up the ledger."""
+    """Compare the counters of accounts, lines and reservations with their rows; sum the ledger."""
     newest = policy_table.newest(connection)
     declared = policy.read(msgspec.json.decode(newest.document))[0].resources if newest else {}
     accounts = {account.id: account for account in table.all_accounts(connection)}

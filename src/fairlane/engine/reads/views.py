@@ -1,4 +1,4 @@
-"""Reads for people: lists, one task, numbers. They use a few threads with a connection each and
+"""Reads for callers: lists, one task, numbers. They use a few threads with a connection each and
 never wait for the writer.
 """
 
@@ -85,7 +85,7 @@ TaskViews = TypeVar("TaskViews", bound=list[TaskView])
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`turns` hold a lease, including cancelled ones that have not stopped yet."""
+    """`turns` are tasks that hold a lease, including cancelled ones that still run."""
 
     session: Session
     turns: list[Task]
@@ -226,7 +226,7 @@ class Views:
         return self.ask(read, task_id, pace_of, agent, servers)
 
     def plan(self, asked: planning.PlanQuery, clock: Clock) -> planning.Plan:
-        """Return what a lease would grant at `query.now`, or now by the authoritative clock."""
+        """Return what a lease would get at `query.now`, or now by the authoritative clock."""
         return self.ask(planning.read, asked, lambda found: self._moment(found, clock))
 
     # ---------------------------------------------------------------- events and output

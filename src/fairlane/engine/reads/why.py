@@ -44,7 +44,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 PaceOf = Callable[[int | str], Pace | None]
 Servers = Callable[[Connection, str], Mapping[str, int]]
-Moment = Callable[[Connection], int]  # the present by the clock that judges
+Moment = Callable[[Connection], int]  # now, by the authoritative clock
 
 
 def read(
@@ -109,7 +109,7 @@ def _surroundings(
 
 
 def _of_resource(connection: Connection, task: Task, agent: str | None, now: int) -> JsonObject:
-    """Return what the task lacks now, and the tasks that hold it."""
+    """Return the resource amount that the task lacks now, and the tasks that hold it."""
     tx = plan.draft(connection, now)
     found = resources.first_blocked(tx, resources.demands(tx, task))
     if found is None:

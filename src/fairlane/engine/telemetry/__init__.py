@@ -1,1 +1,1 @@
-"""What a node measures about itself: metrics, history, heartbeat, process figures."""
+"""A node's measurements of itself: metrics, history, heartbeat, process figures."""

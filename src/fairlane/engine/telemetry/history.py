@@ -86,7 +86,7 @@ class HistoryBucket:
 
 
 class SampleDelta(NamedTuple):
-    """What happened between two samples."""
+    """The changes between two samples."""
 
     span_ms: int
     submitted: int

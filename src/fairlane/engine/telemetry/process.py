@@ -1,4 +1,4 @@
-"""What the operating system reports about this process, if available.
+"""Figures of the operating system about this process, if available.
 
 Prometheus clients in every language use the same names.
 """

@@ -1,8 +1,8 @@
 """The use of resources over the last five minutes, hour and day, in memory.
 
-The store is sampled once a second; a step keeps the largest use in it. A restart starts from
-nothing. Memory is bounded: only the first accounts that are used are followed, each with a fixed
-number of steps.
+The store is sampled once a second; a step keeps the largest use in it. A restart clears the
+history. Memory is bounded: only the first accounts in use are recorded, each with a fixed number of
+steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ACCOUNTS_MAX: Final = 200
 
 
 class UseSample(NamedTuple):
-    """What was taken of one limit at one time: used and reserved together, in micro-units."""
+    """The use of one limit at one time: used plus reserved, in micro-units."""
 
     resource: str
     key: str
@@ -68,7 +68,7 @@ class ResourceHistory:
 
 
 def use_samples(found: Iterable[AccountView], policy: Policy) -> Iterator[UseSample]:
-    """Yield what is taken of each limit of accounts."""
+    """Yield the use of each limit of the accounts."""
     for one in found:
         account = one.account
         declared = policy.resources.get(account.resource)

@@ -1,8 +1,8 @@
-"""Approvals: they open with a task or in the middle of its run, and a decision lets it go on.
+"""Approvals: a task or a run opens one, and a decision lets the task continue.
 
-Who may decide and what a decision means is decided in `core/approvals.py`. Here the decision is
-applied to the task in the same transaction: it passes the gate, resumes, or is cancelled. A token
-that was revoked while its request was on the way is refused here, under the write lock.
+`core/approvals.py` defines who may decide and what a decision means. This module applies the
+decision to the task in the same transaction: the task passes the gate, resumes, or is cancelled. It
+also refuses a token that was revoked while its request was in transit, under the write lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fairlane.store.tables.approvals import ApprovalLink
 from fairlane.store.transaction import Transaction
 
 STEP: Final = 500
-ASKS_MAX: Final = 100  # questions of one task; a run that asks more is stuck in a loop
+ASKS_MAX: Final = 100  # questions of one task; a run that asks more is probably stuck in a loop
 LINKS_ARE_GONE: Final = (
     "this link is not valid: it was used, it has expired, or the approval has changed"
 )
@@ -43,7 +43,7 @@ LINKS_ARE_GONE: Final = (
 
 
 def open_gate(tx: Transaction, task: Task, submission: Submission, now: int) -> None:
-    """Ask about a task that is being admitted, if its request says so."""
+    """Open the approval of a task that is being admitted, if its request asks for one."""
     if submission.approval is not None:
         seq = tx.next_seq()
         made = approvals.opened(
@@ -59,9 +59,7 @@ def open_gate(tx: Transaction, task: Task, submission: Submission, now: int) -> 
 
 
 def ask_again(tx: Transaction, task: Task, now: int) -> None:
-    """Ask again about a task that was queued again by hand: a decision applies only until a task
-    has ended.
-    """
+    """Open a new approval for a task that was queued again: a decision ends with the task."""
     if task.unapproved is None:
         return
     task.unapproved = 0
@@ -106,7 +104,7 @@ def _ask(tx: Transaction, task: Task | None, request: Ask, now: int) -> AskOutco
         return decision.answer
     if decision.answer.terminal:
         return _lost(decision.answer, request)
-    if known is not None:  # the same name, but not what was decided about
+    if known is not None:  # the same name, but a different question
         tx.save_approval(known, approvals.withdrawn(known))
     made.seq = tx.next_seq()
     made.id = approvals.id_of(made.seq)
@@ -115,7 +113,7 @@ def _ask(tx: Transaction, task: Task | None, request: Ask, now: int) -> AskOutco
 
 
 def _is_answered(known: Approval, made: Approval, task: Task) -> bool:
-    """Return whether a question was asked before: it is still open, or its run goes on."""
+    """Return whether a question was asked before: it is still open, or its run continues."""
     same = approvals.is_same_question(known, made)
     return same and (known.state == approvals.OPEN or task.leased)
 
@@ -182,8 +180,8 @@ def _is_hidden(approval: Approval, voter: Voter) -> bool:
 
 
 def sees(approval: Approval, agent: str | None, name: str) -> bool:
-    """Return whether a caller may know of an approval: one of all agents, of the task's agent, or
-    one that is named as an approver.
+    """Return whether a caller may see an approval: a caller of all agents or of the task's agent,
+    or a named approver.
     """
     named = approvals.approvers(approval) or ()
     return agent in (None, approval.agent) or agent in named or name in named
@@ -217,7 +215,7 @@ def _decided(
 
 
 def _follow(tx: Transaction, before: Approval, after: Approval, now: int) -> None:
-    """Let the task of a decided approval go on, or cancel it."""
+    """Let the task of a decided approval continue, or cancel it."""
     if after.state in (before.state, approvals.CANCELLED):
         return
     if after.task_seq is None:

@@ -51,7 +51,7 @@ def record(tx: Transaction, requests: Sequence[Record], now: int) -> Iterator[No
 
 
 def _make_room(tx: Transaction, keep: int) -> None:
-    """Drop a tenth at once, because finding actors is slow; of one at most the older half."""
+    """Drop a tenth at once, because finding actors is slow; at most half of one actor's."""
     excess = table.count(tx.connection) - keep
     if excess > 0:
         whose, count = table.most(tx.connection)

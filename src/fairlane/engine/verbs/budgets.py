@@ -2,7 +2,7 @@
 
 There is one question per resource, key and window. Approving raises the budget until the window
 resets, which wakes the tasks that wait for it; rejecting parks them (`waking.py`). Without a
-decision the question expires with the window, and the tasks go on by themselves.
+decision the question expires with the window, and the tasks continue.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _question(spent: BudgetSpent, now: int) -> ApprovalRequest:
 
 
 def _agent(tx: Transaction, spent: BudgetSpent) -> str:
-    """Return the agent whose budget it is, who cannot raise it; "" for a shared one."""
+    """Return the agent that owns the budget and cannot raise it; "" for a shared budget."""
     policy = tx.accounts.resource(spent.resource)
     return spent.key if policy is not None and policy.levels == BY_AGENT else ""
 
@@ -75,7 +75,7 @@ def _place(resource: str, key: str, unit: str) -> str:
 
 
 def follow(tx: Transaction, approval: Approval) -> None:
-    """Raise the budget that a person approved, or let its waiting tasks park."""
+    """Raise the budget if a person approved; otherwise park the tasks that wait for it."""
     assert approval.resource is not None
     label, _, unit = approval.resource.rpartition(_PLACE)
     name, _, key = label.partition("/")

@@ -324,7 +324,9 @@ def _submit(
         try:
             submissions.append(_submission(tx, job, run, run_at))
             answers.append(None)
-        except InvalidRequest as error:  # what was allowed when the job was created is no longer
+        except (
+            InvalidRequest
+        ) as error:  # the policy or the settings have changed since the job was created
             answers.append(error)
     given = tasks.submit(tx, [Submit([one]) for one in submissions], now) if submissions else ()
     found = iter(given)
@@ -428,7 +430,7 @@ def _count(tx: Transaction, job: Job, run: RunRecord) -> None:
 
 
 def _is_done_with(job: Job, run: RunRecord) -> bool:
-    """Return whether a one-time job is deleted: its scheduled run succeeded, not a manual one."""
+    """Return whether to delete a one-time job: its scheduled run, not a manual one, succeeded."""
     return job.definition.delete_after_run and run.status == cron.OK and run.trigger != cron.MANUAL
 
 

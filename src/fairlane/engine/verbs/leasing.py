@@ -74,7 +74,7 @@ def lease(tx: Transaction, requests: Sequence[Lease], now: int) -> list[list[Gra
 
 
 def hand_over(tx: Transaction, request: Lease, now: int) -> Iterator[Grant]:
-    """Lease tasks one at a time. The caller ends each before it asks for the next."""
+    """Lease tasks one at a time. The caller ends each task before it requests the next."""
     capabilities = Wanted(request.capabilities, request.any_handler, request.agent, passing=True)
     lanes = request.lanes or tuple(tx.policy.lanes)
     given = 0
@@ -90,7 +90,7 @@ def _take_reserved(
 ) -> Iterator[Ready]:
     """Yield tasks that may start and whose needs fit; the caller leases each at once.
 
-    A task whose needs do not fit goes behind the resource gate, and others are looked for. The
+    A task whose needs do not fit goes behind the resource gate, and the search continues. The
     number of such rounds is bounded; the next transaction continues.
     """
     for _ in range(ROUNDS_MAX):

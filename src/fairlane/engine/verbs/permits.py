@@ -1,4 +1,4 @@
-"""Permits: a running task reserves for one call at a time.
+"""Permits: a running task reserves resources for one call at a time.
 
 A run that has started goes before tasks that have not: while a permit waits for an account, nothing
 else takes from it. Permits that wait for the same account are served in the order of their arrival,
@@ -36,7 +36,7 @@ KEPT_MS: Final = 5000  # how long an account is kept for a permit whose node may
 
 
 def permit(tx: Transaction, requests: Sequence[Permit], _: int) -> Iterator[object]:
-    """Grant permits at once, or say why not."""
+    """Grant permits at once, or return why not."""
     settle_ended(tx)
     tx.tasks_by_seq(request.seq for request in requests)
     for request in requests:
@@ -70,7 +70,7 @@ def wait(tx: Transaction, requests: Sequence[Permit]) -> list[list[object]]:
 
 
 def _keep(tx: Transaction, blocked: dict[int, Account]) -> None:
-    """Keep what is free for the permits that wait; let go where none waits any more."""
+    """Reserve the free amounts for waiting permits; release accounts that no permit waits for."""
     for account in blocked.values():
         if account.urgent_until < tx.now + KEPT_MS // 2:
             account.urgent_until = tx.now + KEPT_MS
@@ -151,7 +151,7 @@ def _settle_one(
     *,
     unused: bool = False,
 ) -> FairlaneError | None:
-    """Settle a permit unless that has happened. Return the error of a wrong report."""
+    """Settle a permit unless it is settled already. Return the error of a wrong report."""
     open_ones = [one for one in tx.reservations([task.seq])[task.seq] if one.permit == number]
     usage: Needs = {}
     for one in open_ones:

@@ -108,7 +108,7 @@ def _line_rule(policy: Policy, lane: str) -> tuple[str, int | None]:
 
 
 def _reline(tx: Transaction, lane: str) -> None:
-    """Move all tasks of a lane to the lines and ranks that its policy wants now."""
+    """Move all tasks of a lane to the lines and ranks that the policy now requires."""
     settings = tx.policy.lanes[lane]
     by_agent = settings.strategy == FAIR
     if not by_agent:

@@ -1,7 +1,7 @@
 """Resources: reserve with the lease, settle at its end, close, open and raise.
 
-A task with needs is ready only while they may fit; otherwise it is behind the resource gate, in a
-line that sleeps in front of one account (`waking.py`). A lease reserves everything or nothing. The
+A task with needs is ready only while they may fit; otherwise it waits behind the resource gate, in
+a line that sleeps because of one account (`waking.py`). A lease reserves everything or nothing. The
 ends of leases are collected by the transaction and settled before anything is leased.
 """
 
@@ -39,7 +39,7 @@ from fairlane.store import accounts as ledger
 from fairlane.store.tables.resources import LineName
 from fairlane.store.transaction import Transaction
 
-# At most this many ready tasks are let in to one account; the rest waits for its turn.
+# At most this many tasks that need one account are ready; the others wait for their turn.
 AWAKE_MAX: Final = 512
 FOREVER: Final = 2**62  # closed until an operator opens it
 _NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
@@ -51,7 +51,7 @@ Virtual = Mapping[int, Mapping[str, int]]  # amounts by account and unit that co
 
 
 class Demand(NamedTuple):
-    """What a task needs of one account."""
+    """A task's need of one account."""
 
     need: str
     account: Account
@@ -69,7 +69,7 @@ def needs_of(text: str) -> Needs:
 
 
 def needs_for(tx: Transaction, submission: Submission, lane: str) -> str | FairlaneError | None:
-    """Return what a task will need, as it is stored; the error if the policy refuses it."""
+    """Return the needs of a new task, as they are stored; the error if the policy refuses them."""
     written = tx.policy.needs(submission.needs, submission.kind, lane)
     if not written:
         return None
@@ -107,7 +107,7 @@ def gate(tx: Transaction, task: Task, other: str | None) -> str | None:
 
 
 def sleep(tx: Transaction, task: Task, account: Account, why: Blocked) -> None:
-    """Put the line of a task to sleep in front of an account."""
+    """Put the line of a task to sleep because of an account."""
     line = tx.accounts.line_of(task, lambda: _line_name(tx, task))
     tx.accounts.sleep(line, account)
     wake_by(tx, account, why.at)
@@ -116,7 +116,7 @@ def sleep(tx: Transaction, task: Task, account: Account, why: Blocked) -> None:
 
 
 def wake_by(tx: Transaction, account: Account, at: int | None) -> None:
-    """Look at the account again at `at`, or before."""
+    """Check the account again at `at`, or earlier."""
     if at is not None and at < FOREVER:
         if account.wake_at is None or at < account.wake_at:
             account.wake_at = at
@@ -130,7 +130,7 @@ def _line_name(tx: Transaction, task: Task) -> LineName:
 
 
 def demands(tx: Transaction, task: Task, needs: Needs | None = None) -> list[Demand]:
-    """Return what a task needs of each account; with `needs`, what a permit does."""
+    """Return the demands of a task on each account; with `needs`, those of a permit."""
     if needs is None:
         needs = needs_of(task.needs or "{}")
     subject = Subject(task.agent, task.lane, task.session, task.batch)
@@ -151,7 +151,7 @@ def first_blocked(
     *,
     running: bool = False,
 ) -> tuple[Account, Blocked] | None:
-    """Return the first account that cannot give what is needed, and why."""
+    """Return the first account that cannot meet its demand, and why."""
     for demand in wanted:
         needed = demand.amounts
         extra = taken.get(demand.account.id)
@@ -167,7 +167,7 @@ def first_blocked(
 
 
 def admits(tx: Transaction, task: Task) -> bool:
-    """Return whether a ready task can reserve all it needs; otherwise send it behind the gate."""
+    """Return whether a ready task can reserve all its needs; otherwise close its resource gate."""
     settle_ended(tx)
     blocked = first_blocked(tx, demands(tx, task))
     if blocked is None:
@@ -217,9 +217,9 @@ def tell(tx: Transaction, type_: str, account: Account, **more: object) -> None:
 def report_problem(
     tx: Transaction, task: Task | None, report: ResourceReport | None
 ) -> FairlaneError | None:
-    """Check what a worker reports about resources; keep it for the end of the lease if it is fine.
+    """Check a worker's report about resources; keep a valid one for the end of the lease.
 
-    Without a task the use is not looked at.
+    Without a task the reported use is not checked.
     """
     if report is None:
         return None
@@ -287,7 +287,7 @@ def settle_ended(tx: Transaction) -> None:
 
 
 def _unstarted(change: Change) -> bool:
-    """Return whether a lease was released before the run had started: then nothing was used."""
+    """Return whether a lease was released before the run had started, so that nothing was used."""
     before = change.before
     released = change.verb == lifecycle.RELEASE
     return released and before is not None and before.state == lifecycle.ASSIGNED
@@ -296,7 +296,7 @@ def _unstarted(change: Change) -> bool:
 def settle(
     tx: Transaction, task: Task, reservation: Reservation, usage: Needs, *, refund: bool = False
 ) -> None:
-    """Replace a reservation by what was used: as reserved unless `usage` says otherwise."""
+    """Replace a reservation by the amounts used: as reserved, unless `usage` says otherwise."""
     found = {one.id: one for one in tx.accounts.accounts_by_id(h.account for h in reservation.held)}
     for held in reservation.held:
         account = found[held.account]
@@ -323,9 +323,9 @@ def _kind(limit: Limit, change: int) -> str:
 
 
 def take_report(tx: Transaction, task: Task, report: ResourceReport | None) -> None:
-    """Act on what a worker reported beside its use: a provider that refused, what is left there.
+    """Apply the rest of a worker's report: providers that refused, and remaining amounts.
 
-    The lease has ended, or the permit was settled, so that its use is counted.
+    The lease has ended or the permit was settled, so its use is already counted.
     """
     if report is None:
         return
@@ -351,7 +351,7 @@ def _observe(tx: Transaction, demand: Demand, units: Mapping[str, object]) -> No
 
 
 def close(tx: Transaction, account: Account, closing: Closing, now: int) -> None:
-    """Close an account; of several reports the longest counts."""
+    """Close an account; the longest of several reports counts."""
     until = FOREVER if closing.retry_after_ms is None else now + closing.retry_after_ms
     if until <= max(now, account.closed_until):
         return
@@ -448,7 +448,7 @@ def _named(tx: Transaction, name: str, key: str | None) -> list[Account] | Fairl
 
 
 def spent_budget(tx: Transaction, account: Account, why: Blocked) -> BudgetSpent | None:
-    """Return the question whether to raise a budget, once per account and window."""
+    """Return the request to raise a budget, once per account and window."""
     policy = tx.accounts.resource(account.resource)
     assert policy is not None
     limit = next(
@@ -478,7 +478,7 @@ def spent_budget(tx: Transaction, account: Account, why: Blocked) -> BudgetSpent
 def follow_policy(
     tx: Transaction, old: Mapping[str, ResourcePolicy], new: Mapping[str, ResourcePolicy]
 ) -> None:
-    """Carry accounts over to changed limits and wake what may fit now."""
+    """Adapt accounts to changed limits and wake the lines that may fit now."""
     changed = [name for name in {*old, *new} if old.get(name) != new.get(name)]
     if not changed:
         return

@@ -127,7 +127,7 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
 
 
 def _with_message_settings(policy: SessionPolicy, session: Session, message: Message) -> Session:
-    """Return the session with the settings and the usage that the message brings."""
+    """Return the session with the settings and the usage of the message."""
     max_concurrent = message.settings.max_concurrent
     if max_concurrent is None and message.tokens is None:
         return session
@@ -212,7 +212,7 @@ def _decoded(body: str) -> _Body:
 
 
 def _moves_secret(first: _Body, later: Submission) -> bool:
-    """Return whether the later message says where a secret of the first is sent: do not join."""
+    """Return whether a later message could redirect a secret of the first, so must stay apart."""
     if first.llm_config is None or '"llmConfig"' not in later.body:
         return False
     new = _body.decode(later.body).llm_config or {}
@@ -411,7 +411,7 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def report(tx: Transaction, task: Task, result: str | None) -> None:
-    """Store the usage that a run reported with its result, if the run was still wanted."""
+    """Store the usage that a run reported with its result, unless the run was cancelled."""
     usage = usage_of(result) if task.state == lifecycle.DONE else None
     if usage is not None and task.session:
         session = tx.counters.session(task.session)

@@ -461,8 +461,8 @@ def fail(tx: Transaction, requests: Sequence[Fail], now: int) -> Iterator[object
 
 
 def _wait_for_opening(tx: Transaction, request: Fail, now: int) -> Task | FairlaneError:
-    """Queue a task again because a provider refused: that costs no attempt, but it is counted like
-    a release, so that it cannot go on forever.
+    """Queue a task again because a provider refused. This costs no attempt, but counts as a
+    release, so that it cannot go on forever.
     """
     late = leases.begin_late(
         tx.tasks_by_seq([request.seq]).get(request.seq), request.fencing_token, now
@@ -512,7 +512,7 @@ def release(tx: Transaction, requests: Sequence[Release], now: int) -> Iterator[
 
 
 def _released_too_often(tx: Transaction, tasks: Iterable[Task], *, nodes: bool = False) -> set[int]:
-    """Return tasks that external workers released too often; with `nodes`, that nodes did too."""
+    """Return tasks that external workers (with `nodes`, also nodes) released too often."""
     theirs = {
         task.seq: task.lane for task in tasks if task.worker and (nodes or not is_node(task.worker))
     }
@@ -564,7 +564,7 @@ def _load_ended(
 
 
 def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> Task | FairlaneError:
-    """Queue a task that had left the queue, as if it arrived now."""
+    """Queue a task that had left the queue, as if it had just arrived."""
     change = decision.change
     if change is None:
         return decision.answer

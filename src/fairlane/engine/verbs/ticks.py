@@ -163,7 +163,7 @@ def _expire(tx: Transaction, now: int) -> bool:
 def reclaim(tx: Transaction, now: int, *, asked: bool = False) -> list[Task]:
     """Reclaim expired leases, a bounded number of them; return their tasks.
 
-    In some lanes this happens only if the caller `asked` for it.
+    Some lanes are included only if an operator `asked` for it.
     """
     lanes = None if asked else by_hand(tx)
     tasks = tx.lookup.tasks(task_table.abandoned, now=now, limit=STEP, by_hand=lanes)

@@ -309,7 +309,7 @@ class Tokens:
 
     async def _read_again(self) -> None:
         self._stale = False
-        self._good_until = 0.0  # who comes during the read waits for it
+        self._good_until = 0.0  # callers that arrive during the read wait for it
         began = self._clock.monotonic()
         try:
             self._take(*await self._views.read(self._views.ask, _read, self._version))

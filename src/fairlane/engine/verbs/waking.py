@@ -1,10 +1,10 @@
-"""Waking: lines that sleep in front of an account get their turn when something fits again.
+"""Waking: lines that sleep because of an account get their turn when the account has room again.
 
-Lines wake in the order of what their agents took while they competed, divided by weight, then by
-waiting time. A woken task is ready but holds nothing, so that a line without a worker does not keep
-others asleep: after leasing, the accounts are looked at again with what is really left. A line that
-does not fit lets smaller ones pass a bounded number of times; then what is free is kept for it.
-Each look is bounded, and `Account.wake_at` is the moment of the next one.
+The line whose agent took least while it competed, divided by its weight, wakes first; ties go to
+the longest wait. A woken task is ready but holds nothing, so a line without a worker does not keep
+others asleep: after leasing, the accounts are checked again. A line that does not fit lets smaller
+ones pass a bounded number of times; then the free amount is reserved for it. Each check is bounded,
+and `Account.wake_at` is the time of the next one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fairlane.engine.verbs.resources import (
 )
 from fairlane.store.transaction import Transaction
 
-LINES_MAX: Final = 32  # lines that one look considers
+LINES_MAX: Final = 32  # lines that one check considers
 WOKEN_MAX: Final = 256  # tasks that one transaction wakes
 OVERTAKEN_MAX: Final = 8
 ACCOUNTS_MAX: Final = 500
 
 
 def tick(tx: Transaction) -> None:
-    """Look at the accounts at which something may fit by now."""
+    """Check the accounts that may have room by now."""
     due = tx.accounts.due(ACCOUNTS_MAX)
     for account in due:
         account.wake_at = None
@@ -44,7 +44,7 @@ def tick(tx: Transaction) -> None:
 
 
 def wake(tx: Transaction) -> int:
-    """Wake what fits at the accounts where something changed; return how many tasks."""
+    """Wake the tasks that fit in changed accounts; return how many."""
     settle_ended(tx)
     woken = 0
     while tx.accounts.touched and woken < WOKEN_MAX:
@@ -60,7 +60,7 @@ def wake(tx: Transaction) -> int:
 
 
 def follow_up(tx: Transaction) -> None:
-    """Look again after leasing, at what is really left."""
+    """Check the accounts again after leasing."""
     for account in tx.accounts.accounts_by_id(tx.woken_at):
         tx.accounts.touch(account)
     tx.woken_at.clear()
@@ -71,18 +71,18 @@ def follow_up(tx: Transaction) -> None:
 
 
 class _Look:
-    """One look at the lines in front of one account."""
+    """One check of the lines that sleep because of one account."""
 
     def __init__(self, tx: Transaction, account: Account, most: int) -> None:
         self.tx = tx
         self.account = account
         self.most = most
-        self.taken: dict[int, dict[str, int]] = {}  # by tasks woken in this look
+        self.taken: dict[int, dict[str, int]] = {}  # by tasks woken in this check
         self.turns: dict[str, float] = {}
         self.passed: list[WaitLine] = []
         self.woken = 0
         self.wake_at: int | None = None
-        self.refused: bool | None = None  # whether a person did not raise a spent budget
+        self.refused: bool | None = None  # whether a person refused to raise a spent budget
 
     def run(self) -> int:
         tx, account = self.tx, self.account
@@ -142,14 +142,14 @@ class _Look:
         return place + turn
 
     def _pass(self, line: WaitLine, why: Blocked) -> bool:
-        """Leave a line asleep; return whether what is free is kept for it."""
+        """Leave a line asleep; return whether the free amount is reserved for it."""
         self.passed.append(line)
         if why.at is not None and (self.wake_at is None or why.at < self.wake_at):
             self.wake_at = why.at
         return line.overtaken >= OVERTAKEN_MAX
 
     def _spent(self, task: Task, why: Blocked) -> bool:
-        """Do what the resource says for a spent budget; return whether the task stops waiting."""
+        """Apply the resource's `whenSpent` to a task; return whether the task stops waiting."""
         policy = self.tx.accounts.resource(self.account.resource)
         if policy is None or policy.when_spent == resources.WAIT:
             return False
@@ -160,7 +160,7 @@ class _Look:
         return True
 
     def _refused(self, why: Blocked) -> bool:
-        """Return whether a person refused to raise the budget; ask one who has not been asked."""
+        """Return whether a person refused to raise the budget. Ask, unless that has happened."""
         if self.refused is None:
             question = spent_budget(self.tx, self.account, why)
             if question is not None:

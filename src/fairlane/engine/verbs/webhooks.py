@@ -144,9 +144,7 @@ def _disable(tx: Transaction, ids: Sequence[str], now: int) -> None:
 
 
 def redeliver(tx: Transaction, requests: Sequence[Redeliver], now: int) -> Iterator[object]:
-    """Send again under the same id, from the start of the schedule; one that is being sent
-    continues.
-    """
+    """Restart the schedule of a delivery under the same id; one that is being sent continues."""
     for request in requests:
         found = next(iter(_deliveries(tx, [request.id])), None)
         if found is None or request.agent not in (None, found.agent):
@@ -165,7 +163,7 @@ def _deliveries(tx: Transaction, ids: Iterable[str]) -> list[Delivery]:
 
 
 def tell_subscribers(tx: Transaction) -> None:
-    """Owe a webhook about each approval that opened or closed to the endpoints that want it."""
+    """Create webhooks about opened or closed approvals for the endpoints that subscribe."""
     facts, tx.approval_facts = tx.approval_facts, []
     endpoints = endpoint_table.subscribed(tx.connection)
     for event, approval in facts if endpoints else ():
@@ -272,7 +270,7 @@ def _secrets(tx: Transaction, found: SealedEndpoint | None, now: int) -> str | N
         return None
     signing: list[str] = [tx.vault.open(found.secret)]
     if found.previous is not None and now < (found.endpoint.previous_until or 0):
-        with contextlib.suppress(StoreMismatch):  # it may be rotated because it cannot be opened
+        with contextlib.suppress(StoreMismatch):  # it may be rotated because it cannot be decrypted
             signing.append(tx.vault.open(found.previous))
     return " ".join(signing)
 

@@ -1,8 +1,8 @@
-"""The page behind a one-time link: what is asked, the form, and two buttons. It needs no script.
+"""The page behind a one-time link: the question, the form, and two buttons. It needs no script.
 
 The link is the credential, so the page needs no token and no cookie, and a forged request from
 another site would have to know it. A GET decides nothing: programs open links to preview them. The
-hidden field with the hash says what the person saw.
+hidden field with the hash identifies the version that the person saw.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ApprovePage:
 
 
 def _values(body: bytes) -> dict[str, str]:
-    """Return the fields of a form. Raise `InvalidRequest` if it is none."""
+    """Return the fields of a form. Raise `InvalidRequest` if the body is not a form."""
     try:
         found = parse_qs(
             body.decode("ascii"),
@@ -109,7 +109,7 @@ def _values(body: bytes) -> dict[str, str]:
 
 
 def _answer(approval: Approval, values: Values) -> JsonObject | None:
-    """Return the values of a form by their types; what does not fit is left for the check."""
+    """Return the values of a form by their types; the check reports values that do not fit."""
     if approval.form is None or approval.answer is not None:
         return None
     answer: JsonObject = {}

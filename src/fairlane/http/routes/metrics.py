@@ -89,7 +89,7 @@ class MetricsText:
         return "".join(f"{line}\n" for line in lines)
 
     async def _resources(self) -> list[str]:
-        """Describe resources; accounts of one resource are added up, so keys make no series."""
+        """Yield the metrics of resources, summed over accounts, so keys create no series."""
         node = self._node
         if not node.policy.resources:
             return []
@@ -226,7 +226,7 @@ def _standing(tallies: Mapping[str, Tally]) -> Iterator[str]:
 
 
 def _process(fronts: Sequence[Measures]) -> Iterator[str]:
-    """Yield what the operating system reports: sums over all processes, but one start."""
+    """Yield the figures of the operating system: sums over all processes, but one start time."""
     for name, (kind, about, value) in process.measures().items():
         more = 0.0 if name == process.START else sum(one.process.get(name, 0) for one in fronts)
         yield from _family(name, kind, about, [(_NONE, value + more)], prefix="process_")

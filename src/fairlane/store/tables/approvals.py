@@ -17,7 +17,7 @@ _APPROVAL_WIDTH: Final = len(Approval.__struct_fields__)
 
 
 class ApprovalLink(msgspec.Struct, frozen=True):
-    """A one-time link; `approval` is the number of what it is about, `hash` of what it showed."""
+    """A one-time link; `approval` is the number of its approval, `hash` the hash that it showed."""
 
     id: str
     approval: int
@@ -93,7 +93,7 @@ def of_tasks(connection: Connection, seqs: Iterable[int]) -> list[Approval]:
 
 
 def due(connection: Connection, now: int, limit: int) -> list[Approval]:
-    """Return open approvals whose time is over."""
+    """Return open approvals that have expired."""
     return [Approval(*row) for row in connection.run("approval_due", now=now, limit=limit)]
 
 
@@ -167,7 +167,7 @@ def count_open(connection: Connection, agent: str | None, caller: str | None, li
 
 
 def _visible(agent: str | None, caller: str | None) -> dict[str, str | None]:
-    """Return the values that restrict a list to what a caller of one agent sees."""
+    """Return the values that restrict a list to approvals that a caller of one agent sees."""
     if agent is None:
         return {"agent": None, "named": None, "also": None}
     return {"agent": agent, "named": _named(agent), "also": _named(caller or agent)}

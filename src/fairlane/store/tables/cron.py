@@ -111,7 +111,7 @@ def job_page(
 
 
 def jobs_without_next_run(connection: Connection) -> list[str]:
-    """Return the ids of enabled jobs that nothing will wake."""
+    """Return the ids of enabled jobs that will never run again."""
     return [row[0] for row in connection.run("job_asleep")]
 
 
@@ -212,7 +212,7 @@ def run_page(
 
 
 def runs_astray(connection: Connection) -> list[tuple[str, str | None]]:
-    """Return open runs that nothing will end, with the states of their tasks."""
+    """Return open runs that will never end, with the states of their tasks."""
     return [(row[0], row[1]) for row in connection.run("run_astray")]
 
 

@@ -1,4 +1,4 @@
-"""Accounts of resources, the lines that wait in front of them, reservations and the ledger."""
+"""Accounts of resources, the lines that wait for them, reservations and the ledger."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def all_accounts(connection: Connection) -> list[Account]:
 
 
 def due_accounts(connection: Connection, now: int, limit: int) -> list[Account]:
-    """Return accounts at which a waiting line may fit by now."""
+    """Return accounts that may have room for a waiting line by now."""
     return [_account(row) for row in connection.run("account_due", now=now, limit=limit)]
 
 
@@ -54,7 +54,7 @@ def next_wake(connection: Connection) -> int | None:
 
 
 def save_accounts(connection: Connection, rows: Iterable[tuple[Account, int | None]]) -> None:
-    """Save accounts, each with the moment from which on it says nothing."""
+    """Save accounts, each with the time at which it becomes blank."""
     saved = [
         (
             account.id,
@@ -95,7 +95,7 @@ def all_wait_lines(connection: Connection) -> list[WaitLine]:
 
 
 def first_wait_lines(connection: Connection, account: int, limit: int) -> list[WaitLine]:
-    """Return the lines in front of an account without ready tasks, in the order of their turn."""
+    """Return the lines of an account that have no ready task, in the order of their turn."""
     rows = connection.run("wait_line_first", account=account, limit=limit)
     return [WaitLine(*row) for row in rows]
 
@@ -106,7 +106,7 @@ def wait_lines_of_agent(connection: Connection, account: int, agent: str) -> lis
 
 
 def count_waiting(connection: Connection) -> dict[int, int]:
-    """Return how many tasks wait in front of each account."""
+    """Return how many tasks wait for each account."""
     return {row[0]: int(row[1]) for row in connection.run("wait_line_count")}
 
 
@@ -247,7 +247,7 @@ def usage(
 
 
 def prune(connection: Connection, *, before: int, day: int, limit: int) -> None:
-    """Forget old ledger entries and use, and accounts and lines that say nothing."""
+    """Delete old ledger entries and use, and blank accounts and lines."""
     connection.run("ledger_prune", before=before, limit=limit)
     connection.run("usage_prune", before=day)
     connection.run("account_forget", before=before)

@@ -28,7 +28,7 @@ class Suspended(BaseException):
 def ask(fields: JsonObject, name: str | None) -> Any:
     """Return the answer in a thread, and a coroutine that returns it in an async handler.
 
-    Raise `InvalidRequest` for a question that makes no sense.
+    Raise `InvalidRequest` for an invalid question.
     """
     request = validation.convert(fields, ApprovalRequest)
     approvals.check(request, "")
@@ -40,7 +40,7 @@ def ask(fields: JsonObject, name: str | None) -> Any:
 
 
 def _name(request: ApprovalRequest) -> str:
-    """Return a name that is the same for the same question only."""
+    """Return a name that is derived from the question, so that only equal questions share it."""
     text = msgspec.json.encode(request, order="sorted")
     return f"q_{hashlib.sha256(text).hexdigest()[:24]}"
 

@@ -1,8 +1,8 @@
 """The contract between the worker's loop, the executors and their HTTP.
 
-An executor receives a `Run`, does the work and returns its result, or raises `ExecutionFailed`. The
-trap: an executor sets no deadline of its own. Deadline, timeout and cancel all arrive as asyncio
-cancellation of `execute`, which must not be swallowed.
+An executor receives a `Run`, does the work and returns its result, or raises `ExecutionFailed`.
+Caution: an executor must not set a deadline of its own. Deadline, timeout and cancel all arrive as
+asyncio cancellation of `execute`, which must not be swallowed.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Work(msgspec.Struct, frozen=True):
         return PermitBlock(run, loop, {**(needs or {}), **resources}, wait_seconds)
 
     def used(self, resource: str | None = None, /, **units: Amount) -> None:
-        """Report what the task used of its `needs`; the rest is refunded at its end.
+        """Report how much of its `needs` the task used; the rest is refunded at its end.
 
         Name the resource if the task needs more than one.
         """
@@ -150,12 +150,13 @@ class Work(msgspec.Struct, frozen=True):
     ) -> None:
         """Report that a provider refuses requests for `retry_after` seconds.
 
-        The resource is closed for all tasks until then. If the task fails, that costs no attempt.
+        The resource is closed for all tasks until then. If the task then fails, that costs no
+        attempt.
         """
         self._notes().closed(resource, retry_after=retry_after, reason=reason)
 
     def observed(self, resource: str | None = None, /, **remaining: Amount) -> None:
-        """Report what a provider says is left of each unit."""
+        """Report the remaining amount of each unit, as the provider states it."""
         self._notes().observed(resource, **remaining)
 
     def _notes(self) -> ResourceNotes:

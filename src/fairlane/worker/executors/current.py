@@ -1,6 +1,6 @@
 """The run that the calling code belongs to, in async handlers and in the threads of plain ones.
 
-The trap: threads that a handler starts itself do not know the run unless they get its context.
+Caution: threads that a handler starts itself do not know the run unless they get its context.
 """
 
 from __future__ import annotations

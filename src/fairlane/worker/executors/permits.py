@@ -1,7 +1,7 @@
 """`work.permit(…)`: reserve resources for one call of a run, and report what the call used.
 
 The block begins when the resources are reserved. Its end settles the permit with what was reported,
-or as reserved. Async handlers write `async with`, plain ones `with`. The trap: a permit whose
+or as reserved. Async handlers write `async with`, plain ones `with`. Caution: a permit whose
 response was lost stays reserved until its lease ends.
 """
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class SettlementReport(NamedTuple):
-    """What a run says about resources: amounts used, providers that refuse, what they have left.
+    """A run's report about resources: amounts used, providers that refuse, remaining amounts.
 
-    Each is by resource; None if nothing was said.
+    Each is by resource; None if nothing was reported.
     """
 
     usage: dict[str, dict[str, Amount]] | None = None
@@ -40,7 +40,7 @@ NOTHING: Final = SettlementReport()
 
 
 class ResourceNotes:
-    """Collects what is said about the resources of a permit or of a whole task."""
+    """Collects reports about the resources of a permit or of a whole task."""
 
     def __init__(self, names: Mapping[str, object]) -> None:
         self._names = names
@@ -68,7 +68,7 @@ class ResourceNotes:
         self._closed[self._one(resource)] = found
 
     def observed(self, resource: str | None = None, /, **remaining: Amount) -> None:
-        """Report what the provider says is left of each unit."""
+        """Report the remaining amount of each unit, as the provider states it."""
         units = {unit: {"remaining": amount} for unit, amount in remaining.items()}
         self._observed.setdefault(self._one(resource), {}).update(units)
 

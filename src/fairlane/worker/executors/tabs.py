@@ -1,9 +1,9 @@
 """Which instance owns a tab: ask all of them and remember the answers.
 
 The rule: one instance that hangs or fails never affects the others. A caller continues as soon as
-its tab is found, and at most one request per instance is in progress, however many tasks wait. The
-trap: a listing that was requested before the caller asked proves nothing about a tab opened since,
-so only a listing that began afterwards can show that a tab does not exist.
+its tab is found, and at most one request per instance is in progress, however many tasks wait.
+Caution: a listing that was requested before the caller asked proves nothing about a tab opened
+since, so only a listing that began afterwards can show that a tab does not exist.
 """
 
 from __future__ import annotations
