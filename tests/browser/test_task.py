@@ -102,7 +102,7 @@ async def test_what_it_depends_on_and_what_depends_on_it_is_drawn(
     await expect(graph.locator("a.here")).to_have_attribute("href", f"#/tasks/{task_id}")
     await expect(dash.main.locator(".why")).to_contain_text("it depends on a task that is not done")
     gate = dash.main.locator(".timeline .future")
-    await expect(gate).to_have_text("waits for what it depends on")
+    await expect(gate).to_have_text("waits for its dependencies")
     await graph.locator(f"a[href='#/tasks/{child}']").click()
     await expect(dash.main.locator(".crumbs")).to_contain_text(child)
     await dash.api.cancel(parent)

@@ -56,7 +56,7 @@ export const patch = (path, body) => call("PATCH", path, body);
 export const put = (path, body) => call("PUT", path, body);
 export const remove = (path) => call("DELETE", path);
 
-// What the server reports about itself, the user, and the routes that it refuses to the user.
+// The name and version of the server, the user, and the routes that the user may not call.
 export let about = { version: "", refused: {} };
 export let who = { agent: null, tokensRequired: false };
 

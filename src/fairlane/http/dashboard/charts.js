@@ -137,7 +137,7 @@ function lasted(run) {
 const BOX = { x: 160, y: 38 };
 const STEP = { x: 190, y: 52 };
 
-// Tasks and what they depend on, in columns from cause to effect. `nodes`: Map of id to
+// Tasks and their dependencies, in columns from cause to effect. `nodes`: Map of id to
 // {state, title, parents: [ids]}; `here` is the task that the page shows.
 export function graph(nodes, here) {
   const column = columns(nodes);

@@ -116,7 +116,7 @@ async function find(text) {
   search.value = "";
 }
 
-// The menu says how many approvals wait for a person.
+// The menu shows the number of open approvals.
 async function countApprovals() {
   const { open } = await get("/approvals", { state: "open", limit: 1 });
   const text = open >= 1000 ? "1000+" : String(open);

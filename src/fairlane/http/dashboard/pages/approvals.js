@@ -1,4 +1,4 @@
-// Approvals: what waits for a person, exactly what would be approved, and a form to decide.
+// Approvals: the list, the exact content of each, and a form to decide.
 
 import { h, morph } from "../dom.js";
 import { enc, get, post, refusal } from "../api.js";
@@ -38,7 +38,7 @@ function list({ found, state }) {
   if (found === undefined) return loading();
   if (!found.approvals.length) {
     return h("section.card", null, state === "open"
-      ? empty("Nothing waits for you", "A task with an approval waits here until a person decides:",
+      ? empty("No approval is open", "A task with an approval waits here until a person decides:",
         curl("-X POST", "/tasks", { handler: "echo", agentId: me(), approval: { title: "Send it?" } }))
       : empty("None", "No approval is in this state."));
   }
@@ -80,7 +80,7 @@ function one({ found }, reread) {
     found.resource && ["Resource", found.resource],
     ["Opened", time(found.openedAt)],
     found.expiresAt && ["Expires", [time(found.expiresAt), `, then ${found.onExpiry}`]],
-    found.approvers && ["Who may decide", found.approvers.join(", ")],
+    found.approvers && ["Approvers", found.approvers.join(", ")],
     found.count > 1 && ["Approvals", `${found.votes.length} of ${found.count}`],
     found.decidedBy && ["Decided by", found.decidedBy],
     found.decidedAt && ["Decided", time(found.decidedAt)],
@@ -99,7 +99,7 @@ function one({ found }, reread) {
   ];
 }
 
-// The form keeps what was typed while the page is read again, until what is asked changes.
+// The form keeps typed text when the page is fetched again, until the approval changes.
 function decision(found, reread) {
   const fields = found.form && !found.answer ? Object.entries(found.form.properties) : [];
   const required = new Set(found.form?.required ?? []);
@@ -162,7 +162,7 @@ function answer(fields, form) {
   return values;
 }
 
-// What does not fit its type stays text: the server says what is wrong with it.
+// A value that does not fit its type stays text; the server reports the problem.
 function typed(kind, text) {
   if (kind === "integer" && WHOLE.test(text.trim())) return Number(text);
   if (kind === "number" && text.trim() !== "" && Number.isFinite(Number(text))) return Number(text);

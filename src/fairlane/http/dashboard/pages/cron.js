@@ -140,7 +140,7 @@ function facts(job) {
   return rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]);
 }
 
-// --- editing, with the moments it would run at ------------------------------------------------
+// --- editing, with a preview ------------------------------------------------------------------
 
 async function preview(one) {
   const { kind, expr, tz, everyMs, atMs, at = kind === "at" ? new Date(atMs).toISOString() : undefined } = one;
@@ -152,7 +152,7 @@ const nextRuns = (moments) => h("ul.next", null, moments.map((one) =>
 
 const KINDS = {
   cron: { text: "by a cron expression", label: "Expression" },
-  every: { text: "every so often", label: "Seconds" },
+  every: { text: "at an interval", label: "Seconds" },
   at: { text: "once", label: "Time (RFC 3339)" },
 };
 

@@ -108,7 +108,7 @@ function oldest(lanes) {
 
 function failedShare(metrics) {
   const ended = metrics.tasksCompleted + metrics.tasksFailed;
-  return ended ? `${((metrics.tasksFailed / ended) * 100).toFixed(1)} % of what ended` : "none ended yet";
+  return ended ? `${((metrics.tasksFailed / ended) * 100).toFixed(1)} % of ended tasks` : "none ended yet";
 }
 
 // --- lanes ------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ function waitingText({ waiting, oldestWaitMs }) {
 function pause(lane) {
   const verb = lane.paused ? "resume" : "pause";
   return attempt(() => post(`/lanes/${enc(lane.name)}/${verb}`),
-    `Lane ${lane.name} is ${lane.paused ? "running again" : "paused; what runs goes on"}`);
+    `Lane ${lane.name} is ${lane.paused ? "running again" : "paused; running tasks continue"}`);
 }
 
 // --- fairness ---------------------------------------------------------------------------------

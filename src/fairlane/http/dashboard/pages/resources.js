@@ -1,4 +1,4 @@
-// Resources: how much of each is used, by whom, who waits for it, and when it is back.
+// Resources: use by agent, holders, waiting tasks, and when each becomes available.
 
 import { h, fill, morph, sheet } from "../dom.js";
 import { enc, get, post } from "../api.js";
@@ -91,9 +91,9 @@ function open(one, again) {
 // --- closing and raising ----------------------------------------------------------------------
 
 function close(one, again) {
-  const minutes = h("input", { type: "number", min: "0", step: "any", placeholder: "until it is opened" });
-  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Why, in one line" });
-  form(`Close ${title(one)}`, "No task that needs it starts until then. What runs goes on.", "Close",
+  const minutes = h("input", { type: "number", min: "0", step: "any", placeholder: "until you open it" });
+  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Reason, in one line" });
+  form(`Close ${title(one)}`, "Tasks that need it do not start until then. Running tasks continue.", "Close",
     [["Minutes", minutes], ["Reason", reason]], async () => {
       const forMs = minutes.value.trim() ? Math.round(Number(minutes.value) * 60000) : undefined;
       await post(`/resources/${enc(one.name)}/close`,
@@ -106,8 +106,8 @@ function close(one, again) {
 function raise(one, budgets, again) {
   const unit = h("select", null, budgets.map((limit) => h("option", { value: limit.unit }, limit.unit)));
   const more = h("input", { type: "text", inputmode: "decimal", placeholder: "10.50", required: true });
-  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Why, in one line" });
-  form(`Raise ${title(one)}`, "The budget is this much larger until it resets.", "Raise",
+  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Reason, in one line" });
+  form(`Raise ${title(one)}`, "This amount is added to the budget until it resets.", "Raise",
     [["Unit", unit], ["By", more], ["Reason", reason]], async () => {
       await post(`/resources/${enc(one.name)}/raise`,
         { key: one.key, unit: unit.value, amount: more.value.trim(), reason: reason.value.trim() || undefined });
@@ -116,7 +116,7 @@ function raise(one, budgets, again) {
     });
 }
 
-// A box with fields; it stays open with what the server says against them.
+// A dialog with fields. It stays open and shows the server's error if they are refused.
 function form(name, text, verb, fields, send) {
   const outcome = h("div", { "aria-live": "polite" });
   const act = async (event) => {
@@ -208,11 +208,11 @@ function overTime({ history, window }, choose) {
 }
 
 function users({ rows }) {
-  if (!rows.length) return card("Who uses it", null, empty("It was not used yet", "Agents appear here with what they used."));
+  if (!rows.length) return card("Use by agent and day", null, empty("Not used yet", "Agents appear here with the amounts they used."));
   const totals = new Map();
   for (const row of rows) totals.set(row.unit, (totals.get(row.unit) ?? 0) + value(row.used));
   const order = [...rows].sort((one, other) => value(other.used) - value(one.used)).slice(0, USERS_SHOWN);
-  return card("Who uses it", null, table([
+  return card("Use by agent and day", null, table([
     { name: "Agent", cell: (row) => h("a", { href: `#/tasks?agentId=${enc(row.agentId)}` }, row.agentId) },
     { name: "Day", cell: (row) => row.day },
     { name: "Used", class: "right", cell: (row) => `${amount(row.used)} ${row.unit}` },
@@ -224,9 +224,9 @@ function waiters(one) {
   const held = (one.holders ?? []).map((holder) => h("li", { key: holder.taskId, "data-row": true },
     taskLink(holder.taskId), h("span", null, holder.agentId), h("span.muted", null, needsText(holder.needs))));
   return h("div.stack", null,
-    card("Who waits", h("a", { href: "#/tasks?state=queued" }, "Queued tasks"),
+    card("Waiting tasks", h("a", { href: "#/tasks?state=queued" }, "Queued tasks"),
       h("p", null, one.waiting ? `${plural(one.waiting, "task")} waiting for it` : "No task waits for it.")),
-    card("Who holds it", null, held.length ? h("ul.plain", null, held) : h("p.muted", null, "Nothing is reserved.")));
+    card("Holders", null, held.length ? h("ul.plain", null, held) : h("p.muted", null, "Nothing is reserved.")));
 }
 
 const needsText = (needs) => Object.entries(needs ?? {}).map(([unit, given]) => `${amount(given)} ${unit}`).join(", ");

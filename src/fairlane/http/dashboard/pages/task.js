@@ -68,7 +68,7 @@ async function around(task) {
 // The parent may not exist, may have been pruned, or may belong to another agent.
 const parent = (id) => get(`/tasks/${enc(id)}`).catch(() => ({ taskId: id, state: "unknown", kind: "not known" }));
 
-// --- output as it comes -----------------------------------------------------------------------
+// --- output as it arrives ---------------------------------------------------------------------
 
 function follow(id, output, changed) {
   const source = new EventSource(`/tasks/${enc(id)}/output?follow=1`);
@@ -108,7 +108,7 @@ function page(root, seen, output, again) {
       h("div.stack", null,
         nodes?.size > 1 && card("Dependencies", null, graph(nodes, task.taskId)),
         card("Timeline", null, timeline(seen)),
-        output.textContent && card("Output", ENDED.includes(task.state) ? null : h("span.muted", null, "as it comes"),
+        output.textContent && card("Output", ENDED.includes(task.state) ? null : h("span.muted", null, "live"),
           output),
         task.result !== undefined && card("Result", null, json(task.result, "Result")),
         payload(task)),
@@ -159,15 +159,15 @@ function linked(text, task) {
 }
 
 const WORDS = {
-  "task.created": "submitted", "task.unblocked": "what it depends on is done", "task.started": "started",
+  "task.created": "submitted", "task.unblocked": "its dependencies are done", "task.started": "started",
     "task.completed": "done", "task.failed": "failed",
   "task.cancelled": "cancelled", "task.rejected": "refused", "task.retrying": "failed, will be retried",
     "task.parked": "parked", "task.progress": "progress",
-  "task.released": "released", "task.requeued": "queued again", "cron.fired": "a cron job has asked for it",
+  "task.released": "released", "task.requeued": "queued again", "cron.fired": "submitted by a cron job",
 };
 
 const GATES = {
-  dependency: "waits for what it depends on", session: "waits for its turn in the session",
+  dependency: "waits for its dependencies", session: "waits for its turn in the session",
   batch: "waits for its turn in the batch", paused: "waits for its lane, which is paused",
 };
 
