@@ -437,7 +437,7 @@ def _check_private(file: Path, found: os.stat_result) -> None:
 
 
 def entry_problem(entry: str, folder: str | None) -> str | None:
-    """Return what is wrong with an entry of `allow_secrets`, or None."""
+    """Return the problem of an entry of `allow_secrets`, or None."""
     reference, at, url = entry.partition("@")
     kind, _, name = reference.partition(":")
     if kind not in ("env", "file") or not name:

@@ -84,7 +84,7 @@ class StoreClient(BaseClient):
 
     def _follow_events(self, request: ListEvents) -> Shapes:
         wanted = catalog.checked(LIST_EVENTS, request)
-        event_filter(TRUSTED, wanted)  # raises at once what is wrong with it
+        event_filter(TRUSTED, wanted)  # raises the error of an invalid filter at once
         if wanted.after is None:
             wanted.after = self.node.views.last_event()
         return self._each(

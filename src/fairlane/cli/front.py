@@ -42,7 +42,7 @@ from fairlane.worker.executors.task_secrets import TaskSecrets
 
 log = logging.getLogger("fairlane.front")
 
-LOST: Final = 1  # the exit code of a front whose parent is gone
+LOST: Final = 1  # the exit code of a front whose parent has ended
 
 
 class Begin(msgspec.Struct, frozen=True):

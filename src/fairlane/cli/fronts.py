@@ -160,7 +160,7 @@ class Fronts:
 
     async def _until_ready(self, front: FrontProcess, end: socket.socket) -> None:
         await front.front.link.open(end)
-        # It hears news from here on, so it misses none after `_begin` reads the node's state.
+        # It receives news from here on, so it misses none after `_begin` reads the node's state.
         self._links.add(front.front)
         try:
             async with asyncio.timeout(START_SECONDS):

@@ -331,7 +331,7 @@ def paging(parser: Parser) -> None:
 
 
 def task_fields(group: Group, **helps: str) -> None:
-    """Add the options that describe a task, besides what runs it."""
+    """Add the options that describe a task, except its handler, action and instruction."""
     offer(group, "params")
     named_values(group, "--param", "one parameter")
     offer(group, "tab", "ref", "selector", "metadata", "callback-url")

@@ -151,7 +151,7 @@ def start_deadline(policy: Policy, task: Task, now: int, left_ms: int | None) ->
 def rank(lane: LanePolicy, priority: int, since: int) -> int:
     """Return a task's place in its line. With aging, one point of priority is worth `aging_ms` of
     waiting. The rank never has to be recomputed because all waiting tasks age alike. Critical tasks
-    stay in front of all others.
+    stay ahead of all others.
     """
     if lane.aging_ms is None or priority <= CRITICAL:
         return priority

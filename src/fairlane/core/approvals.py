@@ -112,9 +112,9 @@ class Voter(msgspec.Struct, frozen=True):
 class Approval(msgspec.Struct, gc=False):
     """A stored approval. `seq` is its number, `task` the id of its task and `task_seq` its number.
 
-    `name` tells the questions of one run apart, "" is the gate in front of the task. `submitter`
-    and `asker` are ids of tokens. `form`, `approvers`, `votes` and `answer` are JSON text.
-    `left_ms` is how much of the task's time was left when it asked. An approval that is not
+    `name` tells the questions of one run apart, "" is the approval before the task starts.
+    `submitter` and `asker` are ids of tokens. `form`, `approvers`, `votes` and `answer` are JSON
+    text. `left_ms` is how much of the task's time was left when it asked. An approval that is not
     `in_force` belongs to an earlier life of its task. `resource` is the budget that asks to be
     raised, for an approval without a task.
     """
@@ -277,7 +277,7 @@ def withdrawn(approval: Approval) -> Approval:
     return msgspec.structs.replace(approval, in_force=0)
 
 
-# -------------------------------------------------------------------- what is shown
+# -------------------------------------------------------------------- content
 
 
 def shown(approval: Approval, request: JsonObject | None) -> JsonObject:
@@ -297,7 +297,7 @@ def shown(approval: Approval, request: JsonObject | None) -> JsonObject:
 
 
 def digest(content: JsonObject) -> str:
-    """Return the hash of what is shown, independent of the order of keys."""
+    """Return the hash of the shown content, independent of the order of keys."""
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 

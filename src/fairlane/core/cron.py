@@ -371,7 +371,7 @@ def go_on(job: Job) -> None:
 
 
 def disable(job: Job, reason: str) -> None:
-    """Disable the job. Runs that are under way continue."""
+    """Disable the job. Runs in progress continue."""
     job.definition = msgspec.structs.replace(job.definition, enabled=False)
     job.next_run_at = None
     job.disabled_reason = reason

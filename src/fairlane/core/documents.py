@@ -90,7 +90,7 @@ def merge_document(
 
 
 def _set(merged: JsonObject, key: str, value: object, rule: Field) -> str | None:
-    """Store `value`, or report what is wrong with it."""
+    """Store `value`, or report its problem."""
     if rule.zero_keeps and value == 0 and not isinstance(value, bool):
         return None
     if value is None and rule.may_lack:

@@ -273,7 +273,7 @@ class InvalidSettings(OperatorError):
 
 
 class StoreMissing(OperatorError):
-    """There is no store at the address that a command was given."""
+    """There is no store at the address that a command names."""
 
     code = "store_missing"
 

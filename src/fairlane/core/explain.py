@@ -105,7 +105,8 @@ class Why(msgspec.Struct, frozen=True):
     """`ready` says that only a slot or a worker is missing.
 
     `ceilings` are all that are full, the widest first. `estimate_ms` is the expected wait if the
-    line keeps its pace. `blocked` is what it lacks of a resource, `holders` the tasks that hold it.
+    line keeps its pace. `blocked` is the missing amount of a resource, `holders` the tasks that
+    hold it.
     """
 
     reason: str

@@ -102,7 +102,7 @@ def fair_shares(slots: float, wants: Mapping[str, tuple[float, float]]) -> dict[
     """
     left, weights = slots, sum(weight for weight, _ in wants.values())
     shares: dict[str, float] = {}
-    # Agents that can use least for their weight come first, so that the rest share what they leave.
+    # Agents that can use least for their weight come first; the others share the remaining slots.
     for agent, (weight, most) in sorted(wants.items(), key=lambda one: one[1][1] / one[1][0]):
         shares[agent] = min(most, left * weight / weights)
         left -= shares[agent]

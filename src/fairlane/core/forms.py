@@ -201,7 +201,7 @@ _SETS: Final = re.compile(r"--|&&|~~|\|\|")  # reserved by Python for operations
 
 
 def _pattern_problem(pattern: str) -> str | None:
-    """Return what is wrong with a pattern, or None.
+    """Return the problem of a pattern, or None.
 
     The time to match grows with the number of ways in which repeats can share a text. Without
     groups and alternatives, and with few parts of variable length, it stays below a few

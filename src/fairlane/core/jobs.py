@@ -40,7 +40,7 @@ _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
     "session": "a job's tasks always run in the job's own session; use 'overlap'",
     "run_at": "the schedule sets the time",
     "delay_ms": "the schedule sets the time",
-    "deadline": "a fixed time makes no sense for a recurring task; use 'timeoutMs'",
+    "deadline": "a recurring task cannot have a fixed deadline; use 'timeoutMs'",
     "depends_on": "a job's tasks cannot depend on other tasks",
     "key": "only items in a batch can have one",
 }

@@ -230,7 +230,7 @@ def give_up(task: Task, verb: str, reason: str, now: int) -> Change:
 
 
 def lost(task: Task | None, fencing_token: int) -> LeaseLost | None:
-    """Return the error for a report under a lease that is over; None while it is open."""
+    """Return the error for a report under an ended lease; None while the lease is open."""
     return _lost(task) if task is None or _stale(task, fencing_token) else None
 
 

@@ -61,7 +61,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class LimitState(msgspec.Struct, array_like=True):
-    """What is taken of a limit. A blank state is that of an untouched limit.
+    """The use of a limit. An unused limit has a blank state.
 
     `entries` are the settled amounts of a rate with the moments at which they leave the window.
     `level` is a bucket's content times its period, at `level_at`. `window_at` is the start of a
@@ -99,7 +99,7 @@ def advance(limit: Limit, state: LimitState, now: int) -> int:
     elif limit.kind == BUDGET:
         start = window_start(limit, now)
         if state.window_at is None or start > state.window_at:
-            # What is reserved stays: a run that crosses the reset is charged to the new window.
+            # Reserved amounts stay: a run that crosses the reset is charged to the new window.
             state.used = state.raised = state.others = 0
             state.warned = False
             state.window_at = start
@@ -158,7 +158,7 @@ def _instant(local: datetime) -> int:
     return (local.astimezone(UTC) - EPOCH) // MS
 
 
-# -------------------------------------------------------------------- what is taken
+# -------------------------------------------------------------------- use
 
 
 def committed(limit: Limit, state: LimitState) -> int:
@@ -273,7 +273,7 @@ def _leaked_at(limit: Limit, state: LimitState, room: int, now: int) -> int:
     return moments.MAX
 
 
-# -------------------------------------------------------------------- what changes it
+# -------------------------------------------------------------------- changes
 
 
 def reserve(limit: Limit, state: LimitState, need: int) -> int:
@@ -285,7 +285,7 @@ def reserve(limit: Limit, state: LimitState, need: int) -> int:
 
 
 def settle(limit: Limit, state: LimitState, reserved: int, actual: int, now: int) -> int:
-    """Replace a reservation by what was used; return by how much `committed` changed.
+    """Replace a reservation by the amount used; return by how much `committed` changed.
 
     A pool gets everything back, whatever was used. The state has been advanced to `now`.
     """
@@ -338,7 +338,7 @@ def warns(limit: Limit, state: LimitState, warn_at: float | None) -> bool:
 def adapt(old: Limit, new: Limit, state: LimitState, now: int) -> int:
     """Carry a state over to a changed limit; return by how much `committed` changed.
 
-    What was used stays used, and a longer period keeps it longer.
+    Used amounts stay used, and a longer period keeps them longer.
     """
     before = committed(old, state)
     advance(old, state, now)

@@ -281,7 +281,7 @@ def _with_shorter_instructions(document: Any) -> Any:
         kind = kinds["instruction"]
         if kind["timeoutMs"] <= INSTRUCTION_TIMEOUT_MS_MAX:
             return document
-    except (KeyError, TypeError):  # the key is missing, or the document is no policy at all
+    except (KeyError, TypeError):  # the key is missing, or the document is not a policy
         return document
     shorter = {**kind, "timeoutMs": INSTRUCTION_TIMEOUT_MS_MAX}
     return {**document, "kinds": {**kinds, "instruction": shorter}}

@@ -348,7 +348,7 @@ def keys_of(policy: ResourcePolicy | None, key: str, subject: Subject) -> list[s
 
 
 class Account(msgspec.Struct):
-    """What is taken of one resource under one key.
+    """The use of one resource under one key.
 
     `closed_until` is the moment at which it opens again, 0 if it is open. `urgent_until` is how
     long running tasks wait for it: until then nothing else takes from it. `turn` is the share of
@@ -423,7 +423,7 @@ class Reservation(msgspec.Struct):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """One change of used + reserved: `balance` is the sum after it, `used` what was used up.
+    """One change of used + reserved: `balance` is the sum after it, `used` the amount used up.
 
     The amount of a raise is what the limit grew by; it does not change the balance.
     """

@@ -262,7 +262,7 @@ class Fairlane(AsyncBaseClient):
 
     def _policy_changed(self, policy: Policy) -> None:
         """Ask for leases again only if the worker count has changed: a new request withdraws the
-        pending one and returns what is being granted.
+        pending one and releases leases that are being granted.
         """
         if policy.worker_count == self._worker_count:
             return

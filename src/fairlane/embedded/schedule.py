@@ -37,9 +37,9 @@ log = logging.getLogger("fairlane.scheduling")
 
 # Not a word, so no handler can have this name.
 FUNCTION: Final = "(function)"
-# One attempt is for the function, the other for the node that ends it if this process is gone.
+# One attempt is for the function, the other for the node that fails it if this process has ended.
 FUNCTION_RETRIES: Final = {"maxRetries": 1, "backoffMs": 0}
-# A deadline for tasks whose caller is gone and cannot cancel them.
+# A deadline for tasks whose caller has ended and cannot cancel them.
 LEFT_OVER_MS: Final = 60_000
 
 Usage = tuple[int, int]
@@ -108,7 +108,7 @@ class Scheduling:
                 with contextlib.suppress(FairlaneError):  # it has ended, or ends at the next start
                     await self._node.cancel(task_id)
 
-    # ---------------------------------------------------------------- what is asked for
+    # ---------------------------------------------------------------- requests
 
     def _submission(
         self, session: str, fields: ScheduleFields, *, is_function: bool, usage: Usage | None
@@ -151,7 +151,7 @@ class Scheduling:
             return None
         return tokens, context_window
 
-    # ---------------------------------------------------------------- what becomes of it
+    # ---------------------------------------------------------------- results
 
     async def _outcome(self, made: Submission, call: Call) -> Any:
         assert made.session is not None

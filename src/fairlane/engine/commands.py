@@ -161,10 +161,10 @@ class AskOutcome(msgspec.Struct, frozen=True):
 
 
 class AppendOutput(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Answer: None. Store the next piece of a run's output; ignored when the run is over.
+    """Answer: None. Store the next piece of a run's output; ignored when the run has ended.
 
-    `part` None appends. Without `trusted`, the output is cut at the limit of an attempt, and a
-    lease that is over is an error.
+    `part` None appends. Without `trusted`, the output is cut at the limit of an attempt, and an
+    ended lease is an error.
     """
 
     seq: int

@@ -213,7 +213,7 @@ class Engine:
                 connection = self._connect()
                 self._plan_reads(connection, batch)
                 transaction = self._begin(connection)
-                # Only under the lock is it certain that the commit in question is over.
+                # Only under the lock is it certain that the commit in question has ended.
                 if unknown is not None and self._committed(connection, self._commit_id):
                     connection.rollback()
                     concluded = self._conclude(*unknown, began)
@@ -224,7 +224,7 @@ class Engine:
                 unknown = None
                 self._look_for_unanswered(connection)
                 outcome = self._run(transaction, batch, waiting)
-                # Only a commit shows that an outage is over.
+                # Only a commit shows that an outage has ended.
                 if (
                     batch
                     or transaction.changed
@@ -355,7 +355,7 @@ class Engine:
 
     def _runs_to_stop(self, tx: Transaction) -> list[Key]:
         mine = [(task.seq, task.fencing_token) for task in tx.stopped if task.worker == self.name]
-        # Another process may have stopped what runs here.
+        # Another process may have stopped runs of this node.
         if self._to_stop is not None:
             return [*dict.fromkeys([*self._to_stop, *mine])]
         if self._others_wrote:
@@ -376,7 +376,7 @@ class Engine:
             return
         grace_ms = max(0, round((self._judge_at - self.clock.monotonic()) * 1000))
         ticks.tick(tx, tx.now, grace_ms)
-        cron.follow(tx, tx.now)  # a run that is over does not block its job
+        cron.follow(tx, tx.now)  # a run that has ended does not block its job
         cron.fire(tx, tx.now)
         if tx.now >= self._prune_at:
             went = ticks.prune(tx, tx.now)

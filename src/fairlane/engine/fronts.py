@@ -150,7 +150,7 @@ class FrontLinks:
         self._loop = asyncio.get_running_loop()
         self._links: list[FrontLink] = []
         self._news: deque[News] = deque()
-        self._telling = False  # what is in there will be sent
+        self._telling = False  # a send of the collected news is scheduled
         node.on_news.append(self.spread)
         node.measure_fronts = self.measures
         node.silent_fronts = self.silent
@@ -186,7 +186,7 @@ class FrontLinks:
         return len(self._links) - len(await self.measures())
 
     def _tell(self) -> None:
-        self._telling = False  # first, so that what is added meanwhile is sent later
+        self._telling = False  # first, so that later news schedule another send
         while self._news:
             news = self._news.popleft()
             for front in self._links:

@@ -164,4 +164,4 @@ class Link(asyncio.Protocol):
 
 
 def _gone() -> ConnectionResetError:
-    return ConnectionResetError("the other process of this server is gone")
+    return ConnectionResetError("the other process of this server has ended")

@@ -2,7 +2,7 @@
 
 Edges (HTTP, MCP, the embedded API) hold a `Node` and nothing below it. Its commands go to a writer
 in the same process (`writing_node.py`) or to the process that writes (`front_node.py`). After each
-commit it hears `News`: a task's end for its waiters, new events for streams, other tokens.
+commit it receives `News`: a task's end for its waiters, new events for streams, changed tokens.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `ended` are the ids of tasks that have ended, None if it is unknown which have. `events`: there
     may be new events or output. `access`: tokens have changed. `policy` is the new one, if it has
-    changed. `judged` is a time of the judging clock and the monotonic clock then.
+    changed. `judged` is a time of the authoritative clock, and the monotonic clock at that time.
     """
 
     ended: tuple[str, ...] | None = ()
@@ -275,7 +275,7 @@ class Node:
                 del self._waiters[task_id]
 
     def _tell_waiters(self, ended: Sequence[str] | None) -> None:
-        """Wake the waiters of the ended tasks, or all if it is not known what has ended."""
+        """Wake the waiters of the ended tasks, or all if the ended tasks are not known."""
         with self._waiters_lock:
             ids = list(self._waiters) if ended is None else ended
             found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]

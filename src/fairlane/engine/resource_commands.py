@@ -35,7 +35,7 @@ class Permit(msgspec.Struct, frozen=True):
 
     `needs` are as written. With `until`, a time of the monotonic clock, the request waits until it
     can be granted; then the answer is a list of one `PermitGranted`, or an empty list when the time
-    is over. `settles` names a permit of the same lease that is settled first.
+    has passed. `settles` names a permit of the same lease that is settled first.
     """
 
     seq: int

@@ -99,7 +99,7 @@ class Writer:
         self.busy_since: float | None = None
         self.written_at: float | None = None
         self.trouble: str | None = None  # why the last batch could not be written
-        self._batch: list[Ticket] = []  # what is being written
+        self._batch: list[Ticket] = []  # the batch that is being written
         self._worked_at = engine.clock.monotonic()  # when the last batch ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)

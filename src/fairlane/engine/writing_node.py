@@ -95,7 +95,7 @@ class WritingNode(Node):
         if not self.store.shared:
             count = self.writer.ask_and_wait(Reclaim(NODE_PREFIX))
             if count:
-                log.info("reclaimed %d leases of a node that is gone", count)
+                log.info("reclaimed %d leases of a node that has ended", count)
             self.writer.ask_and_wait(ReclaimDeliveries())
         self.writer.ask_and_wait(self._here)
         self._registered = True

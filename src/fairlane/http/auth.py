@@ -27,7 +27,7 @@ from fairlane.schema import decoding
 from fairlane.schema.access import identity
 from fairlane.services.catalog import refused
 
-AWAY_SECONDS: Final = 1.0  # between two checks whether the store is back
+AWAY_SECONDS: Final = 1.0  # between two checks whether the store is available
 COOKIE: Final = "fairlane_login"
 STREAM_LATE_SECONDS: Final = 0.1
 _ATTRIBUTES: Final = "HttpOnly; SameSite=Strict; Path=/"

@@ -39,7 +39,7 @@ class _Refused(Exception):
 
 
 class _NoMore(dict[bytes, bytes]):
-    """Refuses trailers: a proxy may have checked only the headers in front of the body."""
+    """Refuses trailers: a proxy may have checked only the headers before the body."""
 
     def __contains__(self, _: object) -> bool:
         raise _Refused
@@ -431,7 +431,7 @@ class HttpConnection(asyncio.Protocol):
                 self._hear_no_more()
                 return
             self.write(answer)
-        elif self._queued:  # the same, without what is arriving
+        elif self._queued:  # the same, without the arriving request
             self._queued.pop()
             self._latest = self._queued[-1] if self._queued else self._current
             self._hear_no_more()

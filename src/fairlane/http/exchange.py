@@ -74,7 +74,7 @@ class Exchange(HttpRequest):
         self.number = number
         self._pieces: list[bytes] = []
 
-    # ---------------------------------------------------------------- what arrives
+    # ---------------------------------------------------------------- the request
 
     def add(self, piece: bytes) -> None:
         """Store a piece of the body, unless no code will read the body."""
@@ -185,7 +185,7 @@ class Exchange(HttpRequest):
             self._pieces.clear()
             self.connection.resume_reading()
 
-    # ---------------------------------------------------------------- what is sent
+    # ---------------------------------------------------------------- the response
 
     async def run(self, application: Application) -> None:
         """Answer the request."""

@@ -50,7 +50,9 @@ class HttpServer:
         return self._connection(self)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept nothing more, answer what has arrived within the grace, then close connections."""
+        """Accept nothing more, answer the pending requests within the grace, then close
+        connections.
+        """
         if self._listening is not None:
             self._listening.close()
         self._stopping = asyncio.Event()

@@ -101,7 +101,7 @@ class ResponseParser:
     """Parses the responses of one connection, one after the other.
 
     `expect` announces the next response. Then `feed` the bytes that arrive, and call `end` when the
-    peer has closed. `body` collects what has not been taken yet.
+    peer has closed. `body` collects the bytes that have not been taken yet.
     """
 
     __slots__ = (

@@ -76,7 +76,7 @@ class Guard:
         self.own_ports: set[int] = set()
 
     def check(self, url: str) -> Target:
-        """Check what is known without DNS: the form of the URL, and an address written in it."""
+        """Check everything that needs no DNS: the form of the URL, and an address in it."""
         target = parse_target(url)
         self.check_host(target.host, target.port)
         return target

@@ -183,7 +183,7 @@ class LeaseAsked(Response):
     approval: ApprovalOutcome
 
 
-# -------------------------------------------------------------------- what they are made from
+# -------------------------------------------------------------------- conversions
 
 
 def approval_outcome(one: Approval) -> ApprovalOutcome:

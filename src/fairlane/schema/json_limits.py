@@ -1,8 +1,8 @@
 """Limits of JSON in requests: no duplicate keys, no U+0000, a bound on everything.
 
 Python's JSON parsers are lenient where two programs may read the same text differently: they keep
-the last of two equal keys, and numbers of any size. This module checks what was parsed, and names
-what is wrong and where.
+the last of two equal keys, and numbers of any size. This module checks the parsed value, and names
+each problem and its place.
 
 Nearly every body is short and valid, so a cheap check comes first; only a text that may exceed a
 limit is examined piece by piece.

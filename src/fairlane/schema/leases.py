@@ -355,7 +355,7 @@ class LeasesReported(Response):
     leases: list[LeaseGrant]
 
 
-# -------------------------------------------------------------------- what they are made from
+# -------------------------------------------------------------------- conversions
 
 
 def lease_grant(

@@ -99,7 +99,7 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
 def one_of(words: Iterable[str]) -> msgspec.Meta:
     """Describe a text of a response that is one of these words.
 
-    Only OpenAPI says so: a client also reads a word that a newer server adds.
+    Only OpenAPI restricts the words: a client also reads a word that a newer server adds.
     """
     return msgspec.Meta(extra_json_schema={"enum": [*words]})
 
@@ -229,7 +229,7 @@ class Operation(Generic[Q, R]):
 
     @functools.cached_property
     def document_shape(self) -> object:
-        """Return the type that describes the document, or None if the body is no document."""
+        """Return the type that describes the document, or None if the body is not a document."""
         marker = None if self.document is None else _marker(self.request, self.document)
         described = marker.shape if isinstance(marker, WholeBody) else None
         return self.document_type or described

@@ -88,7 +88,7 @@ class StreamEnd(Response):
     error: str | None = None
 
 
-# -------------------------------------------------------------------- what they are made from
+# -------------------------------------------------------------------- conversions
 
 
 def line_outcome(line: int, outcome: Task | FairlaneError) -> LineOutcome:

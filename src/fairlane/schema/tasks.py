@@ -264,7 +264,7 @@ class TasksPruned(Response):
     dry_run: bool
 
 
-# -------------------------------------------------------------------- what they are made from
+# -------------------------------------------------------------------- conversions
 
 
 def task_accepted(task: Task) -> TaskAccepted:

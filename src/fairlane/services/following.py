@@ -184,7 +184,7 @@ def output_shown(piece: Piece) -> JsonObject:
 def _output_step(
     views: Views, seq: int, token: int, part: int, encode: EncodePieces[T]
 ) -> OutputStep[T]:
-    state = views.task_state(seq)  # first: what is there after the end is all there is
+    state = views.task_state(seq)  # read first: after the end, no output is added
     found = views.output(seq, token, part, STEP, STEP_BYTES)
     if found:
         token, part = found[-1].fencing_token, found[-1].part

@@ -1,4 +1,4 @@
-"""Task streams: read lines, submit what has arrived in one transaction, answer each line.
+"""Task streams: read lines, submit the lines that have arrived in one transaction, answer each.
 
 While one piece is committed, the next is parsed and later ones arrive; reading pauses when enough
 pieces wait. So the caller can send only as fast as the store commits.
@@ -157,7 +157,7 @@ class LineBuffer:
         if whole:
             whole[0] = self._rest + whole[0]
             self._rest = rest
-            if self._skips:  # what is left of a line that was cut
+            if self._skips:  # the rest of a line that was cut
                 whole[0], self._skips = _TOO_LONG, False
             self._lines += whole
         else:

@@ -363,7 +363,7 @@ def _states(request: ManyTasks) -> list[str] | None:
 
 
 def _parse_states(text: str) -> list[str] | None:
-    """Return the states of a comma list, None for no filter. Raise for a word that is no state."""
+    """Return the states of a comma list, None for no filter. Raise for an unknown state."""
     states = []
     for word in (one.strip() for one in text.split(",") if one.strip()):
         state = lifecycle.state_from(word)

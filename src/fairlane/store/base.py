@@ -66,7 +66,7 @@ def page_of(rows: Iterable[Row], limit: int, bytes_max: int) -> RowPage:
 def next_part(count: int, read: int, size: int, bytes_max: int) -> int:
     """Return how many rows to read after `count` of them: more each time while they are small.
 
-    `read` rows had `size` bytes; the next ones are likely to fit into what is left of `bytes_max`.
+    `read` rows had `size` bytes; the next ones are likely to fit into the rest of `bytes_max`.
     """
     likely = max(0, bytes_max - size) * read // max(1, size) + 1
     return min(4 * count, likely, _PART_ROWS_MAX)

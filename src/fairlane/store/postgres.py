@@ -4,7 +4,7 @@ There is one writer at a time here too: each write transaction begins by locking
 row, and reads the database's clock in the same round trip, so that nodes with different clocks
 agree about leases and deadlines. Statements are sent without waiting for their responses wherever
 the next one does not need them: a transaction that knows its rows takes two round trips, one for
-the lock and what is read ahead, one for all writes and the commit.
+the lock and the read-ahead, one for all writes and the commit.
 
 A node that goes silent while it holds the lock must not stop the others. Three limits ensure that,
 in this order: the holder's own session ends when it idles (`_IDLE_MS`); a node that waits for the
@@ -49,7 +49,7 @@ log = logging.getLogger("fairlane.store")
 
 _TYPES: Final = {"int": "bigint[]", "text": "text[]", "real": "double precision[]"}
 # The holder's limits come before the waiters': see above.
-_LOCK_MS: Final = 1000  # a waiter checks who holds the lock, and queues again
+_LOCK_MS: Final = 1000  # a waiter checks which session holds the lock, and queues again
 _LOCK_TRIES: Final = 5
 _IDLE_MS: Final = 2400
 _SILENT_MS: Final = 2700
@@ -160,7 +160,7 @@ class PostgresConnection:
         lock = self._connection.execute(self._scalar_text("scheduler_lock", {}, {}))
         name, values = self._moment
         moment = self._connection.execute(self._scalar_text(name, values, {}), values)
-        # What comes behind the lock is sent with it, and carried out when the lock is ours.
+        # The statements after the lock are sent with it, and run once the lock is ours.
         ahead = [self._send(read) for read in self._reads]
         self._sync()
         now, self._own, self._found = moment.fetchall()[0][:3]
@@ -206,8 +206,8 @@ class PostgresConnection:
             )
 
     def commit(self) -> None:
-        """Send what is unsent and COMMIT in one go: a statement that fails, also as a guard, keeps
-        the server from what follows until the sync.
+        """Send the unsent statements and COMMIT in one go: a statement that fails, also as a guard,
+        keeps the server from what follows until the sync.
         """
         try:
             self._connection.execute("COMMIT")
@@ -304,7 +304,7 @@ class PostgresConnection:
     def _guarded_text(self, name: str) -> str:
         """Return a write that fails with its name unless it changes as many records as `rows` has.
 
-        The database judges, so that no answer is needed before the COMMIT.
+        The database does the check, so no answer is needed before the COMMIT.
         """
         key = (name, "guarded")
         if key not in self._spelled:
@@ -526,7 +526,7 @@ class PostgresSchema:
         self._connection.execute(statement)
 
     def commit(self, version: int) -> None:
-        # Nodes that go on notice by the row's writer that they have to read everything again.
+        # Nodes that keep running see by the row's writer that they have to read everything again.
         self._connection.execute("UPDATE scheduler SET id = id")
         self._connection.execute("DELETE FROM schema_version")
         self._connection.execute("INSERT INTO schema_version VALUES (%s)", [version])

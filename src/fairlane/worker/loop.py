@@ -274,7 +274,7 @@ class Loop:
         self._renew_seconds = renew_seconds
         self._runs: dict[tuple[int, int], _Run] = {}
         self._asked = 0
-        self._ending = 0  # runs whose work is over and whose end is being reported
+        self._ending = 0  # runs whose work has ended and whose end is being reported
         self._changed = asyncio.Event()
         self._draining = False
         self._drained = False
@@ -516,7 +516,7 @@ def _refuse_too_deep(result: object) -> None:
 
 
 class _Outage:
-    """Logs one line when the source of leases becomes unavailable, and one when it is back."""
+    """Logs one line when the source of leases becomes unavailable, and one when it recovers."""
 
     def __init__(self) -> None:
         self._away = False

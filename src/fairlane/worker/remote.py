@@ -1,7 +1,7 @@
 """Leases from a server on the network: the other source of the worker's loop.
 
 Renewals use a client of their own, because their thread must not wait for an event loop that the
-work may block. A response that says nothing about a lease (none at all, or a stopping server) is
+work may block. A response without information about a lease (none at all, or a stopping server) is
 reported to the loop as an unavailable store: it tries again, and the server's clock decides when a
 lease has expired.
 """

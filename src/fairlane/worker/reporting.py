@@ -93,7 +93,7 @@ class Reporter:
         return await asked.done
 
     async def close(self) -> None:
-        """Send what is pending, within a limit."""
+        """Send the pending reports, within a time limit."""
         if self._sending is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):

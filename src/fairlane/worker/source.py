@@ -140,7 +140,7 @@ class EngineSource:
             raise
 
     def _assignments(self, grants: Sequence[Grant]) -> list[Assignment]:
-        """Return what can run. A task whose request is damaged fails; the others run."""
+        """Return the tasks that can run. A task whose request is damaged fails; the others run."""
         policy = self._policy()
         found = []
         for grant in grants:

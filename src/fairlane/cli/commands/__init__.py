@@ -104,7 +104,7 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
 
 class WrongLine(Exception):
-    """What is wrong with the command line, in one sentence."""
+    """An invalid command line; the message is one sentence."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -385,7 +385,7 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def _words(leaves: Leaves) -> dict[str, list[str]]:
-    """Return what may follow each command: its verbs, then its options."""
+    """Return the words that may follow each command: its verbs, then its options."""
     words: dict[str, list[str]] = {"": []}
     for path, leaf in leaves.items():
         *before, last = path.split(" ")

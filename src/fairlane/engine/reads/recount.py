@@ -111,7 +111,7 @@ def _astray(connection: Connection) -> list[str]:
     runs = [
         (
             f"cron run {run_id}: is in progress, but its task "
-            f"{'is gone' if state is None else f'is {state}'}"
+            f"{'does not exist' if state is None else f'is {state}'}"
         )
         for run_id, state in cron.runs_astray(connection)
     ]

@@ -197,11 +197,11 @@ class Views:
         return self.ask(task_views.ids, wanted, limit)
 
     def task_state(self, seq: int) -> str | None:
-        """Return the state of a task without reading a whole `TaskView`; None if it is gone."""
+        """Return the state of a task without a whole `TaskView`; None if it does not exist."""
         return self.ask(task_views.state, seq)
 
     def agent_of(self, seq: int) -> str | None:
-        """Return the agent of a task; None if it is gone."""
+        """Return the agent of a task; None if it does not exist."""
         return self.ask(task_views.agent, seq)
 
     def entries(

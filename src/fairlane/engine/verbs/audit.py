@@ -2,7 +2,7 @@
 
 An operator's action is durable before the response is sent. Denials and blocks come from outside
 callers, possibly in large numbers, so each must cost little: the same event is written when it
-first happens and once more, with a count, when its minute is over; beyond a number of different
+first happens and once more, with a count, when its minute has ended; beyond a number of different
 events per minute only a count is kept. Entries never change. When the log is full, the oldest
 entries of the actor with the most entries are dropped: an actor that floods the log pushes out its
 own entries and not those of others.

@@ -35,7 +35,7 @@ class Steps:
         self._clock = clock
         self._ahead: int | None = None
         self._stored: int | None = None
-        # Of the current or last transaction: the distance it judges by and the one it stores.
+        # Of the current or last transaction: the distance it uses and the one it stores.
         self._reading = ClockReading(0, None)
         self._storing: int | None = None
 

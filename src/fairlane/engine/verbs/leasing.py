@@ -1,7 +1,7 @@
 """Leasing: grant ready tasks to waiting workers, as far as the ceilings allow.
 
-The cost depends on what is granted: it reads the first agents and the heads of their lines, never
-the backlog. Workers with equal requests are served together.
+The cost depends on the number of grants: it reads the first agents and the heads of their lines,
+never the backlog. Workers with equal requests are served together.
 
 There are two paths to the same answer. A lane without a backlog is served from what arrived in this
 transaction (`_from_new`), so that such a task is written once, as leased; any other lane is served

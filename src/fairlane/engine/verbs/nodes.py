@@ -14,7 +14,7 @@ from fairlane.store.transaction import Transaction
 
 FORGET_MS: Final = 86_400_000
 # A node renews its leases and beats once per HEARD_SECONDS. After LEASE_MS without either, its
-# leases are over and it counts as silent.
+# leases have expired and it counts as silent.
 HEARD_SECONDS: Final = 4.0
 LEASE_MS: Final = 12_000
 
@@ -23,7 +23,7 @@ def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:
     """Record the newest heartbeat of each node. A node that leaves is removed at once, a dead one
     after a day.
 
-    Only one process serves from a private store: any other node recorded there is gone.
+    Only one process serves from a private store: any other node recorded there has ended.
     """
     for request in {request.name: request for request in requests}.values():
         if request.leaves:

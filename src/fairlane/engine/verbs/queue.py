@@ -166,7 +166,7 @@ def _applied(tx: Transaction, decision: leases.LeaseDecision) -> Task:
 
 
 def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[object]:
-    """Lease what is ready, under every rule of leases, and complete it at once."""
+    """Lease ready entries, under every rule of leases, and complete them at once."""
     ticks.tick(tx, now)
     for request in requests:
         found: list[Grant] = []
@@ -179,7 +179,7 @@ def drain(tx: Transaction, requests: Sequence[Drain], now: int) -> Iterator[obje
 
 
 def _handed_over(tx: Transaction, limit: int, agent: str | None, now: int) -> list[Grant]:
-    """Lease and complete what is ready. Each completion may make others ready."""
+    """Lease and complete ready entries. Each completion may make others ready."""
     ticks.settle(tx, now)
     asked = Lease(
         DRAINER, (LANE,), frozenset(), limit, None, any_handler=True, start=True, agent=agent

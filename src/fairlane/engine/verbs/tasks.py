@@ -373,7 +373,7 @@ def _decided(
 def _report_problem(
     tx: Transaction, task: Task | None, request: Complete | Fail | Release | Renew
 ) -> FairlaneError | None:
-    """Return what is wrong with a report about resources; the report of a lost lease is ignored."""
+    """Return the problem of a report about resources; ignore the report of a lost lease."""
     if request.report is None or leases.lost(task, request.fencing_token) is not None:
         return None
     return resources.report_problem(tx, task, request.report)

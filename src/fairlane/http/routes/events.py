@@ -68,7 +68,7 @@ def _output(found: Sequence[Piece]) -> bytes:
 
 
 async def _event_pieces(stream: EventStream[bytes]) -> AsyncIterator[bytes]:
-    # An id without data: a client that is cut off before the first event comes back to this place.
+    # An id without data: a client that is cut off before the first event resumes from here.
     yield b"id: %d\n" % stream.after + _HELLO
     async for found in stream.steps:
         yield found or _HEARTBEAT

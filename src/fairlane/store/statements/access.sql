@@ -1,4 +1,4 @@
--- Tokens: who may do what.
+-- Access tokens.
 
 -- name: access_version
 SELECT access_version FROM scheduler WHERE id = 1

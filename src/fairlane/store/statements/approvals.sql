@@ -1,4 +1,4 @@
--- Approvals: what people are asked, and their links.
+-- Approvals and their one-time links.
 
 -- name: approval_insert
 -- rows: seq int, id text, task_seq int, task text, agent text, name text, title text, detail text, form text, approvers text, needed int, state text, opened_at int, expires_at int, expires_ms int, on_expiry text, submitter text, asker text, left_ms int, in_force int, resource text, votes text, answer text, comment text, decided_by text, decided_at int
@@ -81,7 +81,7 @@ FROM rows WHERE approval_link.id = rows.id AND approval_link.used_at IS NULL
 -- name: step_approval_links
 UPDATE approval_link SET expires_at = expires_at + :by WHERE used_at IS NULL
 
--- ------------------------------------------------------------------ reads for people
+-- ------------------------------------------------------------------ reads
 
 -- name: approval_view
 SELECT {approval}, request.body FROM approval

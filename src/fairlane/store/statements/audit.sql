@@ -1,4 +1,4 @@
--- The audit log. Entries are only ever added; the oldest go.
+-- The audit log. Entries are only added; the oldest are deleted.
 
 -- name: audit_insert
 -- rows: id int, at int, who text, action text, target text, outcome text, detail text

@@ -106,7 +106,7 @@ SELECT {run}, task.started_at, task.attempts FROM rows
 JOIN run ON run.seq = rows.seq
 LEFT JOIN task ON task.id = run.task_id AND run.status = 'queued'
 
--- ------------------------------------------------------------------ old entries go
+-- ------------------------------------------------------------------ retention
 
 -- name: run_excess
 -- rows: job_id text, number int
@@ -117,7 +117,7 @@ WHERE run.status <> 'queued'
 LIMIT :limit
 
 -- name: run_old
--- The state is spelled so that a planner without statistics does not read all that is due.
+-- This form of the condition keeps a planner without statistics from reading all due jobs.
 SELECT seq FROM run WHERE forget_at IS NOT NULL AND forget_at <= :now
   AND NOT EXISTS (SELECT 1 FROM delivery
     WHERE delivery.seq = run.seq AND coalesce(delivery.state, '') = 'due')

@@ -1,6 +1,6 @@
--- Webhooks owed, the log of what became of them, and the endpoints that have their own secret.
+-- Webhook deliveries with their logs, and endpoints with their own secret.
 
--- ------------------------------------------------------------------ webhooks owed
+-- ------------------------------------------------------------------ deliveries
 
 -- name: delivery_insert
 -- rows: id text, seq int, url text, event text, state text, due_at int, attempts int, created_at int, agent text

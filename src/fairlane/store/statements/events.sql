@@ -1,4 +1,4 @@
--- Events, deliveries and what is kept for later use.
+-- Events, output, the webhook secret and templates.
 
 -- ------------------------------------------------------------------ events and output
 
@@ -18,7 +18,7 @@ WHERE event.type = 'task.released' AND event.id > coalesce((
   SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued'), 0)
 GROUP BY rows.seq
 
--- How far a run was is no part of the log of attempts, and there may be much of it.
+-- Progress is not part of the attempt log, and there may be many such events.
 -- name: event_tasks
 -- rows: seq int
 SELECT {event} FROM rows JOIN event ON event.seq = rows.seq AND event.type <> 'task.progress'

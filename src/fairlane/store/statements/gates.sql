@@ -1,4 +1,4 @@
--- What holds tasks back, and what they belong to.
+-- Sessions, batches and dependencies, which hold tasks back.
 
 -- ------------------------------------------------------------------ sessions
 

@@ -1,4 +1,4 @@
--- What `sched` and `queue` read: a plan's snapshot, and the lane `queue` in the order of its entries.
+-- Reads of `sched` and `queue`: a plan's snapshot, and the lane `queue` in the order of its entries.
 
 -- name: scheduler_view
 SELECT last_seq, last_token, policy_version, last_line, last_event, open_edges, unsettled,
@@ -27,7 +27,7 @@ SELECT {task} FROM (
 CROSS JOIN task WHERE task.seq = found.seq AND task.lane = :lane
 ORDER BY task.rank, task.seq LIMIT :limit
 
--- Places only: what an entry holds may be large, and is read as far as a page goes.
+-- Only the order: requests may be large and are read for one page.
 -- name: entry_page_of @sqlite
 -- rows: state text
 SELECT task.rank, task.seq FROM rows

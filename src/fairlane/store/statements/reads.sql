@@ -1,6 +1,6 @@
--- Reads for people, and the doctor's recount.
+-- Reads for callers, and the doctor's recount.
 
--- ------------------------------------------------------------------ reads for people
+-- ------------------------------------------------------------------ reads
 
 -- name: task_view
 SELECT {task}, request.body, result.result, result.error FROM task
@@ -13,7 +13,7 @@ SELECT {task}, request.body, result.result, result.error FROM rows
 JOIN task ON task.seq = rows.seq
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 
--- The text of an instruction is looked into, the rest of a request is not: it may hold secrets.
+-- Only the text of an instruction is searched: the rest of a request may contain secrets.
 -- name: task_list @sqlite
 SELECT {task}, request.body,
 --? brief: CASE WHEN :brief = 1 THEN NULL ELSE

@@ -1,4 +1,4 @@
--- Resources: accounts, the lines in front of them, reservations, the ledger. `tables/resources.py`.
+-- Resources: accounts, the lines that wait for them, reservations, the ledger. `tables/resources.py`.
 
 -- name: account_find
 -- rows: resource text, key text

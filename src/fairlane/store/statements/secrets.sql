@@ -1,4 +1,4 @@
--- What is sealed and stays: for a change of the key. Tasks go by themselves.
+-- Sealed values to seal again after a key change. Tasks are not included: their retention ends.
 
 -- name: sealed_all
 SELECT 'template' AS what, id, definition AS first, NULL AS second FROM template

@@ -1,4 +1,4 @@
--- The wall clock was set by `by` milliseconds: what is the end of a span moves along. `engine/verbs/clock_steps.py`.
+-- The wall clock was set by `by` milliseconds: move the ends of spans. `engine/verbs/clock_steps.py`.
 
 -- name: clock_get
 SELECT clock_boot, clock_ahead FROM scheduler WHERE id = 1

@@ -27,7 +27,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, mod(txid_current(
   xmin::text::bigint, set_config('transaction_timeout', :limit::text, true)
 FROM scheduler WHERE id = 1
 
--- The badge of every session that writes: an advisory lock that all of them share.
+-- The mark of every session that writes: an advisory lock that all of them share.
 -- name: writer_begin @postgres
 SELECT pg_advisory_lock_shared(1717660018, 1)
 
@@ -190,7 +190,7 @@ SELECT lane, agent FROM line WHERE agent IN (:agents...) GROUP BY lane, agent
 -- name: line_routes
 SELECT DISTINCT route FROM line WHERE lane = :lane
 
--- A moment outside the calendar, which an older version may have left, counts as its first.
+-- A time outside the calendar, which an older version may have stored, counts as the earliest.
 -- name: task_reline
 UPDATE task SET
   line = (SELECT line.id FROM line WHERE line.lane = task.lane AND line.route = task.route
@@ -316,7 +316,7 @@ JOIN dependency AS d ON d.child = rows.child
 JOIN task AS parent ON parent.id = d.parent
 LEFT JOIN result ON result.seq = parent.seq
 
--- ------------------------------------------------------------------ what time does
+-- ------------------------------------------------------------------ ticks
 
 -- name: task_overdue
 SELECT {task} FROM task

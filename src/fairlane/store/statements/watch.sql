@@ -1,4 +1,4 @@
--- What people watch: who holds slots, who waits for them, which nodes there are.
+-- Monitoring: slots in use, waiting tasks, nodes.
 
 -- name: slots_by_agent
 SELECT lane, agent, count(*) FROM task WHERE lease_expires_at IS NOT NULL GROUP BY lane, agent

@@ -151,7 +151,7 @@ def abandoned(
 
 
 def due(connection: Connection, *, now: int, limit: int) -> list[Task]:
-    """Return tasks whose delay or debounce window is over."""
+    """Return tasks whose delay or debounce window has ended."""
     return _tasks(connection.run("task_due", now=now, limit=limit))
 
 

@@ -60,7 +60,7 @@ class ActionExecutor:
     ) -> Instance | None:
         """Return the tab's new instance if the response may mean that `owner` no longer has it.
 
-        Raise `ExecutionFailed` if the owner says so and no other instance has it.
+        Raise `ExecutionFailed` if the owner no longer has it and no other instance does.
         """
         if answer.status != NOT_FOUND:
             return None

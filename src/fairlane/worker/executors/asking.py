@@ -1,7 +1,7 @@
 """`work.ask`: ask a person in the middle of a run.
 
-A new question suspends the task: the lease is over, and `Suspended` ends the handler. It derives
-from `BaseException`, so that a handler that catches every `Exception` does not go on without an
+A new question suspends the task: the lease ends, and `Suspended` ends the handler. It derives from
+`BaseException`, so that a handler that catches every `Exception` does not continue without an
 answer.
 """
 

@@ -1,4 +1,4 @@
-"""Shared parts of executors that use HTTP: what they send, and how an exchange fails.
+"""Shared parts of executors that use HTTP: the headers they send, and how an exchange fails.
 
 The rule: a log line about a broken exchange uses our own words, because the text of a network error
 may name hosts and ports.

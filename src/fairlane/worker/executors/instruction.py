@@ -1,9 +1,9 @@
 """Run an instruction: `POST {agent}/chat`, with the response streamed while the agent works.
 
 The task is marked running immediately before the request is sent; a timeout or a cancel closes the
-connection, which stops the agent. `transcript.py` interprets the events. Caution: llmConfig
-carries keys, and agents repeat what they were sent. All errors, text and results of an agent pass
-through a `Redactor` before they are stored or cut.
+connection, which stops the agent. `transcript.py` interprets the events. Caution: llmConfig carries
+keys, and agents may repeat them. All errors, text and results of an agent pass through a `Redactor`
+before they are stored or cut.
 """
 
 from __future__ import annotations

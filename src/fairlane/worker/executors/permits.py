@@ -89,7 +89,7 @@ class CallPermit(ResourceNotes):
 
     Attributes:
         permit_id: Id of the permit
-        needs: What is reserved
+        needs: The reserved amounts
     """
 
     def __init__(self, permit_id: str, needs: Needs) -> None:
