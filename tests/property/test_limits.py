@@ -39,7 +39,7 @@ def test_nothing_is_promised_twice_and_every_change_is_accounted(
             empty = not limits.committed(limit, state)
             total += limits.reserve(limit, state, amount)
             held.append(amount)
-            taken = limits.committed(limit, state) + limits.strangers(limit, state, now)
+            taken = limits.committed(limit, state) + limits.outside_use(limit, state, now)
             assert taken <= limits.ceiling(limit, state) or (larger and empty)
         elif what == "settle" and held:
             total += limits.settle(limit, state, held.pop(amount % len(held)), other, now)

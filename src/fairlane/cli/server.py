@@ -193,7 +193,7 @@ class _Server:
         self._agents = agents
         self._http = http
         self._signals = 0
-        self._told = asyncio.Event()
+        self._stop_asked = asyncio.Event()
 
     async def run(self, listener: socket.socket, address: str, beside: Beside) -> None:
         loop = asyncio.get_running_loop()
@@ -205,7 +205,7 @@ class _Server:
             self._fronts.receive(listener, self._http)
         company = asyncio.ensure_future(beside(address))
         await asyncio.wait(
-            {company, asyncio.create_task(self._told.wait())},
+            {company, asyncio.create_task(self._stop_asked.wait())},
             return_when=asyncio.FIRST_COMPLETED,
         )
         company.cancel()
@@ -221,7 +221,7 @@ class _Server:
             company.result()
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._told.is_set() and number == signal.SIGHUP:
+        if self._stop_asked.is_set() and number == signal.SIGHUP:
             return  # closing a terminal sends the signal twice: from the shell and from the system
         self._signals += 1
         if self._signals > 1:
@@ -230,7 +230,7 @@ class _Server:
             signal.raise_signal(signal.SIGKILL)
         self._app.refuse_new()
         log.info("stopping: no new work is accepted; send a second signal to stop immediately")
-        self._told.set()
+        self._stop_asked.set()
 
 
 async def _announce(address: str) -> None:

@@ -104,15 +104,15 @@ def _shown(key: str, meant: Schema) -> str:
 def translated(document: JsonObject, own: Schema, problems: list[str]) -> JsonObject:
     """Return the document with Fairlane's keys; add its problems to `problems`."""
     if is_section(document, own):
-        return _laid({}, document, (), problems)
+        return _merged({}, document, (), problems)
     if SECTION not in document:
         return document
     foreign = is_file(document, own)
     rest = {key: value for key, value in document.items() if key != SECTION and not foreign}
-    return _laid(rest, document[SECTION], (SECTION,), problems)
+    return _merged(rest, document[SECTION], (SECTION,), problems)
 
 
-def _laid(
+def _merged(
     result: JsonObject, section: object, path: documents.Path, problems: list[str]
 ) -> JsonObject:
     """Add the values of the section at `path`; empty and zero values are skipped."""

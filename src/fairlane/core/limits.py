@@ -172,7 +172,7 @@ def ceiling(limit: Limit, state: LimitState) -> int:
     return limit.amount + state.raised
 
 
-def strangers(limit: Limit, state: LimitState, now: int) -> int:
+def outside_use(limit: Limit, state: LimitState, now: int) -> int:
     """Return the amount that is kept free for programs outside Fairlane."""
     if not state.others or limit.kind == BUDGET:
         return state.others
@@ -186,7 +186,7 @@ def _kept_until(limit: Limit, state: LimitState) -> int:
 
 
 def available(limit: Limit, state: LimitState, now: int) -> int:
-    taken = committed(limit, state) + strangers(limit, state, now)
+    taken = committed(limit, state) + outside_use(limit, state, now)
     return max(0, ceiling(limit, state) - taken)
 
 
@@ -214,7 +214,7 @@ def blank_at(limit: Limit, state: LimitState, now: int) -> int | None:
 def fits(limit: Limit, state: LimitState, need: int, now: int, *, larger: bool = False) -> bool:
     """Return whether `need` can be reserved; `larger` allows more than the limit can ever give."""
     room = _room(limit, state, need, larger=larger)
-    return room is not None and committed(limit, state) + strangers(limit, state, now) <= room
+    return room is not None and committed(limit, state) + outside_use(limit, state, now) <= room
 
 
 def _room(limit: Limit, state: LimitState, need: int, *, larger: bool) -> int | None:
@@ -250,7 +250,7 @@ def fit_at(
 
 def _used_at(limit: Limit, state: LimitState, at: int) -> int:
     used = sum(amount for leaves_at, amount in state.entries if leaves_at > at)
-    return used + state.reserved + strangers(limit, state, at)
+    return used + state.reserved + outside_use(limit, state, at)
 
 
 def _step_moments(limit: Limit, state: LimitState, now: int) -> list[int]:
@@ -266,7 +266,7 @@ def _leaked_at(limit: Limit, state: LimitState, room: int, now: int) -> int:
     """Return when a bucket has leaked so much that only `room` is taken."""
     starts = [now, *_step_moments(limit, state, now)]
     for start, end in itertools.pairwise([*starts, moments.MAX]):
-        left = (room - strangers(limit, state, start)) * limit.period_ms
+        left = (room - outside_use(limit, state, start)) * limit.period_ms
         at = max(start, state.level_at - ((left - state.level) // limit.amount))
         if left >= 0 and at < end:
             return at
@@ -322,7 +322,7 @@ def observe(limit: Limit, state: LimitState, remaining: int, now: int) -> None:
         return
     ours = committed(limit, state) if limit.kind == BUCKET else state.used
     seen = max(0, limit.amount - remaining - ours)
-    if seen and seen >= strangers(limit, state, now):
+    if seen and seen >= outside_use(limit, state, now):
         state.others, state.others_at = seen, now
 
 

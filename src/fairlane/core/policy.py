@@ -246,7 +246,7 @@ def from_document(document: JsonMapping) -> Policy:
 
 def merge(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
     """Lay `document` over `policy`. Raise `InvalidPolicy` with all problems."""
-    return _laid(policy, document, Reading(), dialect)
+    return _merged(policy, document, Reading(), dialect)
 
 
 def replace(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
@@ -255,12 +255,12 @@ def replace(policy: Policy, document: object, dialect: Dialect | None = None) ->
     A document of another program does not cover all keys; the others stay as they are in `policy`.
     """
     foreign = dialect is not None and dialect.is_foreign(document)
-    return _laid(policy if foreign else Policy(), document, Reading(), dialect)
+    return _merged(policy if foreign else Policy(), document, Reading(), dialect)
 
 
 def patch(policy: Policy, document: object, dialect: Dialect | None = None) -> Policy:
     """Lay `document` over `policy`; a null restores the default or removes a name."""
-    return _laid(policy, document, Reading(defaults=to_document(Policy())), dialect)
+    return _merged(policy, document, Reading(defaults=to_document(Policy())), dialect)
 
 
 def read(document: object) -> tuple[Policy, list[str]]:
@@ -287,7 +287,7 @@ def _with_shorter_instructions(document: Any) -> Any:
     return {**document, "kinds": {**kinds, "instruction": shorter}}
 
 
-def _laid(policy: Policy, document: object, reading: Reading, dialect: Dialect | None) -> Policy:
+def _merged(policy: Policy, document: object, reading: Reading, dialect: Dialect | None) -> Policy:
     if not isinstance(document, dict):
         raise InvalidPolicy(["a policy must be a JSON object"])
     document = unframed(document)

@@ -311,17 +311,17 @@ class Waiter:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._told = asyncio.Event()
+        self._event = asyncio.Event()
         self._ringing = False
 
     async def wait(self, seconds: float | None) -> bool:
         """Return whether it was set; False after the timeout."""
         try:
             async with asyncio.timeout(seconds):
-                await self._told.wait()
+                await self._event.wait()
         except TimeoutError:
             return False
-        self._told.clear()
+        self._event.clear()
         return True
 
     def tell(self) -> None:
@@ -331,7 +331,7 @@ class Waiter:
 
     def _ring(self) -> None:
         self._ringing = False
-        self._told.set()
+        self._event.set()
 
 
 def admits(request: object) -> bool:

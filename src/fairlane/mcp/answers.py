@@ -44,7 +44,7 @@ async def answer(
         shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
         if isinstance(shape, Response):
             shape = shape.to_dict()
-        return _told(tool, shape)
+        return _tool_answer(tool, shape)
     except FairlaneError as error:
         return _failed(wire.error(error))
     except Exception:
@@ -70,7 +70,7 @@ def _not_a_person(tool: Tool) -> Forbidden:
     )
 
 
-def _told(tool: Tool, shape: Shape) -> ToolAnswer:
+def _tool_answer(tool: Tool, shape: Shape) -> ToolAnswer:
     shapes = shape[tool.lines] if tool.lines else [shape]
     raw = b"\n".join(wire.encode(one) for one in shapes)
     if len(raw) > ANSWER_BYTES_MAX and not tool.writes:

@@ -61,10 +61,10 @@ def _build(
         if tool is None:
             unknown = f"unknown tool {wire.one_line(params.name[:64])!r}"
             raise MCPError(types.INVALID_PARAMS, f"{unknown}{nearest(params.name, offered)}")
-        told = await answer(
+        result = await answer(
             calls_of(context), tool, params.arguments or {}, writes=writes, decides=decides
         )
-        return _called(tool, told)
+        return _called(tool, result)
 
     return Server(
         "fairlane",
@@ -112,10 +112,10 @@ def _listed(tool: Tool) -> types.Tool:
     )
 
 
-def _called(tool: Tool, told: ToolAnswer) -> types.CallToolResult:
+def _called(tool: Tool, result: ToolAnswer) -> types.CallToolResult:
     return types.CallToolResult(
-        content=[types.TextContent(text=told.text)],
-        structured_content=told.shape,
-        is_error=told.failed,
+        content=[types.TextContent(text=result.text)],
+        structured_content=result.shape,
+        is_error=result.failed,
         _meta={"fairlane/untrusted": True} if tool.strangers else None,
     )

@@ -312,7 +312,7 @@ class _Followed:
         clock = self._node.clock
         end = clock.monotonic() + ALIVE_SECONDS
         while (left := end - clock.monotonic()) > 0:
-            told = await waiter.wait(min(left, self._look_seconds or left))
-            if told or after is None or (await self._read(self._views.last_event) or 0) > after:
+            woken = await waiter.wait(min(left, self._look_seconds or left))
+            if woken or after is None or (await self._read(self._views.last_event) or 0) > after:
                 return True
         return False

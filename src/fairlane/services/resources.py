@@ -125,7 +125,7 @@ def _status(
 def _limit(account: Account, limit: limits.Limit, now: int) -> LimitStatus:
     state = account.state(limit)
     taken = limits.committed(limit, state)
-    others, overdrawn = limits.strangers(limit, state, now), limits.overdrawn(limit, state)
+    others, overdrawn = limits.outside_use(limit, state, now), limits.overdrawn(limit, state)
     is_budget = limit.kind == limits.BUDGET
     return LimitStatus(
         unit=limit.unit,

@@ -83,7 +83,7 @@ class RemoteSource:
             start=capabilities == started,
         )
         if self._reporter.is_pending:
-            leases = await _told(self._reporter.ask(request))
+            leases = await _answered(self._reporter.ask(request))
             if leases:
                 return self._assignments(leases)
         return await self._poll(request)
@@ -109,7 +109,7 @@ class RemoteSource:
             poll.cancel()  # disconnect; the server reclaims what it may be granting
         if poll.cancelled():
             return []
-        return self._assignments((await _told(poll)).leases)
+        return self._assignments((await _answered(poll)).leases)
 
     def _assignments(self, leases: Sequence[LeaseGrant]) -> list[Assignment]:
         """Return the leases that this worker can read; release each lease that it cannot."""
@@ -134,7 +134,7 @@ class RemoteSource:
     ) -> None:
         try:
             encoded = _encoded(result)
-            await self._report(assignment, "complete", result=encoded, **_told_about(report))
+            await self._report(assignment, "complete", result=encoded, **_resource_fields(report))
         except LeaseLost:
             raise
         except CallerError as error:  # a result or a use that the server will never accept
@@ -151,17 +151,17 @@ class RemoteSource:
             retryable=error.retryable,
             retryAfterMs=error.retry_after_ms,
             traceback=error.traceback,
-            **_told_about(report),
+            **_resource_fields(report),
         )
 
     async def release(self, assignment: Assignment, report: SettlementReport = NOTHING) -> None:
-        await self._report(assignment, "release", **_told_about(report))
+        await self._report(assignment, "release", **_resource_fields(report))
 
     async def permit(
         self, assignment: Assignment, needs: Needs, wait_ms: int
     ) -> str | ResourceBusy:
         call = self._client.request_permit(_id(assignment), needs, wait_ms=wait_ms)
-        answer = await _told(call)
+        answer = await _answered(call)
         if answer.permit_id is not None:
             return answer.permit_id
         return ResourceBusy(
@@ -171,7 +171,7 @@ class RemoteSource:
     async def settle(
         self, assignment: Assignment, permit_id: str, report: SettlementReport
     ) -> None:
-        await _told(self._client.settle_permit(_id(assignment), permit_id, **report._asdict()))
+        await _answered(self._client.settle_permit(_id(assignment), permit_id, **report._asdict()))
 
     async def output(self, assignment: Assignment, part: int, text: str) -> None:
         await self._report(assignment, "output", output=text, part=part)
@@ -184,11 +184,11 @@ class RemoteSource:
     ) -> ApprovalOutcome | None:
         fields = {key: getattr(request, key) for key in ApprovalRequest.__struct_fields__}
         fields["form"] = None if request.form is None else msgspec.to_builtins(request.form)
-        asked = await _told(self._client.ask_lease(_id(assignment), name=name, **fields))
+        asked = await _answered(self._client.ask_lease(_id(assignment), name=name, **fields))
         return None if asked.suspended else asked.approval
 
     async def _report(self, assignment: Assignment, verb: str, **fields: object) -> None:
-        await _told(self._reporter.report(_id(assignment), verb, **fields))
+        await _answered(self._reporter.report(_id(assignment), verb, **fields))
 
     def renew(self, assignments: Sequence[Assignment]) -> list[Assignment]:
         ids = [_id(assignment) for assignment in assignments]
@@ -218,7 +218,7 @@ class RemoteSource:
             poll.cancel()
 
 
-def _told_about(report: SettlementReport) -> JsonObject:
+def _resource_fields(report: SettlementReport) -> JsonObject:
     """Return a run's report about resources, as the fields of a lease report."""
     return {name: value for name, value in report._asdict().items() if value is not None}
 
@@ -235,7 +235,7 @@ def _encoded(result: object) -> msgspec.Raw | None:
     return msgspec.Raw(encoded)
 
 
-async def _told(call: Awaitable[T]) -> T:
+async def _answered(call: Awaitable[T]) -> T:
     """Return the response, or raise an error about the lease."""
     try:
         return await call

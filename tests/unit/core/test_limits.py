@@ -77,7 +77,7 @@ def test_a_bucket_waits_for_what_strangers_use() -> None:
     bucket, state = limit(BUCKET, 16), LimitState()
     limits.advance(bucket, state, 0)
     limits.observe(bucket, state, 0, 0)
-    assert limits.strangers(bucket, state, 0) == 16
+    assert limits.outside_use(bucket, state, 0) == 16
     assert limits.fit_at(bucket, state, 1, 0) == 1063  # a period and a sixteenth
     limits.reserve(bucket, state, 8)
     assert limits.fit_at(bucket, state, 8, 0) == 1500
@@ -165,8 +165,8 @@ def test_what_the_provider_misses_strangers_have_used() -> None:
     limits.observe(rate, state, 80, 0)
     assert limits.available(rate, state, 0) == 80
     limits.observe(rate, state, 110, 100)  # a smaller figure is not believed at once
-    assert limits.strangers(rate, state, 100) == 40
-    assert limits.strangers(rate, state, 1100) == 38
+    assert limits.outside_use(rate, state, 100) == 40
+    assert limits.outside_use(rate, state, 1100) == 38
     assert limits.fit_at(rate, state, 83, 100) == 1000  # what we used leaves the window
     assert limits.fit_at(rate, state, 125, 100) == 1125
     assert limits.fit_at(rate, state, 160, 100) == 2000
@@ -182,9 +182,9 @@ def test_what_strangers_use_of_a_budget_stays_until_the_reset() -> None:
     budget, state = limit(BUDGET), LimitState()
     limits.advance(budget, state, 1000)
     limits.observe(budget, state, 3, 1000)
-    assert limits.strangers(budget, state, 1999) == 7
+    assert limits.outside_use(budget, state, 1999) == 7
     limits.advance(budget, state, 2000)
-    assert limits.strangers(budget, state, 2000) == 0
+    assert limits.outside_use(budget, state, 2000) == 0
 
 
 def test_a_budget_warns_once_per_window() -> None:

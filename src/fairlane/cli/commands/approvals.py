@@ -132,18 +132,18 @@ def approve(args: argparse.Namespace, side: Side, out: Output) -> None:
     after = side.client.decide(
         args.id, "approve", args.hash or found.hash, answer=answer, comment=args.comment
     )
-    _said(out, after)
+    _print_decision(out, after)
 
 
 def reject(args: argparse.Namespace, side: Side, out: Output) -> int:
     def act(id_: str) -> None:
         seen = args.hash or side.client.approval(id_).hash
-        _said(out, side.client.decide(id_, "reject", seen, comment=args.comment))
+        _print_decision(out, side.client.decide(id_, "reject", seen, comment=args.comment))
 
     return for_each(args, args.ids, act)
 
 
-def _said(out: Output, after: ApprovalStatus) -> None:
+def _print_decision(out: Output, after: ApprovalStatus) -> None:
     text = f"{after.id} is {after.state}"
     if after.state == rules.OPEN:
         text = f"{after.id} needs {after.count} approvals; {len(after.votes)} received so far"

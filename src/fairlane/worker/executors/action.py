@@ -153,7 +153,7 @@ def says_tab_is_gone(answer: exchange.ExecutorResponse) -> bool:
 
 def _unsuccessful(result: JsonObject) -> ExecutionFailed:
     """Return the failure that a 2xx response reports in its body; it may forbid a retry."""
-    text = exchange.said(result.get("error") or "no reason was given")
+    text = exchange.error_text(result.get("error") or "no reason was given")
     return ExecutionFailed(
         f"executor reported failure: {failures.one_line(text)}",
         retryable=result.get("retryable") is not False,

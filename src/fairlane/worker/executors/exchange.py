@@ -118,6 +118,6 @@ def parsed(text: str | bytes) -> object:
     return document
 
 
-def said(error: object) -> str:
+def error_text(error: object) -> str:
     """Return the value of the key `error`, as text."""
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()

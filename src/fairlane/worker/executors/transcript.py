@@ -164,10 +164,10 @@ def _reason(document: object) -> tuple[str, bool]:
         inner = next((one for one in found if one and isinstance(one, str | dict | list)), None)
         if inner is None:
             known = document.keys() - {"type", "success", "retryable"}
-            return _said({key: document[key] for key in sorted(known)}), retryable
+            return _error_text({key: document[key] for key in sorted(known)}), retryable
         document = inner
-    return _said(document), retryable
+    return _error_text(document), retryable
 
 
-def _said(error: object) -> str:
-    return exchange.said(error) if error else NO_REASON
+def _error_text(error: object) -> str:
+    return exchange.error_text(error) if error else NO_REASON
