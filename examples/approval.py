@@ -31,7 +31,7 @@ async def mail(work: Work) -> str:
 
 
 async def decide(decision: Literal["approve", "reject"], **more: Any) -> str:
-    """Decide the open approval about exactly what it shows, as a button in your program would."""
+    """Decide the open approval with its hash, as a button in your program would."""
     while not (found := (await app.approvals(state="open")).approvals):  # noqa: ASYNC110 - a demo
         await asyncio.sleep(0.01)
     await app.decide(found[0].id, decision, found[0].hash, **more)

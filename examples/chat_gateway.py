@@ -20,7 +20,7 @@ async def answer(work: Work) -> str:
 
 
 async def on_message(chat: str, sender: str, text: str, *, debounce_ms: int = 0) -> str:
-    """Call this for every incoming message, and send what it returns to the chat."""
+    """Call this for every incoming message, and send the returned text to the chat."""
     try:
         reply: str = await app.schedule(
             session=chat,

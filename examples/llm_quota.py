@@ -1,7 +1,7 @@
-"""An LLM quota: several agents share one API key, and nobody is refused.
+"""An LLM quota: several agents share one API key without exceeding its limits.
 
-Shows: a rate in the policy, a permit for each call, reporting what a call used, and what to do when
-the provider says "too many requests" anyway.
+Shows: a rate in the policy, a permit for each call, reporting the use of a call, and handling a 429
+of the provider.
 Run:   python examples/llm_quota.py    (needs no server)
 """
 
@@ -10,7 +10,7 @@ import time
 
 from fairlane import Fairlane, Work
 
-PER_SECOND = 40  # what the provider allows
+PER_SECOND = 40  # the limit of the provider
 RATES = [
     {"unit": "requests", "amount": PER_SECOND, "perMs": 1000},
     {"unit": "tokens", "amount": 40_000, "perMs": 1000},
@@ -20,10 +20,10 @@ calls: list[float] = []  # when the provider was called
 
 
 async def provider(prompt: str) -> tuple[int, int]:
-    """Stand in for a call of the model; return its status and the tokens it took."""
+    """Stand in for a call of the model; return its status and the tokens it used."""
     calls.append(time.monotonic())
     if len(calls) == 5:
-        return 429, 0  # somebody else has used the key
+        return 429, 0  # another program has used the key
     await asyncio.sleep(0.01)
     return 200, 100 + len(prompt)
 
@@ -37,7 +37,7 @@ async def ask(work: Work) -> str:
             permit.used(tokens=tokens)
             if status == 200:
                 return "an answer"
-            permit.closed(retry_after=0.2)  # nobody calls until then
+            permit.closed(retry_after=0.2)  # no task calls until then
 
 
 def busiest_second() -> int:

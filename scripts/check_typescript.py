@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _install() -> None:
-    """Install the pinned packages, unless they are there already."""
+    """Install the pinned packages, unless they are installed already."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     lock = PINNED / "package-lock.json"
     installed = FOLDER / "package-lock.json"

@@ -1,11 +1,12 @@
-"""What the locks pin: is any of it known to be vulnerable, and what is a release made of.
+"""Check the pinned dependencies for known vulnerabilities, and write the bill of materials.
 
-    python scripts/dependencies.py audit [PIP-AUDIT]   fails on a pin below a floor or with a known
-                                                       hole; says so when nobody could be asked
+    python scripts/dependencies.py audit [PIP-AUDIT]   fails on a pin below its minimum or with a
+                                                       known vulnerability; prints SKIPPED offline
     python scripts/dependencies.py sbom FILE           a CycloneDX document of the runtime's lock
 
-The floors hold without a network. The rest is asked of pip-audit, a tool of its own environment.
-Caution: pip-audit calls what it could not ask about "skipped" and ends well; here that is told.
+The minimums need no network. The rest comes from pip-audit, which has its own environment.
+Caution: pip-audit exits with 0 for packages it could not check ("skipped"); this script reports
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RUNTIME: Final = ROOT / "requirements" / "runtime.txt"
 LOCKS: Final = (RUNTIME, *(ROOT / "requirements" / name for name in ("dev.txt", "docs.txt")))
 SECONDS_MAX: Final = 180
 
-# The first versions without holes that would reach us; older pins fail the check, online or not.
+# The first versions without vulnerabilities that affect us; older pins fail, online or not.
 FLOORS: Final[Mapping[str, str]] = {
     "aiohttp": "3.13.3",  # request smuggling and unbounded bodies before that
     "apsw": "3.51.3.0",  # brings the first SQLite without the WAL corruption
@@ -50,7 +51,7 @@ class Pin(NamedTuple):
 
 
 def pins(lock: str) -> list[Pin]:
-    """What a hashed lock pins, in its order. Raises `ValueError` for a pin without a hash."""
+    """Return the pins of a hashed lock, in order. Raise `ValueError` for a pin without a hash."""
     found: list[Pin] = []
     for line in lock.splitlines():
         pin = _PIN.fullmatch(line.strip()) if line[:1].isalnum() else None
@@ -76,7 +77,7 @@ def below_floors(found: Iterable[Pin]) -> list[str]:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """What comes before a final version (rc, beta) counts as the one before it."""
+    """Order a pre-release (rc, beta) before its final version."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     assert found is not None, version
     final = found.end() == len(version) or version[found.end()] in "+-."
@@ -85,7 +86,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def judged(report: Mapping[str, Any]) -> tuple[list[str], int, int]:
-    """What is vulnerable, how many were asked about, and how many could not be."""
+    """Return the vulnerable pins, and how many packages were checked and skipped."""
     holes, asked, skipped = [], 0, 0
     for one in report["dependencies"]:
         if "skip_reason" in one:
@@ -99,7 +100,7 @@ def judged(report: Mapping[str, Any]) -> tuple[list[str], int, int]:
 
 
 def asked(tool: str) -> Mapping[str, Any] | None:
-    """The report of pip-audit; None when there is none to be had."""
+    """Return the report of pip-audit; None if it cannot run."""
     locks = [word for lock in LOCKS for word in ("-r", str(lock))]
     flags = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json"]
     try:
@@ -132,7 +133,7 @@ def audit(tool: str | None) -> int:
     return 1 if problems or holes else 0
 
 
-# -------------------------------------------------------------------- what a release is made of
+# -------------------------------------------------------------------- bill of materials
 
 
 def sbom(lock: str, version: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write what is derived from the operations: the client methods, and tables of the documentation.
+"""Write the files derived from the operations: client methods and documentation tables.
 
 usage: python scripts/generate.py [--check]
 
@@ -42,7 +42,7 @@ R = TypeVar("R")
 FIELDS = '''
 
 class {name}(TypedDict, total=False):
-    """The {noun} that `{method}` takes, as keyword arguments; None is as good as absent.
+    """The {noun} that `{method}` takes, as keyword arguments; None counts as absent.
 
 {documented}
     """
@@ -57,7 +57,7 @@ class {name}(ABC):
 
     @abstractmethod
     {prefix}def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out an operation. Raise the error that the server answers with."""
+        """Perform an operation. Raise the error that the server responds with."""
 '''
 
 NAMES: dict[type, str] = {
@@ -144,7 +144,7 @@ def documented(fields: list[inspect.Field], indent: str = "    ") -> list[str]:
 
 
 def _description(field: inspect.Field) -> str:
-    """What is said about a field, or its JSON name, by which the reference explains it."""
+    """Return the description of a field, or its JSON name, which the reference explains."""
     said = (
         (one.extra_json_schema or {}).get("description")
         for one in _annotated(field.type)
@@ -163,7 +163,7 @@ def _bounds(field: inspect.Field) -> str:
 
 
 def _annotated(info: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and those that it is made of, outermost first; not the items of lists."""
+    """Yield a type and its nested types, outermost first; not the items of lists."""
     yield info
     if isinstance(info, inspect.Metadata):
         yield from _annotated(info.type)

@@ -18,13 +18,13 @@ from fairlane.mcp.table import TOOLS, Tool
 
 ROOT = Path(__file__).parents[1]
 
-# At the end of the list of routes: what is there for people and browsers.
+# At the end of the list of routes: routes for people and browsers.
 _LAST = ("", "openapi.json", "ui")
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def routes() -> dict[str, Route]:
-    """Every route by `METHOD /path`, those of one noun together."""
+    """Return every route by `METHOD /path`, grouped by noun."""
     app = Fairlane("sqlite://:memory:")
     found = HttpApp(app.node, app.guard.check).routes
     app.node.views.close()
@@ -69,7 +69,7 @@ PAGES = [ROOT / "docs" / name for name in ("http.md", "mcp.md")]
 
 
 def page(text: str) -> str:
-    """A page with its tables written anew."""
+    """Return a page with its tables replaced."""
 
     def table(block: re.Match[str]) -> str:
         texts = dict(re.findall(r"^\| `([^`]+)` \|.* \| (.+) \|$", block[0], re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Gather what mkdocs renders in build/docs: the pages as they stand, and a generated reference.
+"""Collect the input of mkdocs in build/docs: the pages, and a generated reference.
 
 usage: python scripts/stage_docs.py
 

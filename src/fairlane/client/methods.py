@@ -319,7 +319,7 @@ R = TypeVar("R")
 
 
 class TaskFields(TypedDict, total=False):
-    """The task that `submit` takes, as keyword arguments; None is as good as absent.
+    """The task that `submit` takes, as keyword arguments; None counts as absent.
 
     action: Action to run in a browser tab
     tab: Tab that the action runs in
@@ -382,7 +382,7 @@ class Methods(ABC):
 
     @abstractmethod
     def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out an operation. Raise the error that the server answers with."""
+        """Perform an operation. Raise the error that the server responds with."""
 
     def whoami(
         self,
@@ -2221,7 +2221,7 @@ class AsyncMethods(ABC):
 
     @abstractmethod
     async def perform(self, operation: Operation[Q, R], request: Q) -> R:
-        """Carry out an operation. Raise the error that the server answers with."""
+        """Perform an operation. Raise the error that the server responds with."""
 
     async def whoami(
         self,

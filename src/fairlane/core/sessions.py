@@ -80,8 +80,8 @@ class Session(msgspec.Struct):
     for a time or for other tasks, or are parked.
 
     `settings` is JSON text. Messages sent before `cutoff_at` are too late to run. `generation`
-    counts resets. `interrupted` is 1 from an interruption until the last run that it stopped is
-    over: until then all holders are stopped and no other task gets the turn. `agent` is the owner:
+    counts resets. `interrupted` is 1 from an interruption until the last run that it stopped has
+    ended: until then all holders are stopped and no other task gets the turn. `agent` is the owner:
     the agent whose task came first.
     """
 

@@ -1,7 +1,7 @@
 """Functions that run once in this process, for a caller in this process that waits for the result.
 
-The store keeps everything about such a task except the function. Caution: once the process is
-gone, no worker can run it. A worker that leases it then fails it with an error that says so.
+The store keeps everything about such a task except the function. Caution: once the process has
+ended, no worker can run it. A worker that leases it then fails it with that error.
 """
 
 from __future__ import annotations
