@@ -41,7 +41,7 @@ def test_every_import_names_a_file_that_is_there() -> None:
             assert (file.parent / name).is_file(), (file.name, name)
 
 
-def test_a_colour_is_said_once_for_light_and_dark_together() -> None:
+def test_a_colour_is_declared_once_for_light_and_dark() -> None:
     named = re.findall(r"^\s*--([\w-]+):", (FOLDER / "app.css").read_text("utf-8"), re.MULTILINE)
     assert len(named) > 20
     assert sorted(named) == sorted(set(named))

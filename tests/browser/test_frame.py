@@ -62,7 +62,9 @@ async def test_axe_finds_nothing_serious(dash: Dashboard, agent: str) -> None:
     assert await dash.unreadable() == []
 
 
-async def test_dark_colours_can_be_told_apart_too(window: Open, server: Server, agent: str) -> None:
+async def test_dark_colours_can_be_distinguished_too(
+    window: Open, server: Server, agent: str
+) -> None:
     dash = await window(server, color_scheme="dark")
     for place in await furnished(dash, agent):
         await dash.open(place)

@@ -73,7 +73,7 @@ async def furnished(server: Server) -> dict[str, tuple[str, ...]]:
     }
 
 
-async def test_who_has_a_token_logs_in_and_out(fresh: Server, window: Open) -> None:
+async def test_a_user_with_a_token_logs_in_and_out(fresh: Server, window: Open) -> None:
     made = await fresh.api.post("/tokens", {"name": "me", "scopes": ALL_SCOPES})
     assert made.status == 201, made
     dash = await window(fresh)
@@ -125,7 +125,9 @@ async def test_an_agents_token_shows_that_agents_work_only(fresh: Server, window
     await expect(dash.page.get_by_role("alert")).to_have_count(1)
 
 
-async def test_what_a_token_may_not_see_is_said_to_be_so(fresh: Server, window: Open) -> None:
+async def test_what_a_token_may_not_see_is_reported_as_forbidden(
+    fresh: Server, window: Open
+) -> None:
     dash = await window(fresh)
     await logged_in(dash, "overview", name="m", scopes=["submit"])
     await expect(dash.page.get_by_role("alert")).to_have_text(
@@ -178,7 +180,9 @@ async def test_lines_to_copy_name_a_token_where_one_is_needed(fresh: Server, win
     assert '"agentId":"mine"' in line
 
 
-async def test_who_has_to_log_in_again_leaves_the_server_alone(fresh: Server, window: Open) -> None:
+async def test_a_page_that_needs_a_login_sends_no_further_requests(
+    fresh: Server, window: Open
+) -> None:
     dash = await window(fresh)
     dash.expect_fault("ERR_FAILED")
     await dash.page.clock.install()

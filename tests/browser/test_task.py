@@ -37,7 +37,7 @@ async def test_it_says_why_it_waits_and_links_to_who_has_the_slot(
     await expect(dash.main.locator(".why")).to_contain_text("it has ended: done")
 
 
-async def test_its_life_is_told_as_it_goes_on(dash: Dashboard, agent: str) -> None:
+async def test_its_life_is_reported_as_it_happens(dash: Dashboard, agent: str) -> None:
     request = {"params": {"hello": "world"}, "metadata": {"ticket": 7}}
     blocker = await dash.api.submit(
         handler="sleep", agentId=agent, lane=ONE, params={"ms": 600_000}
@@ -118,7 +118,7 @@ async def test_its_webhook_is_in_the_timeline(dash: Dashboard, agent: str, hooks
     )
 
 
-async def test_a_task_that_is_not_there_is_said_to_be_missing(dash: Dashboard) -> None:
+async def test_an_unknown_task_is_reported_as_missing(dash: Dashboard) -> None:
     dash.expect_fault("404")
     await dash.open("tasks/tsk_nothing")
     await expect(dash.page.get_by_role("alert")).to_contain_text("task not found")

@@ -101,7 +101,7 @@ async def test_output_is_followed_to_its_end(client: AsyncClient, agent: str) ->
     assert (await client.output(made["taskId"]))["text"] == "one two"
 
 
-async def test_nobody_there_is_told_as_such() -> None:
+async def test_a_missing_server_is_reported() -> None:
     async with AsyncClient("http://127.0.0.1:1", reconnect_seconds=0) as client:
         with pytest.raises(Unreachable, match="start one with fairlane serve"):
             await client.stats()
@@ -110,7 +110,7 @@ async def test_nobody_there_is_told_as_such() -> None:
                 pass
 
 
-async def test_something_else_that_answers_is_told_as_such(server: Server) -> None:
+async def test_a_server_that_is_not_fairlane_is_reported(server: Server) -> None:
     async with AsyncClient(f"{server.url}/tasks", timeout=5) as client:
         with pytest.raises(NotFound):
             await client.stats()

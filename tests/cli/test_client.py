@@ -200,7 +200,7 @@ def test_an_error_keeps_its_details_and_when_to_come_back() -> None:
     assert (raised.value.details, raised.value.retry_after_ms) == ({"queued": 3}, 7000)
 
 
-def test_an_error_of_a_newer_server_is_told_all_the_same() -> None:
+def test_an_error_of_a_newer_server_is_reported_all_the_same() -> None:
     answer = _answer({"code": "moon_phase", "error": "not today"}, 418)
     with _listening(answer) as (_, client), pytest.raises(errors.FairlaneError) as raised:
         client.call("GET", "/scheduler/stats")
@@ -220,7 +220,7 @@ def test_an_error_of_a_newer_server_is_told_all_the_same() -> None:
         _answer(b"\xff\xfe"),
     ],
 )
-def test_somebody_elses_server_is_recognised(answer: tuple[bytes, bool]) -> None:
+def test_a_server_of_another_program_is_recognised(answer: tuple[bytes, bool]) -> None:
     with _listening(answer) as (listener, client), pytest.raises(errors.Unreachable) as raised:
         client.call("GET", "/scheduler/stats")
     assert f"the server at {listener.url} is not Fairlane" in raised.value.message
@@ -267,7 +267,7 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         assert listener.connections == 2
 
 
-def test_a_read_is_repeated_when_the_server_hangs_up_on_an_old_connection() -> None:
+def test_a_read_is_repeated_when_the_server_closes_an_old_connection() -> None:
     with _listening(_answer({}), None, _answer({"n": 2})) as (listener, client):
         client.call("GET", "/scheduler/stats")
         assert client.call("GET", "/scheduler/stats") == {"n": 2}

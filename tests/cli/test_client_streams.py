@@ -97,12 +97,12 @@ def test_a_stream_is_connected_when_it_is_handed_out(server: Server, agent: str)
         assert next(found)["taskId"] == task_id
 
 
-def test_a_stream_that_is_refused_is_told_at_once(server: Server) -> None:
+def test_a_stream_that_is_refused_is_reported_at_once(server: Server) -> None:
     with Client(server.url) as client, pytest.raises(errors.InvalidRequest, match="did you mean"):
         client.events(types=["task.complete"])
 
 
-def test_somebody_elses_server_does_not_stream() -> None:
+def test_a_server_of_another_program_does_not_stream() -> None:
     answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: %s\r\n\r\n{}" % kind
                for kind in (b"application/json", b"text/html")]  # fmt: skip
     for answer in answers:
@@ -119,7 +119,7 @@ def test_a_server_that_does_not_come_back_is_given_up() -> None:
             next(found)
 
 
-def test_a_server_that_is_not_there_is_told_at_once() -> None:
+def test_a_missing_server_is_reported_at_once() -> None:
     with (
         _listening(None) as (_, client),
         pytest.raises(errors.Unreachable, match="connection closed before"),

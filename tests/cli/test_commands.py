@@ -120,7 +120,7 @@ def test_submit_can_wait_for_the_result(run: Run, side: list[str], agent: str) -
 
 
 @pytest.mark.slow
-def test_times_are_told_from_when_the_wait_is_over(run: Run, server: Server, agent: str) -> None:
+def test_times_are_relative_to_the_end_of_the_wait(run: Run, server: Server, agent: str) -> None:
     flags = ("--handler", "sleep", "--agent", agent, "--param", "ms=1100", *WAIT)
     out = run("submit", *flags, "--url", server.url).out
     assert re.search(r"^created +\S+ \([12] s ago\)$", out, re.MULTILINE)
@@ -188,7 +188,7 @@ def test_a_file_may_hold_a_task_or_a_batch(
     assert run("tasks", "--agent", agent, "--json", "--url", server.url).json["count"] == 1
 
 
-def test_what_is_wrong_in_a_batch_is_told_for_each_task(
+def test_what_is_wrong_in_a_batch_is_reported_for_each_task(
     run: Run, side: list[str], agent: str, tmp_path: Path
 ) -> None:
     name = _file(tmp_path, [{"handler": "nobody"}, {"handler": "bad name"}])
@@ -365,7 +365,7 @@ def test_a_wait_is_over_when_its_time_is_up(run: Run, side: list[str], agent: st
 # -------------------------------------------------------------------- version, help
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     ran = run("--version")
     assert ran.code == 0
     assert re.fullmatch(r"fairlane \d+\.\d+\.\d+\n", ran.out)

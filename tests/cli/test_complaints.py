@@ -68,7 +68,7 @@ def nobody() -> Iterator[str]:
         ("webhooks add", "the following arguments are required: URL"),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(run: Run, line: str, complaint: str) -> None:
+def test_a_wrong_command_line_is_reported_in_one_line(run: Run, line: str, complaint: str) -> None:
     ran = run(*line.split())
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {complaint}")
@@ -84,7 +84,7 @@ def test_a_wrong_command_line_is_told_in_one_line(run: Run, line: str, complaint
         ("show --json", "the following arguments are required: ID; see fairlane show --help"),
     ],
 )
-def test_who_wants_json_gets_a_wrong_command_line_told_as_json_too(
+def test_with_json_a_wrong_command_line_is_reported_as_json_too(
     run: Run, line: str, complaint: str
 ) -> None:
     ran = run(*line.split())
@@ -127,29 +127,27 @@ def test_a_refused_value_is_named_the_same_on_both_sides(
     assert ran.err.count("\n") == 1
 
 
-def test_a_file_that_is_no_json_is_told(run: Run, server: Server, tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_reported(run: Run, server: Server, tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text("[{]")
     ran = run("submit", "--file", "tasks.json", "--url", server.url)
     assert ran.code == 2
     assert ran.err.startswith("error: tasks.json is not valid JSON: ")
 
 
-def test_an_input_that_is_no_json_is_told(server: Server, tmp_path: Path) -> None:
+def test_an_input_that_is_not_json_is_reported(server: Server, tmp_path: Path) -> None:
     ran = run_process("batch", "submit", "-", "--url", server.url, folder=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr.startswith(b"error: standard input is not valid JSON: ")
 
 
-def test_a_file_that_holds_neither_tasks_nor_a_task_is_told(
-    run: Run, server: Server, tmp_path: Path
-) -> None:
+def test_a_file_without_tasks_is_reported(run: Run, server: Server, tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text("3")
     ran = run("submit", "--file", "tasks.json", "--url", server.url)
     assert ran.code == 2
     assert ran.err == "error: tasks.json must contain a task, a list of tasks, or a batch\n"
 
 
-def test_an_argument_that_is_no_text_is_told(run: Run) -> None:
+def test_an_argument_that_is_not_text_is_reported(run: Run) -> None:
     ran = run("show", "tsk_\udcff")
     assert ran.code == 2
     assert ran.err.startswith("error: 'tsk_\\udcff' is not valid UTF-8")
@@ -288,7 +286,7 @@ def test_every_error_has_an_exit_code_with_a_meaning(kind: type[errors.FairlaneE
     assert (code == Exit.NOT_WELL) == issubclass(kind, errors.TaskFailed)
 
 
-def test_errors_are_told_apart_by_whose_move_it_is() -> None:
+def test_errors_are_grouped_by_the_party_that_has_to_act() -> None:
     codes = {
         kind.code: exit_code(_made(kind))
         for kind in (

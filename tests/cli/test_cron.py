@@ -252,7 +252,7 @@ def test_json_is_what_the_route_answers(run: Run, server: Server, name: str) -> 
         assert runs.out == server.get(f"{path}/runs") + "\n"
 
 
-def test_a_job_that_is_not_there_is_told(run: Run, side: list[str]) -> None:
+def test_an_unknown_job_is_reported(run: Run, side: list[str]) -> None:
     for verb in ("show", "edit", "delete", "on", "off", "run", "runs"):
         more = ("--retries", "1") if verb == "edit" else ()
         ran = run("cron", verb, "nobody", *more, *side)
@@ -376,7 +376,7 @@ def test_a_crontab_becomes_jobs(
     assert job["task"] == {"handler": "shell", "params": params}
 
 
-def test_everything_wrong_with_a_crontab_is_told_and_nothing_made(
+def test_all_problems_of_a_crontab_are_reported_and_no_job_is_created(
     run: Run, side: list[str], name: str, agent: str, tmp_path: Path
 ) -> None:
     _add(run, side, f"{name}.taken", "--agent", agent)
@@ -418,7 +418,7 @@ def test_a_crontab_of_words_becomes_instructions(
         ("@daily x\n" * 1001, "--handler=x", "the limit is 1000"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_told(
+def test_a_file_that_cannot_be_imported_is_reported(
     side: list[str], tmp_path: Path, text: str, flags: str, told: str
 ) -> None:
     file = _write(tmp_path, text)

@@ -82,7 +82,7 @@ def test_a_percent_sign_begins_the_input() -> None:
         ("nonsense", "must be five fields"),
     ],
 )
-def test_what_is_no_line_of_a_crontab_is_told(text: str, problem: str) -> None:
+def test_an_invalid_line_of_a_crontab_is_reported(text: str, problem: str) -> None:
     (line,) = read(f"# first\n{text}")
     assert (line.where["line"], line.document) == (2, None)
     assert problem in (line.problem or "")
@@ -103,7 +103,7 @@ def test_a_job_is_named_after_its_command(command: str, name: str) -> None:
     assert document(f"@daily {command}")["name"] == name
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinguished() -> None:
     found = read("@daily /a/run\n@daily /b/run -y\n@daily run-2\n@daily '(weird)'", prefix="p.")
     names = [line.document["name"] for line in found if line.document]
     assert names == ["p.run", "p.run-2", "p.run-2-2", "p.weird"]

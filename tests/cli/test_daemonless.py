@@ -108,7 +108,7 @@ def test_what_puts_something_in_makes_the_store_and_says_so(
     assert again.json["count"] == ("add" in command)
 
 
-def test_a_password_is_not_in_what_is_told(run: Run) -> None:
+def test_an_error_does_not_show_a_password(run: Run) -> None:
     ran = run("queue", "list", "--store", "postgresql://ada:secret@127.0.0.1:1/none")
     assert ran.code == 5
     assert "secret" not in ran.err
@@ -137,7 +137,7 @@ def test_the_queue_is_in_the_store_that_the_environment_names(run: Run, named: s
 
 
 @pytest.mark.parametrize("way", ["--url", "FAIRLANE_URL", "--store"])
-def test_what_is_said_more_plainly_wins(
+def test_what_is_reported_more_plainly_wins(
     *, run: Run, named: str, server: Server, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     del named

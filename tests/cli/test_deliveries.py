@@ -97,7 +97,7 @@ def test_the_json_of_the_log_is_what_the_route_answers(
     assert ran.out.strip() == server.get(f"/deliveries?agentId={agent}")
 
 
-def test_no_webhooks_is_said(run: Run, side: list[str], agent: str) -> None:
+def test_an_empty_list_of_webhooks_is_explained(run: Run, side: list[str], agent: str) -> None:
     assert run("deliveries", "--agent", agent, *side).out == "no deliveries\n"
 
 

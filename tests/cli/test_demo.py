@@ -99,7 +99,7 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = str(taken.getsockname()[1])
         ran = run_process("demo", "--port", number, "--seconds", "1", folder=tmp_path)

@@ -142,7 +142,7 @@ def test_a_value_is_json_or_a_word(
     assert (change["path"], change["to"]) == (path, value)
 
 
-def test_a_path_as_it_is_told_is_a_path_to_set(run: Run, side: list[str]) -> None:
+def test_a_reported_path_can_be_set(run: Run, side: list[str]) -> None:
     ran = run("policy", "set", 'agents."bot@example.com".weight=2', "--json", *side)
     (change,) = ran.json["changes"]
     ran = run("policy", "set", f"{change['path']}=null", "--json", *side)
@@ -161,7 +161,7 @@ def test_a_number_is_a_number_or_nothing(
     assert client.policy() == before
 
 
-def test_all_problems_are_told_one_line_each(run: Run, side: list[str], client: Client) -> None:
+def test_all_problems_are_reported_one_line_each(run: Run, side: list[str], client: Client) -> None:
     before = client.policy()
     wrong = ("lanes.main.maxInflght=3", "enabled=maybe", "agents.a.weight=0", "maxConcurrent=0")
     ran = run("policy", "set", "workerCount=3", *wrong, *side)
@@ -286,7 +286,7 @@ def test_a_file_may_come_from_a_pipe(ruled: Server, client: Client, tmp_path: Pa
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"maxConcurrent": 1.5}'])
 @pytest.mark.parametrize("verb", ["set", "check"])
-def test_a_file_that_is_no_policy_changes_nothing(
+def test_a_file_that_is_not_a_policy_changes_nothing(
     *, run: Run, side: list[str], client: Client, tmp_path: Path, text: str, verb: str
 ) -> None:
     before = client.policy()

@@ -216,7 +216,7 @@ def test_a_drain_through_one_slot_gives_as_many_as_are_asked_for(queue: Queue) -
     assert (len(answer["drained"]), answer["remaining"], "reason" in answer) == (1, 0, False)
 
 
-def test_people_are_told_why_a_drain_gave_fewer(queue: Queue) -> None:
+def test_the_text_says_why_a_drain_returned_fewer(queue: Queue) -> None:
     queue.policy(backoffBaseMs=60_000)
     queue.add("a")
     queue.add("b")
@@ -310,7 +310,7 @@ def test_unknown_verbs_and_flags_are_refused_with_the_nearest(queue: Queue) -> N
     assert queue.run("queue").code == 2
 
 
-def test_people_are_told_in_words(queue: Queue) -> None:
+def test_the_text_output_is_readable(queue: Queue) -> None:
     def say(*words: str) -> str:
         ran = queue.run(*words, "--store", queue.store)
         assert (ran.code, ran.err) == (0, "")

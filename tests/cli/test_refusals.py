@@ -141,7 +141,7 @@ def test_a_wrong_option_is_refused_with_a_code(run: Run, tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_a_server_that_is_away_is_told_with_a_code(
+def test_a_server_that_is_away_is_reported_with_a_code(
     run: Run, tmp_path: Path, name: str, nobody: str
 ) -> None:
     ran = run(*_words(name, tmp_path), "--json", "--url", nobody)
@@ -163,7 +163,7 @@ def test_an_address_of_no_server_is_refused_with_a_code(
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_a_token_that_cannot_be_read_is_told_with_a_code(
+def test_a_token_that_cannot_be_read_is_reported_with_a_code(
     run: Run, tmp_path: Path, name: str, nobody: str
 ) -> None:
     flags = ("--json", "--url", nobody, "--token-file", str(tmp_path / "none"))
@@ -179,7 +179,7 @@ WITHOUT_STORE: Final = {
 
 
 @pytest.mark.parametrize("name", sorted(LEAVES.keys() - WITHOUT_STORE))
-def test_a_store_that_is_not_there_is_told_with_a_code(run: Run, tmp_path: Path, name: str) -> None:
+def test_a_missing_store_is_reported_with_a_code(run: Run, tmp_path: Path, name: str) -> None:
     file = tmp_path / "none" / "fairlane.db"
     ran = run(*_words(name, tmp_path), "--json", "--store", f"sqlite:///{file}")
     assert (_code(ran), ran.code) == ("store_missing", 6)
@@ -206,7 +206,9 @@ def test_an_address_of_no_store_is_refused_with_a_code(run: Run, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_settings_that_are_wrong_are_told_with_a_code(run: Run, tmp_path: Path, name: str) -> None:
+def test_settings_that_are_wrong_are_reported_with_a_code(
+    run: Run, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "fairlane.toml").write_text("colour = 3\n")
     store = f"sqlite:///{tmp_path / 'fairlane.db'}"
     Path(tmp_path / "fairlane.db").touch()
@@ -216,7 +218,7 @@ def test_settings_that_are_wrong_are_told_with_a_code(run: Run, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", READING_FILES)
 @pytest.mark.parametrize("content", [None, b"{", b"\xff\xfe"])
-def test_a_file_that_cannot_be_used_is_told_with_a_code(
+def test_a_file_that_cannot_be_used_is_reported_with_a_code(
     run: Run, tmp_path: Path, name: str, content: bytes | None
 ) -> None:
     file = tmp_path / "document.json"

@@ -119,7 +119,7 @@ def test_a_store_nobody_has_set_has_the_documented_rules(run: Run, tmp_path: Pat
 
 @pytest.mark.parametrize("name", FLAT)
 @pytest.mark.parametrize("value", ["abc", "", "0x10", "1e3", "-3", "NaN"])
-def test_a_rule_that_is_no_number_is_refused_by_its_name(
+def test_a_rule_that_is_not_a_number_is_refused_by_its_name(
     light: Queue, name: str, value: str
 ) -> None:
     before = light("sched", "policy")
@@ -283,7 +283,7 @@ def test_the_reason_of_every_failure_is_kept(light: Queue) -> None:
     ]
 
 
-def test_the_ceiling_holds_whoever_asks(queue: Queue) -> None:
+def test_the_ceiling_holds_for_every_worker(queue: Queue) -> None:
     queue.policy(maxConcurrent=2)
     for name in "abcd":
         queue.add(name)
@@ -313,7 +313,7 @@ def test_a_limit_of_nothing_is_refused(light: Queue) -> None:
     assert light.refused("sched", "lease", "--limit")[0] == 2
 
 
-def test_all_that_was_leased_is_told(light: Queue) -> None:
+def test_all_granted_leases_are_printed(light: Queue) -> None:
     """However much that is: what the answer does not hold is not leased."""
     light.policy(maxConcurrent=5000)
     light.bring_in([entry(f"e{number}") for number in range(1200)])
@@ -404,7 +404,7 @@ def test_a_moment_in_another_zone_is_the_same_moment(light: Queue) -> None:
     assert light.plan("--now", east)["now"] == ends
 
 
-def test_only_a_plan_may_be_told_the_time(light: Queue) -> None:
+def test_only_a_plan_takes_a_time(light: Queue) -> None:
     """The clock of the store judges leases, for everybody alike."""
     for words in (["lease"], ["reclaim"], ["complete", "lse_1_1"], ["release", "lse_1_1"]):
         code, text = light.refused("sched", *words, "--now", "2026-01-01T00:00:00Z")
@@ -432,7 +432,7 @@ def test_unknown_verbs_and_flags_are_refused_with_the_nearest(light: Queue) -> N
     assert light.run("sched", "bogus").code == 2
 
 
-def test_people_are_told_in_words(light: Queue) -> None:
+def test_the_text_output_is_readable(light: Queue) -> None:
     light.add("job", "--app", "review")
 
     def say(*words: str) -> str:

@@ -27,7 +27,7 @@ RAN_OUT = f"{SCHED}a_lease_that_ran_out_is_reclaimed_and_counts_an_attempt"
 DRAIN = f"{QUEUE}a_drain_hands_over_what_goes_first"
 ORDER = f"{QUEUE}the_list_is_in_the_order_of_the_queue"
 SAME = f"{SCHED}a_plan_is_the_same_bytes_again_and_changes_nothing"
-NUMBER = f"{SCHED}a_rule_that_is_no_number_is_refused_by_its_name"
+NUMBER = f"{SCHED}a_rule_that_is_not_a_number_is_refused_by_its_name"
 LIMIT = f"{SCHED}a_limit_of_nothing_is_refused"
 WRONG_FILE = f"{QUEUE}a_file_with_something_wrong_brings_in_nothing"
 
@@ -74,15 +74,15 @@ KEPT: dict[int, tuple[str, ...]] = {
         f"{SCHED}what_is_planned_is_what_is_leased",
         f"{PLAN}a_plan_says_what_the_lease_then_does",
     ),
-    36: (f"{STORE}leases_that_have_run_out_are_taken_back_and_named",),
+    36: (f"{STORE}leases_that_have_run_out_are_reclaimed_and_named",),
     37: (f"{SCHED}the_last_lease_that_runs_out_parks",),
-    38: (LIFE, f"{PLAN}every_reason_is_told"),
+    38: (LIFE, f"{PLAN}every_reason_is_reported"),
     39: (RESET,),
     40: (f"{STORE}an_older_file_without_scheduling_fields_comes_in_unchanged",),
     41: (SAME,),
     42: (SAME, f"{PLAN}a_plan_changes_nothing_and_says_the_same_again"),
-    43: (f"{SCHED}the_ceiling_holds_whoever_asks",),
-    44: (f"{SCHED}the_ceiling_holds_whoever_asks",),
+    43: (f"{SCHED}the_ceiling_holds_for_every_worker",),
+    44: (f"{SCHED}the_ceiling_holds_for_every_worker",),
     45: (f"{SCHED}a_rule_out_of_its_range_is_refused_and_changes_nothing",),
     46: (NUMBER,),
     47: (NUMBER, f"{SCHED}a_rule_out_of_its_range_is_refused_and_changes_nothing"),
@@ -108,7 +108,7 @@ KEPT: dict[int, tuple[str, ...]] = {
     73: (ORDER,),
     74: (DRAIN,),
     107: (f"{QUEUE}entries_of_one_moment_are_ordered_by_the_bytes_of_their_ids",),
-    119: (f"{STORE}a_late_report_counts_until_the_lease_is_taken_back", RAN_OUT),
+    119: (f"{STORE}a_late_report_counts_until_the_lease_is_reclaimed", RAN_OUT),
     120: (f"{SCHED}a_clean_release_counts_no_attempt",),
     123: (
         f"{PLAN}the_very_moment_of_eligibility_counts",

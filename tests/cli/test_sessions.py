@@ -80,7 +80,9 @@ def test_every_option_about_a_message_reaches_its_task(
     assert run("sessions", key, "--json", *side).json["settings"]["maxConcurrent"] == 3
 
 
-def test_quick_messages_are_joined_and_that_is_told(run: Run, side: list[str], key: str) -> None:
+def test_quick_messages_are_joined_and_that_is_reported(
+    run: Run, side: list[str], key: str
+) -> None:
     flags = ("--handler", "nobody", "--debounce", "5s", *side)
     first = run("message", key, "one", *flags)
     task_id = re.fullmatch(r"submitted (tsk_\w+) \(queued, position \d+\)\n", first.out)
@@ -140,7 +142,7 @@ def test_a_message_from_before_a_stop_is_refused(run: Run, side: list[str], key:
         ("stop", "the following arguments are required: KEY"),
     ],
 )
-def test_what_makes_no_sense_is_told(run: Run, server: Server, line: str, complaint: str) -> None:
+def test_invalid_options_are_reported(run: Run, server: Server, line: str, complaint: str) -> None:
     ran = run(*line.split(), "--url", server.url)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {complaint}"), ran.err

@@ -67,7 +67,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(
     assert not file.parent.exists()
 
 
-def test_a_database_that_goes_away_while_it_is_set_up_is_told(
+def test_a_database_that_fails_during_the_setup_is_reported(
     run: Run, fresh_postgres: str, tmp_path: Path
 ) -> None:
     with CommitCutter(fresh_postgres, tmp_path) as cutter:
@@ -80,7 +80,7 @@ def test_a_database_that_goes_away_while_it_is_set_up_is_told(
         assert run("submit", "--handler", "nobody", "--store", cutter.url).code == 0
 
 
-def test_a_file_that_is_no_store_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada, " * 1000)
     ran = run("tasks", "--store", f"sqlite:///{file}")
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_store_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "tasks", "submit --handler x"])
-def test_another_programs_database_is_told_and_left_alone(
+def test_another_programs_database_is_reported_and_left_alone(
     run: Run, tmp_path: Path, command: str
 ) -> None:
     file = tmp_path / "invoices.db"
@@ -101,7 +101,7 @@ def test_another_programs_database_is_told_and_left_alone(
     assert file.read_bytes() == before
 
 
-def test_an_empty_database_is_told(run: Run, tmp_path: Path) -> None:
+def test_an_empty_database_is_reported(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
     file.touch()
     ran = run("tasks", "--store", f"sqlite:///{file}")
@@ -118,7 +118,7 @@ def test_a_store_of_a_newer_fairlane_is_left_alone(run: Run, store: str) -> None
     )
 
 
-def test_what_is_no_address_of_a_store_is_told(run: Run) -> None:
+def test_an_invalid_store_address_is_reported(run: Run) -> None:
     ran = run("tasks", "--store", "redis://x")
     assert ran.code == 6
     assert "use sqlite:///PATH or postgresql://HOST/NAME" in ran.err
@@ -156,7 +156,7 @@ def test_commands_work_on_postgresql_as_well(run: Run, fresh_postgres: str, agen
 
 
 @pytest.mark.slow
-def test_an_empty_postgresql_is_told(run: Run, fresh_postgres: str) -> None:
+def test_an_empty_postgresql_is_reported(run: Run, fresh_postgres: str) -> None:
     ran = run("tasks", "--store", fresh_postgres)
     assert ran.code == 6
     assert "is not a fairlane store; fairlane serve sets it up" in ran.err

@@ -126,7 +126,7 @@ def test_events_can_be_picked(run: Run, side: list[str], agent: str) -> None:
     assert run(*flags, "--batch", "bat_none").out == ""
 
 
-def test_a_type_that_there_is_not_is_told(run: Run, side: list[str]) -> None:
+def test_an_unknown_type_is_reported(run: Run, side: list[str]) -> None:
     for follow in ([], ["--follow"]):
         ran = run("events", *follow, "--type", "task.complete", *side)
         assert (ran.code, ran.out) == (2, "")
@@ -301,7 +301,7 @@ def test_output_is_followed_as_it_comes(
 
 
 @pytest.mark.slow
-def test_a_new_attempt_is_told_apart_from_its_text(
+def test_a_new_attempt_is_distinguished_from_its_text(
     run: Run, talking: Server, there: list[str], chat: Chat
 ) -> None:
     text = f"twice by {there[0]}"

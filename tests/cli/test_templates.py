@@ -89,7 +89,7 @@ def test_parameters_have_a_short_spelling(
 
 
 @pytest.mark.parametrize("text", ["", ":number", "x:number:yes", "x:number:required:more"])
-def test_a_parameter_that_cannot_be_read_is_told(run: Run, text: str) -> None:
+def test_a_parameter_that_cannot_be_read_is_reported(run: Run, text: str) -> None:
     ran = run("templates", "create", "--name", "x", "--instruction", "x", "--param", text)
     assert ran.code == 2
     assert f"must be NAME[:TYPE][:required][=DEFAULT], not {text!r}" in ran.err
@@ -114,7 +114,7 @@ def test_a_template_may_come_from_a_file_and_options_win(
 
 
 @pytest.mark.parametrize("text", ["[]", "nonsense"])
-def test_a_file_without_a_template_is_told(run: Run, tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_template_is_reported(run: Run, tmp_path: Path, text: str) -> None:
     file = tmp_path / "template.json"
     file.write_text(text)
     ran = run("templates", "create", "--file", str(file))
@@ -186,7 +186,7 @@ def test_a_template_is_shown_by_name_and_by_id(run: Run, side: list[str], name: 
 
 
 @pytest.mark.parametrize("verb", ["show", "use", "delete", "update"])
-def test_a_template_that_is_not_there_is_told(run: Run, side: list[str], verb: str) -> None:
+def test_an_unknown_template_is_reported(run: Run, side: list[str], verb: str) -> None:
     ran = run("templates", verb, "nowhere", *side)
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("error: no template is named 'nowhere'; ")
@@ -279,7 +279,7 @@ def test_a_key_is_of_no_use_without_a_task(run: Run) -> None:
         (("--set", "city=x", "--override", "agnetId=x"), "unknown field 'overrides.agnetId'"),
     ],
 )
-def test_a_use_with_wrong_values_is_told(
+def test_a_use_with_wrong_values_is_reported(
     run: Run, side: list[str], name: str, flags: tuple[str, ...], told: str
 ) -> None:
     _create(run, side, name)
@@ -297,7 +297,7 @@ def test_a_value_needs_a_name(run: Run) -> None:
 # -------------------------------------------------------------------- complaints, store, client
 
 
-def test_an_unknown_verb_or_option_is_told_with_the_nearest(run: Run) -> None:
+def test_an_unknown_verb_or_option_is_reported_with_the_nearest(run: Run) -> None:
     ran = run("templates", "lsit")
     assert ran.code == 2
     assert ran.err == "error: unknown command 'templates lsit'; did you mean list?\n"

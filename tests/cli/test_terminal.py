@@ -124,7 +124,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_full_disk_is_told_in_one_line(
+def test_a_full_disk_is_reported_in_one_line(
     failed: str, server: Server, tmp_path: Path, form: list[str]
 ) -> None:
     with Path("/dev/full").open("wb") as full:

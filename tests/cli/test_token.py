@@ -68,7 +68,7 @@ def test_a_list_for_people(run: Run, tmp_path: Path) -> None:
     assert lines[2].endswith("until 2999-01-01T00:00:00.000Z")
 
 
-def test_no_tokens_is_said_in_words(run: Run, tmp_path: Path) -> None:
+def test_an_empty_list_of_tokens_is_explained(run: Run, tmp_path: Path) -> None:
     run("submit", "--handler", "x", "--store", _store(tmp_path))
     assert "no tokens" in run("token", "list", "--store", _store(tmp_path)).out
 

@@ -103,7 +103,7 @@ def test_a_step_that_has_only_begun_is_no_fall() -> None:
     assert finished.split()[1:] == ["███", "2.0", "2.0"]
 
 
-def test_what_went_wrong_is_told_above_what_was_seen_last() -> None:
+def test_what_went_wrong_is_reported_above_what_was_seen_last() -> None:
     text = drawn(seen(lane={"active": 2}), note="not up to date: nothing answers")
     assert text.index("not up to date") < text.index("LANE")
 
@@ -130,7 +130,7 @@ def test_json_is_what_the_routes_answer(run: Run, server: Server) -> None:
     ]
 
 
-def test_no_server_is_told(run: Run) -> None:
+def test_a_missing_server_is_reported_by_top(run: Run) -> None:
     found = run("top", "--url", "http://127.0.0.1:1")
     assert found.code == 5
     assert found.out == ""

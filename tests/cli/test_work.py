@@ -124,7 +124,7 @@ def test_a_task_may_be_for_a_moment(run: Run, server: Server, agent: str) -> Non
         ("--instruction x", "--instruction: not allowed with argument --handler"),
     ],
 )
-def test_a_value_without_form_is_told(run: Run, line: str, complaint: str) -> None:
+def test_a_malformed_value_is_reported(run: Run, line: str, complaint: str) -> None:
     ran = run("submit", "--handler", "echo", *line.split())
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {complaint}")
@@ -392,7 +392,7 @@ def test_a_batch_can_be_waited_for(run: Run, side: list[str], agent: str, tmp_pa
 
 
 @pytest.mark.slow
-def test_how_a_batch_went_is_told_by_the_exit_code(
+def test_the_exit_code_reports_the_outcome_of_a_batch(
     run: Run, server: Server, agent: str, tmp_path: Path
 ) -> None:
     flags = ("--agent", agent, "--wait", "15", "--url", server.url)
@@ -442,7 +442,7 @@ def test_a_batch_may_come_through_a_pipe(server: Server, agent: str, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [3, {"handler": "echo"}])
-def test_a_file_without_a_batch_is_told(run: Run, tmp_path: Path, content: Any) -> None:
+def test_a_file_without_a_batch_is_reported(run: Run, tmp_path: Path, content: Any) -> None:
     name = _file(tmp_path, content)
     ran = run("batch", "submit", name)
     assert ran.code == 2

@@ -84,7 +84,7 @@ def test_a_worker_runs_tasks_until_a_signal_and_finishes_what_it_has_begun(
         client.cancel(elsewhere)
 
 
-def test_what_runs_too_long_is_given_back_by_a_drain_without_patience(
+def test_what_runs_too_long_is_released_by_a_drain_without_patience(
     server: Server, tmp_path: Path, handler: str
 ) -> None:
     text = MODULE.replace("HANDLER", handler).replace("time.sleep", "await asyncio.sleep")
@@ -120,7 +120,7 @@ def _until_running(client: Client, task_id: str) -> None:
         ("empty:worker", "a worker needs at least one handler"),
     ],
 )
-def test_what_is_wrong_with_the_module_is_told_in_one_line(
+def test_what_is_wrong_with_the_module_is_reported_in_one_line(
     tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_the_module_is_told_in_one_line(
     assert "importlib" not in ran.stderr  # it shows the module's own lines, and no others
 
 
-def test_a_lane_that_does_not_exist_is_told(server: Server, tmp_path: Path) -> None:
+def test_a_lane_that_does_not_exist_is_reported(server: Server, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(MODULE.replace("HANDLER", "x"), "utf-8")
     with running(tmp_path, "--url", server.url, "--lanes", "mian") as process:
         assert process.wait(WAIT_SECONDS) == 2

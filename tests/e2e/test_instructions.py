@@ -137,7 +137,7 @@ async def test_what_the_agent_has_said_is_read_while_it_goes_on(talk: World) -> 
     ],
     ids=["error event", "unfinished", "broken off", "refused"],
 )
-async def test_an_answer_that_is_no_success_fails_the_task(
+async def test_an_answer_that_is_not_a_success_fails_the_task(
     talk: World, script: Script, said: str
 ) -> None:
     talk.agent.scripts["Try"] = script
@@ -170,7 +170,7 @@ async def test_running_out_of_time_is_a_failure_with_the_documented_text(talk: W
     await steadily(lambda: in_time(run_out))
 
 
-async def test_a_cancel_hangs_up_within_a_second_and_is_final(talk: World) -> None:
+async def test_a_cancel_disconnects_within_a_second_and_is_final(talk: World) -> None:
     talk.agent.scripts["Try"] = Script(events=text("slow"), hang_after=1)
 
     async def cancel() -> None:

@@ -64,7 +64,7 @@ async def test_a_server_that_was_idle_goes_on_after_a_restart_of_the_database(
             await asker.until_tasks([await asker.sleep(1)], state="done", attempts=1)
 
 
-async def test_a_database_that_is_away_is_said_and_nothing_else_breaks(
+async def test_a_database_that_is_away_is_reported_and_nothing_else_breaks(
     programs: Programs,
 ) -> None:
     with mortal_postgres() as postgres:

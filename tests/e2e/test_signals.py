@@ -133,7 +133,7 @@ async def test_an_action_that_does_not_finish_in_time_fails_and_is_never_run_aga
     assert seen == ["first", "second"]
 
 
-async def test_who_waits_for_a_task_is_answered_when_the_server_stops(
+async def test_a_waiter_for_a_task_is_answered_when_the_server_stops(
     programs: Programs, store_url: str
 ) -> None:
     tabs = programs.tab_instance("tab")

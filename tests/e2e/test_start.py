@@ -139,7 +139,7 @@ async def test_a_full_disk_is_named(programs: Programs, tmp_path: Path) -> None:
         ("mysql://ada:secret@127.0.0.1/fairlane", "sqlite:///PATH or postgresql://"),
     ],
 )
-async def test_an_address_that_is_no_store_is_refused_without_its_password(
+async def test_an_address_that_is_not_a_store_is_refused_without_its_password(
     programs: Programs, store: str, said: str
 ) -> None:
     line = await complaint(programs.server(store))

@@ -51,7 +51,7 @@ async def test_a_document_that_has_changed_is_taken_over() -> None:
         assert _ceiling(await app.policy()) == 3
 
 
-async def test_what_stays_wrong_is_told_once_and_again_after_it_was_right(
+async def test_what_stays_wrong_is_reported_once_and_again_after_it_was_right(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = File()
@@ -145,7 +145,7 @@ async def test_a_loader_may_return_what_pinchtabs_returns(
 
 
 @pytest.mark.parametrize("loaded", [None, [], "x"])
-async def test_what_is_no_document_is_told(loaded: Any) -> None:
+async def test_an_invalid_document_is_reported(loaded: Any) -> None:
     async with Fairlane(MEMORY) as app:
         with pytest.raises(InvalidPolicy, match="a policy must be a JSON object"):
             await ConfigWatcher(0.01, lambda: loaded, app).look()

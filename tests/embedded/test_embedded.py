@@ -211,7 +211,7 @@ async def test_sessions_are_spoken_to_tuned_and_stopped(app: Fairlane) -> None:
         await app.message("s", "c", sendr="x")  # type: ignore[call-arg]  # that is what is tried here
 
 
-async def test_whoever_waits_for_a_stopped_task_is_told_why(app: Fairlane) -> None:
+async def test_a_waiter_for_a_stopped_task_gets_the_reason(app: Fairlane) -> None:
     task = await app.submit(handler="nobody", session="s")
     await app.stop_all("s")
     with pytest.raises(errors.Stopped, match="its session was stopped"):

@@ -60,7 +60,7 @@ async def test_waiting_ends_with_a_task_or_a_withdrawal_or_with_time(app: Memory
     assert (await waiting)["leases"] == []
 
 
-async def test_whoever_stops_waiting_keeps_nothing(app: MemoryFairlane) -> None:
+async def test_a_caller_that_stops_waiting_keeps_nothing(app: MemoryFairlane) -> None:
     waiting = asyncio.create_task(app.lease("w1", wait_ms=10_000))
     await app.settle()
     waiting.cancel()
@@ -70,7 +70,7 @@ async def test_whoever_stops_waiting_keeps_nothing(app: MemoryFairlane) -> None:
     assert (await task.show())["state"] == "queued"
 
 
-async def test_an_expired_lease_is_taken_back(app: MemoryFairlane) -> None:
+async def test_an_expired_lease_is_reclaimed(app: MemoryFairlane) -> None:
     task = await app.submit(handler="elsewhere")
     (lease,) = (await app.lease("w1"))["leases"]
     await app.advance(299.999)

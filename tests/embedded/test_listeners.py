@@ -39,7 +39,7 @@ async def test_listeners_hear_everything_once_and_in_order() -> None:
     assert heard == [(name, number) for number in range(1, 61) for name in ("first", "second")]
 
 
-async def test_the_past_is_not_told(tmp_path: Path) -> None:
+async def test_a_listener_gets_no_past_events(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'own.db'}"
     async with Fairlane(store) as app:
         await (await app.submit(handler="echo")).result(timeout=60)

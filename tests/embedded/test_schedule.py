@@ -169,7 +169,7 @@ async def test_what_a_function_raises_is_raised_once_and_not_tried_again(app: Fa
     assert tasks[1]["error"] == "LookupError: no such thing"
 
 
-async def test_a_result_that_is_not_json_is_told(app: Fairlane) -> None:
+async def test_a_result_that_is_not_json_is_reported(app: Fairlane) -> None:
     with pytest.raises(errors.ExecutionFailed, match="cannot be encoded as JSON"):
         await outcome(app.schedule(session="s", fn=lambda _: object()))
 
@@ -217,7 +217,7 @@ async def test_what_makes_no_sense_is_refused(
         await outcome(app.schedule(session="s", **fields))
 
 
-async def test_mistakes_of_the_program_are_told_as_such(app: Fairlane) -> None:
+async def test_mistakes_of_the_program_are_reported(app: Fairlane) -> None:
     with pytest.raises(TypeError, match=r"did you mean sender\?"):
         await app.schedule(session="s", fn=print, sendr="x")  # type: ignore[call-arg]  # on purpose
     with pytest.raises(errors.InvalidRequest, match="sessionKey"):
@@ -390,7 +390,7 @@ async def test_a_reset_ends_all_and_late_completions_change_nothing(app: Fairlan
     assert (await app.show(answer["stopped"][0]))["state"] == "cancelled"
 
 
-async def test_whoever_waits_in_a_lane_that_is_cleared_is_told(app: Fairlane) -> None:
+async def test_a_waiter_gets_an_error_when_its_lane_is_cleared(app: Fairlane) -> None:
     await app.pause_lane("team")
     calling = await Chat(app).say("1", lane="team")
     assert (await app.clear_lane("team"))["cancelled"] == 1
@@ -415,7 +415,7 @@ async def _states(app: Fairlane, session: str = "chat") -> list[str]:
     return [task["state"] for task in (await app.tasks(session=session))["tasks"]]
 
 
-async def test_whoever_stops_waiting_cancels_the_task(app: Fairlane) -> None:
+async def test_a_caller_that_stops_waiting_cancels_the_task(app: Fairlane) -> None:
     chat = Chat(app)
     first, second = await chat.say("1"), await chat.say("2")
     await chat.room.until(lambda: chat.room.inside == 1)
@@ -427,7 +427,7 @@ async def test_whoever_stops_waiting_cancels_the_task(app: Fairlane) -> None:
     await chat.room.until(lambda: chat.room.inside == 0)
 
 
-async def test_whoever_leaves_while_it_is_submitted_leaves_nothing_behind(app: Fairlane) -> None:
+async def test_a_caller_that_leaves_during_the_submit_leaves_no_task(app: Fairlane) -> None:
     await app.pause_lane("team")
     calling = asyncio.create_task(app.schedule(session="chat", fn=print, lane="team"))
     await asyncio.wait([calling], timeout=0)  # it has asked, and not been answered

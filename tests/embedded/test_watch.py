@@ -63,7 +63,7 @@ async def submit(app: MemoryFairlane, count: int, **fields: Any) -> list[str]:
     return [(await app.submit(handler="wait", **fields)).id for _ in range(count)]
 
 
-async def test_how_long_it_takes_is_told_by_the_pace_of_late(app: MemoryFairlane) -> None:
+async def test_the_expected_wait_follows_from_the_recent_pace(app: MemoryFairlane) -> None:
     gate = Gate(app)
     ids = await submit(app, 60)
     await eventually(lambda: gate.running == 2)
@@ -79,7 +79,7 @@ async def test_how_long_it_takes_is_told_by_the_pace_of_late(app: MemoryFairlane
     )
 
 
-async def test_an_agent_is_told_its_own_pace(app: MemoryFairlane) -> None:
+async def test_an_agent_sees_its_own_pace(app: MemoryFairlane) -> None:
     gate = Gate(app)
     many = await submit(app, 60, agent="many")
     few = await submit(app, 30, agent="few")

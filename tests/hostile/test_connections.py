@@ -77,7 +77,9 @@ async def _is_hung_up(wire: Wire, endless: bytes) -> bool:
 
 
 @pytest.mark.slow
-async def test_who_does_not_read_is_hung_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     flood = Flood()
     async with door(flood) as entry:
         with _deaf(entry) as caller:
@@ -88,7 +90,7 @@ async def test_who_does_not_read_is_hung_up(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.slow
-async def test_who_reads_slowly_gets_all_of_it() -> None:
+async def test_a_slow_reader_gets_the_whole_response() -> None:
     flood = Flood()
     async with door(flood, Patient) as entry:
         loop = asyncio.get_running_loop()
@@ -125,7 +127,7 @@ async def test_of_too_many_connections_those_go_that_are_silent_longest(echo: Ec
             await wire.close()
 
 
-async def test_where_all_connections_are_in_use_another_is_hung_up(echo: Echo) -> None:
+async def test_where_all_connections_are_in_use_another_is_disconnected(echo: Echo) -> None:
     async with door(echo, Crowded) as entry:
         wires = [await entry.open() for _ in range(FEW)]
         for wire in wires:

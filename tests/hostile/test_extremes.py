@@ -143,7 +143,7 @@ def several(names: Sequence[str], base: Any, schema: Schema, spec: Mapping[str, 
 # --- what is submitted ------------------------------------------------------------------------
 
 
-async def test_what_is_accepted_can_be_read_by_everybody(
+async def test_accepted_values_can_be_read_by_every_caller(
     inside: Inside, spec: dict[str, Any]
 ) -> None:
     reader = Reader(inside)

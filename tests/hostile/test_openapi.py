@@ -125,7 +125,7 @@ async def asked(http: HttpApp, path: str, method: str) -> Asking:
     return request
 
 
-async def test_each_route_takes_the_query_and_the_body_that_it_is_said_to(
+async def test_each_route_takes_the_documented_query_and_body(
     inside: Inside, spec: dict[str, Any]
 ) -> None:
     for method, path, operation in operations(spec):
@@ -221,7 +221,7 @@ async def test_bounds_are_kept_and_a_refusal_names_the_field(
     assert (await inside.ask(method, where, BASES[name])).status < 300
 
 
-async def test_an_error_has_the_shape_that_is_told(inside: Inside, spec: dict[str, Any]) -> None:
+async def test_an_error_has_the_documented_shape(inside: Inside, spec: dict[str, Any]) -> None:
     error = spec["components"]["schemas"]["Error"]
     for method, path in (
         ("GET", "/tasks/nobody"),

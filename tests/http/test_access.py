@@ -71,7 +71,9 @@ async def test_where_others_can_reach_it_a_server_does_not_start_without_a_token
     assert refused.stdout == ""
 
 
-async def test_where_others_can_reach_it_everybody_needs_a_token(tmp_path: Path) -> None:
+async def test_every_caller_needs_a_token_if_other_machines_can_reach_the_server(
+    tmp_path: Path,
+) -> None:
     store = f"sqlite:///{tmp_path / 'f.db'}"
     make = [*MAKE, "--name", "n", "--store", store]
     made = await asyncio.to_thread(subprocess.run, make, capture_output=True, text=True, check=True)
@@ -111,9 +113,7 @@ async def test_a_stream_ends_with_its_token(callers: Callers) -> None:
 
 
 @pytest.mark.parametrize("way", ["wait", "lease", "tool"])
-async def test_who_waits_is_told_nothing_once_the_token_is_revoked(
-    callers: Callers, way: str
-) -> None:
+async def test_a_waiter_gets_no_data_once_its_token_is_revoked(callers: Callers, way: str) -> None:
     name = f"later-{way}"
     token = await callers.new(scopes=["read", "lease"])
     made = await callers.ask("POST", "/tasks", {"handler": f"nobody-{way}"}, token=callers.root)
@@ -437,7 +437,7 @@ async def test_a_task_cannot_wait_for_another_agents_task_to_read_its_result(
     assert (await callers.ask("POST", "/tasks", own, token=await callers.alice())).status == 202
 
 
-async def test_nobody_gets_into_another_agents_session(callers: Callers) -> None:
+async def test_no_agent_gets_into_another_agents_session(callers: Callers) -> None:
     alice, bob = await callers.alice(), await callers.bob()
     task = {"handler": "n", "sessionKey": "of-alice"}
     assert (await callers.ask("POST", "/tasks", task, token=alice)).status == 202

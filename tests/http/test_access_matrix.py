@@ -351,7 +351,7 @@ SUBMITS = {
 
 
 @pytest.mark.parametrize("path", SUBMITS)
-async def test_nobody_acts_for_another_agent(callers: Callers, alices: World, path: str) -> None:
+async def test_no_caller_acts_for_another_agent(callers: Callers, alices: World, path: str) -> None:
     bob = await callers.bob()
     before = await everything(callers)
     where = _filled(path, alices.names)

@@ -90,7 +90,7 @@ async def test_a_deadline_moves_on_by_the_span_it_had(work: Work) -> None:
     assert ms_between(requeued["timestamp"], after["deadline"]) == 60_000
 
 
-async def test_each_parking_is_told_by_webhook_and_the_end_too(work: Work) -> None:
+async def test_each_parking_is_reported_by_webhook_and_the_end_too(work: Work) -> None:
     hook = work.hooks.new()
     task_id = await work.park(callbackUrl=hook.url)
     told = await hook.one()

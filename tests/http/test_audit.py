@@ -61,7 +61,7 @@ async def test_every_route_of_operators_is_recorded() -> None:
     assert silent == ["PUT /sessions/{key}/usage"]
 
 
-async def test_what_operators_do_is_told_with_who_and_what(own: Server) -> None:
+async def test_what_operators_do_is_reported_with_who_and_what(own: Server) -> None:
     api = own.api
     await api.ask("PATCH", "/policy", {"lanes": {"main": {"maxInflight": 7}}})
     await api.post("/lanes/main/pause", {})
@@ -92,7 +92,7 @@ async def test_what_operators_do_is_told_with_who_and_what(own: Server) -> None:
     assert found[3]["detail"] == "matched 0, changed 0"
 
 
-async def test_a_policy_that_comes_from_a_file_is_told_when_it_changes_something(
+async def test_a_policy_that_comes_from_a_file_is_reported_when_it_changes_something(
     serve: Serve,
 ) -> None:
     server = await serve(policy={"lanes": {"main": {"maxInflight": 3}}})
@@ -101,7 +101,7 @@ async def test_a_policy_that_comes_from_a_file_is_told_when_it_changes_something
     assert one["detail"] == "version 1"
 
 
-async def test_tokens_are_told_by_name_and_id_and_never_shown(callers: Callers) -> None:
+async def test_tokens_are_reported_by_name_and_id_and_never_shown(callers: Callers) -> None:
     token = await callers.new(scopes=["read"], name="reader")
     await callers.ask("DELETE", "/tokens/reader", token=callers.root)
     found = await entries(callers)
@@ -117,7 +117,9 @@ async def test_tokens_are_told_by_name_and_id_and_never_shown(callers: Callers) 
         assert secret.split("_")[2] not in repr(found)
 
 
-async def test_denied_calls_are_told_and_a_flood_of_them_is_few_entries(callers: Callers) -> None:
+async def test_denied_calls_are_reported_and_a_flood_of_them_is_few_entries(
+    callers: Callers,
+) -> None:
     bob = await callers.of(BOB, "read", "cancel")
     mine = await callers.ask("POST", "/tasks", {"handler": "echo"}, token=callers.root)
     for _ in range(3):

@@ -229,7 +229,7 @@ async def test_a_key_is_kept_with_its_task(work: Work) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("key", ["", "#a", "two words", 5, "x" * 129], ids=str)
-async def test_a_key_that_is_no_identifier_rejects_its_item(work: Work, key: Any) -> None:
+async def test_a_key_that_is_not_an_identifier_rejects_its_item(work: Work, key: Any) -> None:
     answer = await work.batch(work.echo_item(key=key, lane=HELD), work.echo_item(lane=HELD))
     assert answer.status == 202
     assert [one["state"] for one in answer.json["tasks"]] == ["rejected", "queued"]
@@ -316,7 +316,7 @@ async def test_a_batch_is_completed_when_its_last_task_has_ended(work: Work) -> 
     assert batch["completedAt"] == (await work.api.show(answer.ids[2]))["completedAt"]
 
 
-async def test_the_end_of_a_batch_is_told_once_as_event_and_as_webhook(work: Work) -> None:
+async def test_the_end_of_a_batch_is_reported_once_as_event_and_as_webhook(work: Work) -> None:
     hook, own, marker = (work.hooks.new() for _ in range(3))
     before = await work.newest()
     items = [work.echo_item(), work.echo_item(callbackUrl=own.url), work.echo_item()]

@@ -148,7 +148,7 @@ async def test_mcp_has_the_same_limits(stage: Stage) -> None:
 
 
 @on_sqlite
-async def test_openapi_is_told(stage: Stage) -> None:
+async def test_openapi_is_served(stage: Stage) -> None:
     answer = await stage.api.get("/openapi.json")
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json["openapi"].startswith("3.1")

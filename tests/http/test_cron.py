@@ -165,7 +165,7 @@ async def test_a_bad_job_is_refused(stage: Stage, fields: dict[str, Any], told: 
 
 @on_sqlite
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"name":"\\u0000"}', b"[" * 100_000])
-async def test_what_is_no_object_is_refused(stage: Stage, raw: bytes) -> None:
+async def test_what_is_not_an_object_is_refused(stage: Stage, raw: bytes) -> None:
     for method, path in (("POST", ""), ("PATCH", "/x"), ("POST", "/x/toggle")):
         answer = await stage.api.ask(method, f"/cron/jobs{path}", raw=raw)
         assert (answer.status, answer.code) == (400, "invalid_request"), raw[:20]
@@ -358,7 +358,7 @@ async def test_a_run_by_hand_does_not_overlap(stage: Stage) -> None:
     assert "sessionKey" not in await stage.api.show(first["taskId"])
 
 
-async def test_a_failure_is_told_by_the_log_and_by_the_job(stage: Stage) -> None:
+async def test_a_failure_is_reported_by_the_log_and_by_the_job(stage: Stage) -> None:
     hook = stage.hooks.new()
     task = {"action": "click", "tabId": stage.tab(), "params": {"fake": {"status": 400}}}
     job = await made(stage, task=task, alertUrl=hook.url, alertAfter=2, retryPolicy=FAST)

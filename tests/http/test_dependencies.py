@@ -368,7 +368,7 @@ async def test_a_cycle_in_a_batch_is_refused_and_shown(
     ],
     ids=["one", "chain", "diamond", "diamond upside down"],
 )
-async def test_what_is_no_cycle_is_accepted(work: Work, edges: dict[str, list[str]]) -> None:
+async def test_what_is_not_a_cycle_is_accepted(work: Work, edges: dict[str, list[str]]) -> None:
     answer = await work.batch(*linked(work, edges))
     assert (answer.status, answer.json["accepted"]) == (202, len(edges))
     ids = dict(zip(edges, answer.ids, strict=True))

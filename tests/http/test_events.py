@@ -57,7 +57,7 @@ async def test_a_task_that_goes_well_is_created_started_and_completed(work: Work
     assert created["id"] < started["id"] < completed["id"]
 
 
-async def test_failures_are_told_as_retrying_until_the_last_one(work: Work) -> None:
+async def test_failures_are_reported_as_retrying_until_the_last_one(work: Work) -> None:
     policy = {"maxRetries": 1, "backoffMs": 0}
     task = await work.run(fake={"status": 500, "body": "no"}, retryPolicy=policy)
     events = await work.events(task["taskId"])
@@ -73,7 +73,7 @@ async def test_failures_are_told_as_retrying_until_the_last_one(work: Work) -> N
     assert errors == [None, None, task["error"], None, task["error"]]
 
 
-async def test_a_parked_task_is_told_as_parked(work: Work) -> None:
+async def test_a_parked_task_is_reported_as_parked(work: Work) -> None:
     task_id = await work.park()
     events = await work.events(task_id)
     assert brief(events)[2:] == [("parked", "parked")]
@@ -82,7 +82,7 @@ async def test_a_parked_task_is_told_as_parked(work: Work) -> None:
     assert brief(await work.events(task_id))[3] == ("requeued", "queued")
 
 
-async def test_a_cancel_is_told(work: Work) -> None:
+async def test_a_cancel_is_an_event(work: Work) -> None:
     task_id = await work.submit(lane=HELD)
     await work.api.cancel(task_id)
     events = await work.events(task_id)
@@ -93,7 +93,7 @@ async def test_a_cancel_is_told(work: Work) -> None:
     assert await work.types(running) == ["created", "started", "cancelled"]
 
 
-async def test_a_refused_task_is_told_as_rejected(work: Work) -> None:
+async def test_a_refused_task_is_reported_as_rejected(work: Work) -> None:
     for _ in range(3):
         await work.submit(lane=TINY)
     task_id = (await work.post(lane=TINY)).json["details"]["taskId"]
@@ -102,7 +102,7 @@ async def test_a_refused_task_is_told_as_rejected(work: Work) -> None:
     assert "queue full" in event["error"]
 
 
-async def test_a_child_is_told_as_unblocked_or_as_cancelled(work: Work) -> None:
+async def test_a_child_is_reported_as_unblocked_or_as_cancelled(work: Work) -> None:
     parent = await work.submit(lane=ONE, fake=HANG)
     child = await work.echo(dependsOn=[parent])
     await work.arrived(1)
@@ -123,7 +123,7 @@ async def test_a_child_is_told_as_unblocked_or_as_cancelled(work: Work) -> None:
     assert (last["type"], last["error"]) == ("task.cancelled", f"dependency {parent} cancelled")
 
 
-async def test_a_retry_by_hand_is_told_as_requeued(work: Work) -> None:
+async def test_a_retry_by_hand_is_reported_as_requeued(work: Work) -> None:
     work.fail_next(1)
     task_id = (await work.run())["taskId"]
     await work.retry(task_id)
@@ -142,7 +142,7 @@ async def test_a_filter_accepts_the_new_name_of_a_manual_retry(work: Work) -> No
         assert [event["type"] for event in found] == ["task.requeued"]
 
 
-async def test_a_pre_empted_task_is_told_as_released(work: Work) -> None:
+async def test_a_pre_empted_task_is_reported_as_released(work: Work) -> None:
     task_id = await work.submit(lane=ONE, fake=HANG, preemptible=True)
     await work.arrived(1)
     urgent = await work.submit(lane=ONE, priority="critical")
@@ -159,7 +159,7 @@ async def test_a_pre_empted_task_is_told_as_released(work: Work) -> None:
     ]
 
 
-async def test_a_task_that_expires_is_told_as_failed(work: Work) -> None:
+async def test_a_task_that_expires_is_reported_as_failed(work: Work) -> None:
     task_id = await work.expiring(lane=HELD)
     await work.api.end_of(task_id)
     events = await work.events(task_id)

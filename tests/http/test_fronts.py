@@ -59,7 +59,7 @@ async def state(app: Fairlane, task_id: str) -> str:
 # -------------------------------------------------------------------- leases
 
 
-async def test_leases_that_a_dead_front_has_not_delivered_are_given_back(
+async def test_leases_that_a_dead_front_has_not_delivered_are_released(
     app: Fairlane, front: Fronted
 ) -> None:
     task = await app.submit(handler="nobody-here")

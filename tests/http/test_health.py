@@ -152,7 +152,7 @@ async def test_a_write_of_a_moment_ago_is_proof_enough(node: WritingNode) -> Non
     assert node.writer.written_at == written_at
 
 
-async def test_a_full_disk_is_told_as_such(node: WritingNode) -> None:
+async def test_a_full_disk_is_reported(node: WritingNode) -> None:
     assert isinstance(node.store, SmallStore)
     node.store.full = True
     node.engine._disconnect()  # the next one that writes gets a connection that is full

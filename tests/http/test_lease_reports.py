@@ -137,7 +137,7 @@ async def test_a_repeated_request_changes_nothing_more(ext: Ext) -> None:
     assert "different result" in other[0]["error"]
 
 
-async def test_a_cancelled_task_is_told_by_the_renewal(ext: Ext) -> None:
+async def test_a_cancelled_task_is_reported_by_the_renewal(ext: Ext) -> None:
     (lease,) = await several(ext, 1)
     await ext.api.cancel(lease["taskId"])
     (found,) = await outcomes(ext, said(lease, "renew"))

@@ -237,7 +237,7 @@ async def test_a_child_is_leased_with_what_its_parents_have_left(ext: Ext) -> No
     await ext.well(lease, "complete")
 
 
-async def test_who_runs_an_instruction_gets_its_secrets_and_nobody_else(ext: Ext) -> None:
+async def test_only_the_worker_of_an_instruction_gets_its_secrets(ext: Ext) -> None:
     body = {"instruction": "say hello", "lane": LANE, "llmConfig": {"apiKey": "sk-1234567890"}}
     task_id = await ext.api.submit(agentId=ext.work.agent, **body)
     lease = await ext.lease(kinds=["instruction"], handlers=None)
@@ -251,7 +251,7 @@ async def test_who_runs_an_instruction_gets_its_secrets_and_nobody_else(ext: Ext
 
 
 @pytest.mark.parametrize("verb", STALE)
-async def test_a_stale_lease_is_lost_whatever_is_said(ext: Ext, verb: str) -> None:
+async def test_every_report_under_a_stale_lease_is_lost(ext: Ext, verb: str) -> None:
     task_id = await ext.submit()
     old = await ext.lease()
     await ext.well(old, "release")
@@ -295,7 +295,7 @@ async def test_an_expired_lease_counts_an_attempt_and_is_fenced(ext: Ext) -> Non
 
 @on_sqlite
 @pytest.mark.parametrize("name", ["nonsense", "lse_1", "lse_x_y", "lse_1_2_3", "tsk_1_1"])
-async def test_what_is_no_lease_id_is_not_found(work: Work, name: str) -> None:
+async def test_what_is_not_a_lease_id_is_not_found(work: Work, name: str) -> None:
     answer = await work.api.post(f"/leases/{name}/complete", {})
     assert (answer.status, answer.code) == (404, "not_found")
     assert "leaseId" in answer.error
@@ -344,7 +344,7 @@ async def test_a_lease_lasts_as_long_as_the_policy_says(ext: Ext) -> None:
     await ext.well(lease, "complete")
 
 
-async def test_progress_is_told_as_an_event(ext: Ext) -> None:
+async def test_progress_is_reported_as_an_event(ext: Ext) -> None:
     task_id = await ext.submit()
     lease = await ext.lease()
     await ext.well(lease, "renew", progress={"done": 3, "of": 4})
@@ -445,7 +445,7 @@ async def test_a_withdrawn_wait_is_answered_at_once(ext: Ext) -> None:
     await steadily(withdraw)
 
 
-async def test_whoever_hangs_up_while_waiting_gets_no_lease(work: Work) -> None:
+async def test_a_worker_that_disconnects_while_waiting_gets_no_lease(work: Work) -> None:
     """Its lane has one slot: had the gone worker been given the task, nobody else could have it."""
     ext = Ext(work, lane=QUEUE)
     gone = await ext.waiting()

@@ -60,7 +60,9 @@ async def test_without_a_handler_it_is_an_instruction(work: Work) -> None:
 
 
 @on_sqlite
-async def test_an_agent_is_told_what_was_said_at_once(work: Work, tmp_path: Path) -> None:
+async def test_an_agent_receives_messages_that_were_sent_together(
+    work: Work, tmp_path: Path
+) -> None:
     """The whole way: messages, their window, one run with both texts."""
     async with ChatAgent() as agent:
         store = f"sqlite:///{tmp_path / 'f.db'}"
@@ -250,7 +252,7 @@ async def test_what_waits_is_collected_into_one_run(work: Work) -> None:
     assert await talk.echoed(answers[0].json["taskId"]) == "a\nb\nc"
 
 
-async def test_with_drop_old_the_oldest_waiting_message_is_told(work: Work) -> None:
+async def test_with_drop_old_the_oldest_waiting_message_is_cancelled(work: Work) -> None:
     talk = Talk(work)
     running = await talk.busy()
     await talk.tune(cap=2)
@@ -261,7 +263,7 @@ async def test_with_drop_old_the_oldest_waiting_message_is_told(work: Work) -> N
     assert [await talk.echoed(task_id) for task_id in ids[1:]] == ["b", "c"]
 
 
-async def test_with_drop_new_the_caller_is_refused_and_told_when_to_come_back(work: Work) -> None:
+async def test_with_drop_new_the_caller_is_refused_with_a_retry_time(work: Work) -> None:
     talk = Talk(work)
     await talk.busy()
     await talk.say("a", cap=1)
@@ -422,7 +424,7 @@ async def test_a_key_that_no_task_could_name_is_refused(work: Work, key: str, te
 
 @on_sqlite
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'"x"', b"null", b"\xff"])
-async def test_a_body_that_is_no_object_is_refused(work: Work, raw: bytes) -> None:
+async def test_a_body_that_is_not_an_object_is_refused(work: Work, raw: bytes) -> None:
     answer = await work.api.ask("POST", "/sessions/x/messages", raw=raw)
     assert (answer.status, answer.code) == (400, "invalid_request")
 

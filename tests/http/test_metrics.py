@@ -308,7 +308,7 @@ async def test_who_follows_is_counted(work: Work) -> None:
     assert await eventually(gone)
 
 
-async def test_who_waits_for_work_is_counted(serve: Serve) -> None:
+async def test_waiting_workers_are_counted(serve: Serve) -> None:
     server = await serve()
 
     async def counted(expected: int) -> None:
@@ -348,7 +348,7 @@ async def test_two_nodes_add_up_to_the_store(
         assert found.by_lane("fairlane_tasks_submitted_total")  # each has done something
 
 
-async def test_leases_that_are_taken_back_are_counted(serve: Serve) -> None:
+async def test_leases_that_are_reclaimed_are_counted(serve: Serve) -> None:
     server = await serve(policy={"lanes": {"out": {"maxInflight": 5}}})
     await server.api.submit(handler="elsewhere", lane="out")
     leased = await server.api.post(

@@ -67,7 +67,7 @@ async def test_lists_of_large_requests_are_cut_alike(store_url: str, serve: Serv
     assert one["name"] == "t9"
 
 
-async def test_who_waits_for_a_batch_is_shown_all_of_its_large_tasks(serve: Serve) -> None:
+async def test_waiting_for_a_batch_shows_all_of_its_large_tasks(serve: Serve) -> None:
     server = await serve()
     api = server.api
     file = server.folder / "batch.json"

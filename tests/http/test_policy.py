@@ -248,7 +248,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-async def test_all_problems_are_told_at_once_and_nothing_changes(api: Api, method: str) -> None:
+async def test_all_problems_are_reported_at_once_and_nothing_changes(api: Api, method: str) -> None:
     before = await show(api)
     answer = await api.ask(method, "/policy", {"workerCount": 3, **WRONG})
     assert (answer.status, answer.code) == (400, "invalid_policy")
@@ -264,7 +264,7 @@ async def test_all_problems_are_told_at_once_and_nothing_changes(api: Api, metho
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"null", b'"x"', b"7", b"\xff", b"[" * 100_000, b'{"a": "\\u0000"}']
 )
-async def test_what_is_no_document_is_refused(api: Api, method: str, raw: bytes) -> None:
+async def test_what_is_not_a_document_is_refused(api: Api, method: str, raw: bytes) -> None:
     before = await show(api)
     answer = await api.ask(method, "/policy", raw=raw)
     assert (answer.status, answer.code) == (400, "invalid_request")

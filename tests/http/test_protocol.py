@@ -149,7 +149,7 @@ async def test_the_root_names_the_program_and_its_routes(stage: Stage) -> None:
     assert set(about["routes"]["/tasks"]) == {"GET", "POST"}
 
 
-async def test_health_is_told(stage: Stage) -> None:
+async def test_health_is_reported(stage: Stage) -> None:
     assert (await stage.api.get("/health/live")).status == 200
     assert (await stage.api.get("/health/ready")).status == 200
 

@@ -61,7 +61,7 @@ async def test_an_entry_that_is_wrong_is_refused_by_its_field(
     assert message in answer.error
 
 
-async def test_what_is_no_entry_is_not_found(api: Api) -> None:
+async def test_what_is_not_a_entry_is_not_found(api: Api) -> None:
     answer = await api.get("/queue/nobody")
     assert (answer.status, answer.error) == (404, 'the queue has no entry "nobody"')
 

@@ -178,7 +178,7 @@ async def test_use_is_charged_refunded_and_owed_to_the_micro_unit(fleet: Fleet) 
 
 
 @pytest.mark.parametrize("amount", [-1, "NaN", "1e3", True, "0.0000001"])
-async def test_a_use_that_is_no_amount_is_refused_and_changes_nothing(
+async def test_a_use_that_is_not_an_amount_is_refused_and_changes_nothing(
     fleet: Fleet, amount: object
 ) -> None:
     lease = await fleet.one(spend(1))
@@ -270,7 +270,7 @@ async def test_a_permit_is_settled_by_the_next_one_and_by_renew(fleet: Fleet) ->
 # --- closing, opening, raising ---
 
 
-async def test_a_429_closes_the_resource_for_everybody_and_costs_no_attempt(fleet: Fleet) -> None:
+async def test_a_429_closes_the_resource_for_all_tasks_and_costs_no_attempt(fleet: Fleet) -> None:
     need = {f"gpu/{fleet.key}": {"mb": 1}}
     lease = await fleet.one(need)
     closed = {f"gpu/{fleet.key}": {"retryAfterMs": 400, "reason": "429"}}

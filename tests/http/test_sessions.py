@@ -294,7 +294,7 @@ async def test_stop_ends_the_oldest_run_and_the_next_one_begins(work: Work) -> N
     assert (await talk.api.show(ids[1]))["state"] == "running"
 
 
-async def test_what_was_stopped_and_what_was_drained_is_told(work: Work) -> None:
+async def test_the_response_lists_stopped_and_drained_tasks(work: Work) -> None:
     talk = Talk(work)
     assert await talk.ask("stop") == NOBODY
     assert await talk.ask("stopall") == NOBODY

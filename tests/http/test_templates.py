@@ -139,7 +139,7 @@ async def test_a_bad_template_is_refused(stage: Stage, fields: dict[str, Any], t
         b'{"timeoutMs":' + b"9" * 5000 + b"}",
     ],
 )
-async def test_what_is_no_object_is_refused(stage: Stage, raw: bytes) -> None:
+async def test_what_is_not_an_object_is_refused(stage: Stage, raw: bytes) -> None:
     for path in ("/templates", "/templates/x/instantiate"):
         answer = await stage.api.ask("POST", path, raw=raw)
         if path.endswith("instantiate") and not raw:

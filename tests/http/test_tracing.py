@@ -100,7 +100,7 @@ async def test_tasks_of_a_batch_are_of_one_trace(traced: Work, collector: Collec
     assert {one.parent for one in await collector.named("attempt", 2)} == {submitted.id}
 
 
-async def test_who_asks_for_no_traces_gets_none(work: Work) -> None:
+async def test_no_traces_are_recorded_by_default(work: Work) -> None:
     task_id = await submit(work)
     await work.api.end_of(task_id)
     assert "traceparent" not in await work.api.show(task_id)

@@ -180,7 +180,7 @@ def test_a_broken_response_is_an_error_of_its_kind(
     assert (peer.connections, len(peer.requests)) == (1, 1)
 
 
-def test_nobody_there_is_an_error_of_its_kind(driver: Driver) -> None:
+def test_a_missing_server_has_its_own_error(driver: Driver) -> None:
     with Peer([[OK]]) as peer:
         pass
     with pytest.raises(ConnectionRefusedError):
@@ -271,7 +271,7 @@ def test_a_new_connection_that_ends_is_no_reason_to_send_again(driver: Driver) -
     assert len(peer.requests) == 1
 
 
-def test_closing_the_pool_hangs_up(opening: Callable[[ssl.SSLContext | None], Driver]) -> None:
+def test_closing_the_pool_disconnects(opening: Callable[[ssl.SSLContext | None], Driver]) -> None:
     with Peer([[OK]]) as peer:
         one = opening(None)
         assert ask(one, peer).body == b"ok"

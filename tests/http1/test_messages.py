@@ -279,7 +279,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_response_is_refused(data: bytes) -> None:
+def test_what_is_not_a_response_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedResponse):
         parse(data)
     with pytest.raises(MalformedResponse):
@@ -341,7 +341,7 @@ def test_chunks_of_one_byte_are_no_excess_of_framing() -> None:
         ([CHUNKED, b"2\r\nok\r\n0\r\n"], ResponseCutShort),
     ],
 )
-def test_a_response_that_ends_too_early_is_told_apart(
+def test_a_response_that_ends_too_early_is_distinguished(
     pieces: Sequence[bytes], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):

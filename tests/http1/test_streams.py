@@ -63,7 +63,7 @@ def test_a_blocking_stream_hands_out_each_piece_before_the_next_is_sent() -> Non
     assert peer.connections == 1
 
 
-def test_a_blocking_stream_that_is_left_hangs_up() -> None:
+def test_a_blocking_stream_that_is_left_disconnects() -> None:
     one = BlockingPool(idle_seconds=IDLE_SECONDS)
     with Peer([[STREAM, b"3\r\none\r\n", HOLD]]) as peer:
         answer = one.open(get(peer), seconds=WAIT_SECONDS, bytes_max=None, whole=False)
@@ -74,7 +74,7 @@ def test_a_blocking_stream_that_is_left_hangs_up() -> None:
         one.close()
 
 
-def test_a_blocking_stream_waits_for_each_piece_anew_and_not_for_ever() -> None:
+def test_a_blocking_stream_waits_for_each_piece_with_a_limit() -> None:
     one = BlockingPool(idle_seconds=IDLE_SECONDS)
     with Peer([[STREAM, DRIP(b"1\r\nx\r\n")]], [[STREAM, HOLD]]) as peer:
         answer = one.open(get(peer), seconds=WAIT_SECONDS, bytes_max=None, whole=False)
@@ -119,7 +119,7 @@ async def test_a_stream_waits_for_each_piece_and_not_for_ever() -> None:
 @pytest.mark.parametrize(
     "steps", [[HOLD], [b"HTTP/1.1 200 OK\r\n", HOLD], [STREAM, b"3\r\none\r\n", HOLD]]
 )
-async def test_cancelling_hangs_up(steps: Sequence[bytes]) -> None:
+async def test_cancelling_disconnects(steps: Sequence[bytes]) -> None:
     with Peer([steps]) as peer:
         async with pool() as one:
 
@@ -226,7 +226,7 @@ async def test_the_first_address_that_answers_is_used() -> None:
             await dial([], peer.port)
 
 
-async def test_a_name_without_an_address_is_told_as_such() -> None:
+async def test_a_name_without_an_address_is_reported() -> None:
     with pytest.raises(NameNotFound):
         await SystemResolver().addresses(Origin("no such name", 80))
 

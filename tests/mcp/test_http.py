@@ -37,7 +37,7 @@ async def api(url: str) -> AsyncIterator[Api]:
 
 
 @either_way
-async def test_an_agent_hands_in_work_and_does_work(
+async def test_an_agent_submits_work_and_does_work(
     tmp_path: Path, store_url: str, mode: str
 ) -> None:
     allowed = {"FAIRLANE_MCP_WRITES": "true"}
@@ -57,7 +57,7 @@ async def test_an_agent_that_may_only_read(url: str, mode: str) -> None:
             await client.call_tool("shw", {})
 
 
-async def test_who_waits_is_answered_when_the_server_stops(tmp_path: Path) -> None:
+async def test_waiters_are_answered_when_the_server_stops(tmp_path: Path) -> None:
     async with serving(tmp_path, f"sqlite:///{tmp_path / 'fairlane.db'}") as server:
         task = (await server.api.post("/tasks", {"handler": "nobody", "agentId": "a1"})).json
         async with over_http(server.url) as client:
@@ -122,7 +122,7 @@ async def test_there_is_nothing_but_post(api: Api, method: str) -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"7", b'{"jsonrpc": "2.0"}', b"\xff\xfe", b"[" * 100_000]
 )
-async def test_what_is_no_message_is_refused(api: Api, raw: bytes) -> None:
+async def test_what_is_not_a_message_is_refused(api: Api, raw: bytes) -> None:
     answer = await api.ask("POST", "/mcp", raw=raw, headers=ACCEPT)
     assert answer.status == 400
 

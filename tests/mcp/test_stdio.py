@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> str:
 
 
 @either_way
-async def test_an_agent_hands_in_work_and_does_work(
+async def test_an_agent_submits_work_and_does_work(
     tmp_path: Path, store_url: str, mode: str
 ) -> None:
     flags = ("--store", store_url, "--allow-writes")
@@ -58,7 +58,7 @@ async def test_an_agent_that_may_only_read(tmp_path: Path, store: str, mode: str
             await mistakes(client)
 
 
-async def test_a_server_that_does_not_answer_is_told_to_the_agent(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_answer_is_reported_to_the_agent(tmp_path: Path) -> None:
     flags = ("--url", "http://127.0.0.1:9")
     async with over_stdio(*flags, folder=tmp_path, mode="legacy") as client:
         result = await client.call_tool("stats", {})
@@ -66,7 +66,7 @@ async def test_a_server_that_does_not_answer_is_told_to_the_agent(tmp_path: Path
         assert result.structured_content["code"] == "unreachable"
 
 
-def test_a_store_that_is_not_there_is_told_to_who_starts_it(tmp_path: Path, store: str) -> None:
+def test_a_missing_store_prevents_the_start(tmp_path: Path, store: str) -> None:
     ran = run_process("mcp", "--store", store, folder=tmp_path)
     assert (ran.returncode, ran.stdout) == (6, b"")
     assert ran.stderr.startswith(b"error: no store exists at ")
@@ -173,7 +173,7 @@ def test_a_reader_that_has_gone_ends_it(process: Process) -> None:
     assert _stream(process.popen.stderr).read() == b""
 
 
-def test_what_is_no_message_does_not_disturb_it(process: Process) -> None:
+def test_what_is_not_a_message_does_not_disturb_it(process: Process) -> None:
     for raw in (b"\n", b"{\n", b"[1,2]\n", b"\xff\xfe\n", b'{"jsonrpc":"2.0","method":"x"}\n'):
         process.write(raw)
     process.write(b'{"jsonrpc":"2.0","id":77,"method":"ping","params":{"x":"')

@@ -200,7 +200,7 @@ async def test_deciding_for_a_person_needs_a_permission_of_its_own() -> None:
     assert "submit" not in listed
 
 
-async def test_a_defect_is_told_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_reported_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
     async with Client(build(_perform, writes=True)) as client:
         result = await client.call_tool("stats", {})
     assert result.is_error

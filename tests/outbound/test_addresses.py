@@ -131,7 +131,7 @@ def test_an_ordinary_address_is_public(address: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost", "127.1", "0x7f000001", "2130706433", "010.0.0.1", "8.8.8.8 ", "1.1.1"]
 )
-def test_text_that_is_no_address_is_not_public(text: str) -> None:
+def test_text_that_is_not_an_address_is_not_public(text: str) -> None:
     assert not is_public(text)
 
 

@@ -246,7 +246,7 @@ async def test_public_answers_are_dialled_as_they_came_and_once_each() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "localhost", "127.1", "fe80::1%eth0", "8.8.8.8%1", "\x00"])
-async def test_an_answer_that_is_no_plain_address_is_refused(answer: str) -> None:
+async def test_an_answer_that_is_not_a_plain_address_is_refused(answer: str) -> None:
     with pytest.raises(TargetRefused, match=GENERIC):
         await Guard(lookup=Names([answer])).resolve("example.com", 80)
 
@@ -503,7 +503,7 @@ async def test_what_is_denied_stays_denied() -> None:
 # --- what the operator is told --------------------------------------------------------------------
 
 
-async def test_a_refusal_is_told_once_with_its_reason_and_without_secrets_of_the_url() -> None:
+async def test_a_refusal_is_reported_once_with_its_reason_and_without_secrets_of_the_url() -> None:
     told: list[tuple[str, str]] = []
     guard = Guard(
         ["127.0.0.1:80"],
@@ -525,7 +525,7 @@ async def test_a_refusal_is_told_once_with_its_reason_and_without_secrets_of_the
     ]
 
 
-async def test_what_passes_is_not_told() -> None:
+async def test_an_allowed_target_is_not_reported() -> None:
     told: list[tuple[str, str]] = []
     guard = Guard(["127.0.0.1"], on_blocked=lambda host, reason: told.append((host, reason)))
     async with listening() as listener:

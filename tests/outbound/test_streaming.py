@@ -88,7 +88,7 @@ async def test_a_connection_is_used_again_after_the_whole_body(sender: Sender) -
     assert listener.connections == 1
 
 
-async def test_leaving_early_hangs_up(sender: Sender, agent: ChatAgent) -> None:
+async def test_leaving_early_disconnects(sender: Sender, agent: ChatAgent) -> None:
     agent.script = Script(pieces=["one"], hang_after=1)
     async with asking(sender, f"{agent.url}/chat") as answer:
         await anext(answer)
@@ -96,7 +96,7 @@ async def test_leaving_early_hangs_up(sender: Sender, agent: ChatAgent) -> None:
     assert [one.outcome for one in agent.requests] == ["gone"]
 
 
-async def test_a_cancelled_reader_hangs_up(sender: Sender, agent: ChatAgent) -> None:
+async def test_a_cancelled_reader_disconnects(sender: Sender, agent: ChatAgent) -> None:
     agent.script = Script(pieces=["one"], hang_after=1)
     reading = asyncio.create_task(read(sender, f"{agent.url}/chat"))
     await agent.until(lambda: bool(agent.requests) and agent.requests[0].pieces == 1)
@@ -122,7 +122,7 @@ async def test_beyond_the_bound_the_part_within_it_is_still_handed_out(sender: S
                 await anext(answer)
 
 
-async def test_beyond_the_bound_the_sender_hangs_up(sender: Sender, agent: ChatAgent) -> None:
+async def test_beyond_the_bound_the_sender_disconnects(sender: Sender, agent: ChatAgent) -> None:
     agent.script = Script(pieces=["x" * 1001], hang_after=1)
     async with asking(sender, f"{agent.url}/chat") as answer:
         await anext(answer)

@@ -32,7 +32,9 @@ def test_a_url_is_read_in_one_way(written: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize(("written", "told"), UNREADABLE.items(), ids=map(ascii, UNREADABLE))
-def test_a_url_with_two_readings_is_refused_and_the_reason_told(written: str, told: str) -> None:
+def test_a_url_with_two_readings_is_refused_and_the_reason_reported(
+    written: str, told: str
+) -> None:
     with pytest.raises(InvalidRequest, match=told) as refusal:
         parse_target(written)
     assert "\n" not in refusal.value.message

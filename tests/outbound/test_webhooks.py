@@ -495,7 +495,7 @@ def test_longer_waits_are_spread_a_little() -> None:
     assert waits(None, 1) is None
 
 
-async def test_a_target_inside_is_never_reached_and_the_reason_not_told() -> None:
+async def test_a_target_inside_is_never_reached_and_the_reason_is_hidden() -> None:
     async with receiving(answering(200)) as receiver:
         outbox = Outbox(delivery(url=receiver.url, attempt=10))
         async with running(outbox, guard=Guard()):

@@ -45,7 +45,7 @@ def test_a_batch_never_runs_more_at_once_than_it_may(steps: list[Step]) -> None:
 
 @BOUNDED
 @given(step_lists)
-def test_nobody_waits_for_a_place_that_is_free(steps: list[Step]) -> None:
+def test_no_task_waits_for_a_free_place(steps: list[Step]) -> None:
     history = History()
     for step in steps:
         history.take(step)
@@ -66,7 +66,7 @@ def test_a_batch_is_over_exactly_while_none_of_its_tasks_is_open(steps: list[Ste
 
 @BOUNDED
 @given(histories)
-def test_whoever_waits_for_a_session_holds_no_place_so_nobody_waits_in_a_circle(
+def test_a_task_that_waits_for_its_session_holds_no_place_so_there_is_no_deadlock(
     history: History,
 ) -> None:
     """As long as something of a batch waits for a place, something else of it can end."""

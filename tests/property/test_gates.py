@@ -42,7 +42,7 @@ def test_a_session_never_runs_more_at_once_than_it_may(steps: list[Step]) -> Non
 
 @BOUNDED
 @given(step_lists)
-def test_nobody_waits_for_a_turn_that_is_free(steps: list[Step]) -> None:
+def test_no_task_waits_for_a_free_turn(steps: list[Step]) -> None:
     history = History()
     for step in steps:
         history.take(step)

@@ -131,7 +131,7 @@ def test_what_is_in_flight_has_a_lease_and_what_waits_has_none(history: History)
 
 @BOUNDED
 @given(histories)
-def test_attempts_are_leases_minus_those_given_back_and_never_too_many(history: History) -> None:
+def test_attempts_are_leases_minus_those_released_and_never_too_many(history: History) -> None:
     attempts = dict.fromkeys(history.tasks, 0)
     for change in history.changes:
         seq = change.after.seq

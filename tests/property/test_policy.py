@@ -218,7 +218,7 @@ WRONG: dict[str, Any] = {
 
 @BOUNDED
 @given(st.sets(st.sampled_from(sorted(WRONG)), min_size=1))
-def test_as_many_problems_are_told_as_there_are(paths: set[str]) -> None:
+def test_every_problem_is_reported(paths: set[str]) -> None:
     document: dict[str, Any] = {}
     for path in paths:
         *parents, key = path.split("/")

@@ -61,9 +61,7 @@ def test_a_point_of_priority_is_worth_its_time_exactly(
 
 @BOUNDED
 @given(agings, st.integers(-19, 1000), st.integers(-19, 1000))
-def test_whoever_waits_long_enough_is_passed_by_no_newcomer(
-    aging_ms: int, own: int, best: int
-) -> None:
+def test_a_task_that_waits_long_enough_is_not_overtaken(aging_ms: int, own: int, best: int) -> None:
     lane = LanePolicy(aging_ms=aging_ms)
     enough_ms = max(0, own - best) * aging_ms
     assert rank(lane, own, NOW) < rank(lane, best, NOW + enough_ms + 1)

@@ -178,14 +178,14 @@ def test_a_newcomer_does_not_pass_those_that_were_revived_into_its_session(bench
     assert [grant.task.id for grant in bench.lease(limit=3)] == ["tsk_1"]
 
 
-def test_who_waits_for_a_place_in_its_batch_lets_others_of_its_session_pass(bench: Bench) -> None:
+def test_a_task_that_waits_for_its_batch_lets_others_of_its_session_pass(bench: Bench) -> None:
     """Seed 6: whoever came first kept the turn, because it was not ready yet."""
     items = [bench.submission(session="s", batch="bat_1", priority=number) for number in (5, -5)]
     bench.ask(Submit(items, None, NewBatch("bat_1", "a", 1)))
     assert [grant.task.id for grant in bench.lease(limit=2)] == ["tsk_2"]
 
 
-def test_nobody_makes_room_when_nobody_is_free_to_use_it(bench: Bench) -> None:
+def test_no_run_is_pre_empted_when_no_worker_can_use_the_slot(bench: Bench) -> None:
     """Seed 6: a run was stopped for a worker that had all it asked for, and again, for ever."""
     bench.set({"lanes": {"main": {"maxInflight": 1}}})
     low = bench.submit(preemptible=True, priority=10)

@@ -52,7 +52,7 @@ def scene(store: Store) -> Iterator[Scene]:
         yield scene
 
 
-async def test_what_was_done_is_durable_when_it_is_told(scene: Scene) -> None:
+async def test_an_entry_is_durable_before_the_response(scene: Scene) -> None:
     await scene.audit.note("ann", "PATCH /policy", "main", detail="version 2")
     (one,) = scene.views.audit(ALL, 10)
     assert (one.who, one.action, one.target) == ("ann", "PATCH /policy", "main")
@@ -84,7 +84,7 @@ def test_however_many_different_things_come_a_minute_has_few_entries(scene: Scen
     assert {one.outcome for one in found} == {DENIED}
 
 
-def test_a_blocked_target_is_told(scene: Scene) -> None:
+def test_a_blocked_target_is_recorded(scene: Scene) -> None:
     scene.audit.blocked("webhook", "169.254.169.254", reason="link-local")
     (one,) = scene.entries(outcome=BLOCKED)
     assert (one.who, one.action, one.target) == ("fairlane", "webhook", "169.254.169.254")
@@ -171,7 +171,7 @@ def test_a_flood_pushes_out_itself_and_not_what_others_did(
     assert KEEP // 2 - AT_ONCE - 1 <= len(names) - KEEP // 2 <= KEEP // 2
 
 
-def test_only_a_few_words_of_an_answer_are_told() -> None:
+def test_only_a_few_fields_of_a_response_are_recorded() -> None:
     shape = {"name": "n", "token": "fl_secret", "taskIds": ["a", "b"], "note": "", "version": 3}
     assert facts(shape, ("name", "version", "note", "taskIds")) == "name n, version 3, taskIds 2"
     assert facts({}, ("name",)) is None

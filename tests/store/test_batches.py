@@ -134,7 +134,7 @@ def test_what_waits_for_a_moment_or_for_others_takes_no_place(scheduler: Schedul
     assert scheduler.run_to_end() == ["late"]
 
 
-def test_whoever_waits_for_a_session_takes_no_place(scheduler: Scheduler) -> None:
+def test_a_task_that_waits_for_its_session_takes_no_place(scheduler: Scheduler) -> None:
     scheduler.submit("talks", session="s")
     talking = scheduler.lease_one()
     scheduler.batch(submission("next", session="s"), submission("other"), parallelism=1)
@@ -222,7 +222,7 @@ def test_a_batch_is_over_when_its_last_task_has_ended(scheduler: Scheduler) -> N
     assert completions(scheduler) == 1
 
 
-def test_its_end_is_the_last_thing_that_is_told(scheduler: Scheduler) -> None:
+def test_its_end_is_the_last_event(scheduler: Scheduler) -> None:
     scheduler.batch(*items(2))
     grants = scheduler.lease(2)
     scheduler.apply(*(Cancel(grant.task.id) for grant in grants))

@@ -80,7 +80,7 @@ def test_counters_follow_what_has_not_ended_after_all(scheduler: Scheduler) -> N
     assert after.balanced
 
 
-def test_each_end_is_told_to_its_receiver(scheduler: Scheduler) -> None:
+def test_each_end_is_reported_to_its_receiver(scheduler: Scheduler) -> None:
     scheduler.submit("t", callback_url=URL)
     scheduler.fail_next()
     scheduler.retry("t")

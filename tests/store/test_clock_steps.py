@@ -240,7 +240,7 @@ def test_a_rotated_secret_overlaps_as_long_as_was_asked_for(scheduler: Scheduler
     assert scheduler.clock.now() + 60_000 in row
 
 
-def test_a_stopped_session_takes_what_is_said_after_the_clock_was_set_back(
+def test_a_stopped_session_accepts_messages_after_the_clock_was_set_back(
     scheduler: Scheduler,
 ) -> None:
     chat = Chat(scheduler)
@@ -293,7 +293,7 @@ def test_a_process_that_starts_after_the_step_takes_it_in(
     assert heir.names() == ["later"]
 
 
-def test_after_the_machine_was_started_anew_wall_time_is_all_there_is(
+def test_after_a_reboot_only_wall_time_is_known(
     scheduler: Scheduler,
     new_scheduler: Callable[..., Scheduler],
     monkeypatch: pytest.MonkeyPatch,

@@ -402,7 +402,7 @@ def test_a_one_shot_job_stays_after_a_failure_or_a_run_by_hand(crontab: Crontab)
     assert crontab.views.job("job_report") is None
 
 
-def test_a_one_shot_job_may_be_told_to_stay(crontab: Crontab) -> None:
+def test_a_one_shot_job_can_be_kept(crontab: Crontab) -> None:
     one_shot(crontab, deleteAfterRun=False)
     crontab.pass_time(HOUR)
     crontab.complete()

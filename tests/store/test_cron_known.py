@@ -525,7 +525,7 @@ def test_errors_in_a_row_are_counted_and_may_switch_the_job_off(jobs: Jobs) -> N
     assert jobs.lease() == []
 
 
-def test_a_streak_of_errors_is_told_once_and_its_end_too(jobs: Jobs) -> None:
+def test_a_streak_of_errors_is_reported_once_and_its_end_too(jobs: Jobs) -> None:
     url = "http://127.0.0.1:9/alerts"
     jobs.create(alertUrl=url, alertAfter=2, retryPolicy={"maxRetries": 0})
     for good in (False, False, False, True, True, False, True):

@@ -93,7 +93,7 @@ def test_a_delayed_task_can_be_cancelled(scheduler: Scheduler) -> None:
     assert scheduler.states("t") == ["cancelled"]
 
 
-def test_who_waits_for_a_moment_does_not_hold_up_the_session(scheduler: Scheduler) -> None:
+def test_a_task_that_waits_for_a_time_does_not_hold_up_the_session(scheduler: Scheduler) -> None:
     scheduler.submit("late", session="s", delay_ms=5000)
     scheduler.submit("now", "next", session="s")
     held = scheduler.lease_one()

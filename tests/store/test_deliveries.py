@@ -140,7 +140,7 @@ def test_a_claimed_delivery_is_one_senders_until_its_hold_ends(scheduler: Schedu
     ]
 
 
-def test_a_failed_delivery_is_due_again_when_it_said(scheduler: Scheduler) -> None:
+def test_a_failed_delivery_is_due_again_after_its_wait(scheduler: Scheduler) -> None:
     scheduler.submit("first", callback_url=URL)
     scheduler.cancel("first")
     (one,) = scheduler.ask(ClaimDeliveries(1))
@@ -357,7 +357,9 @@ def test_one_that_is_being_sent_is_not_sent_twice(scheduler: Scheduler) -> None:
     assert scheduler.ask(ClaimDeliveries(1)) == []
 
 
-def test_nobody_sends_what_is_not_theirs_or_not_there(scheduler: Scheduler) -> None:
+def test_no_caller_redelivers_a_webhook_of_another_agent_or_an_unknown_one(
+    scheduler: Scheduler,
+) -> None:
     owing(scheduler, URL)
     (one,) = scheduler.ask(ClaimDeliveries(1))
     scheduler.ask(SettleDelivery(one.id, delivered=True))

@@ -295,7 +295,7 @@ def test_a_child_of_a_session_asks_for_the_turn_when_it_is_unblocked(
 # -------------------------------------------------------------------- what a child is told
 
 
-def test_a_child_is_told_what_its_parents_have_left(scheduler: Scheduler) -> None:
+def test_a_child_receives_the_results_of_its_parents(scheduler: Scheduler) -> None:
     scheduler.submit("a", "b")
     scheduler.submit("child", depends_on=("b", "a"))
     scheduler.complete_next('{"n": 1}')
@@ -304,7 +304,7 @@ def test_a_child_is_told_what_its_parents_have_left(scheduler: Scheduler) -> Non
     assert sorted(grant.inputs) == [("a", "done", '{"n": 1}'), ("b", "done", None)]
 
 
-def test_a_child_that_comes_late_is_told_too(scheduler: Scheduler) -> None:
+def test_a_child_that_is_submitted_late_receives_results_too(scheduler: Scheduler) -> None:
     scheduler.submit("a")
     scheduler.complete_next('"early"')
     wants: Lease = lease_request(2)

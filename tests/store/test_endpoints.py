@@ -88,7 +88,7 @@ def test_an_agents_own_endpoint_goes_before_the_one_for_all(scheduler: Scheduler
     assert secret_for(scheduler, "t2", URL, agent="bob") == "secret of all"
 
 
-def test_nobody_gets_messages_signed_with_another_agents_secret(scheduler: Scheduler) -> None:
+def test_no_agent_gets_messages_signed_with_another_agents_secret(scheduler: Scheduler) -> None:
     create(scheduler, "hers", agent="ada")
     assert secret_for(scheduler, "t1", URL, agent="bob") is None
 

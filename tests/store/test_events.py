@@ -79,7 +79,7 @@ def test_a_lease_that_is_never_used_is_no_start(scheduler: Scheduler) -> None:
     assert scheduler.types("t") == ["created", "released", "released"]
 
 
-def test_failures_are_told_with_their_error(scheduler: Scheduler) -> None:
+def test_failures_are_reported_with_their_error(scheduler: Scheduler) -> None:
     scheduler.submit("t", max_attempts=2)
     scheduler.fail(scheduler.lease_one(started=AT_ONCE), "first")
     scheduler.pass_time(1000)
@@ -103,7 +103,7 @@ def test_failures_are_told_with_their_error(scheduler: Scheduler) -> None:
     ]
 
 
-def test_what_time_does_is_told(scheduler: Scheduler) -> None:
+def test_changes_by_time_are_events(scheduler: Scheduler) -> None:
     now = scheduler.clock.now()
     scheduler.submit("late", deadline_at=now + 100)
     scheduler.submit("lost")
@@ -116,14 +116,14 @@ def test_what_time_does_is_told(scheduler: Scheduler) -> None:
     assert scheduler.events("lost")[-1].error == "worker stopped reporting: its lease expired"
 
 
-def test_what_the_queue_refuses_is_told(scheduler: Scheduler) -> None:
+def test_a_refused_submission_is_an_event(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxQueueSize=1)
     scheduler.try_submit("first", "second")
     (rejected,) = scheduler.events("second")
     assert (rejected.type, rejected.error) == ("task.rejected", "rejected: global queue full")
 
 
-def test_dependencies_are_told(scheduler: Scheduler) -> None:
+def test_dependencies_are_events(scheduler: Scheduler) -> None:
     scheduler.submit("a", "b")
     scheduler.submit("child", depends_on=("a", "b"))
     scheduler.submit("other", depends_on=("b",))

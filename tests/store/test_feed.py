@@ -118,7 +118,7 @@ async def test_who_gives_up_leaves_the_read_to_the_others(scene: Scene) -> None:
     assert gone.cancelled()
 
 
-async def test_what_goes_wrong_is_told_to_all_and_the_next_read_goes_on(scene: Scene) -> None:
+async def test_an_error_reaches_all_callers_and_the_next_read_continues(scene: Scene) -> None:
     failing = [scene.ask(scene.fail), scene.ask(scene.fail)]
     await asyncio.sleep(0)
     after = await scene.asked("a")

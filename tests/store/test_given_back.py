@@ -24,7 +24,7 @@ def test_a_task_that_nobody_finishes_is_parked_in_the_end(scheduler: Scheduler) 
     assert scheduler.lease(1) == []
 
 
-def test_after_a_reset_it_is_counted_anew(scheduler: Scheduler) -> None:
+def test_after_a_reset_it_is_counted_again(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxReleases=1)
     scheduler.submit("one")
     give_back(scheduler, 2)

@@ -147,7 +147,7 @@ def test_what_is_due_is_known_after_a_commit_without_an_answer(
 
 
 @pytest.mark.parametrize(("moment", "known"), [(BEGIN, True), (COMMIT, False), (COMMITTED, False)])
-def test_a_caller_is_told_whether_the_outcome_is_known(
+def test_an_error_says_whether_the_outcome_is_known(
     watched: Callable[..., Scheduler], moment: str, *, known: bool
 ) -> None:
     broken = False

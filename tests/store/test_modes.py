@@ -361,7 +361,7 @@ def test_a_message_may_set_how_many_for_good(scheduler: Scheduler, chat: Chat) -
     assert row.own.max_concurrent == 2
 
 
-def test_lowering_it_stops_nobody_and_starts_nobody(scheduler: Scheduler, chat: Chat) -> None:
+def test_lowering_it_stops_no_run_and_starts_none(scheduler: Scheduler, chat: Chat) -> None:
     chat.tune(max_concurrent=3)
     chat.say_at_once("m1", "m2", "m3", "m4")
     running = [grant.task for grant in scheduler.lease(10)]
@@ -454,7 +454,7 @@ def test_from_60_percent_on_one_runs_at_a_time(
     assert len(scheduler.lease(10)) == given
 
 
-def test_the_throttle_stops_nobody(scheduler: Scheduler, chat: Chat) -> None:
+def test_the_throttle_stops_no_run(scheduler: Scheduler, chat: Chat) -> None:
     chat.tune(max_concurrent=2)
     chat.say_at_once("m1", "m2", "m3")
     running = [grant.task for grant in scheduler.lease(10)]

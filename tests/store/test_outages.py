@@ -78,7 +78,7 @@ def test_a_lease_that_ran_out_in_an_outage_can_still_be_reported(world: World) -
     assert world.scheduler.view("first").task.attempts == 1
 
 
-def test_it_is_taken_back_when_nobody_has_reported_after_a_while(world: World) -> None:
+def test_it_is_reclaimed_when_nobody_has_reported_after_a_while(world: World) -> None:
     task = world.leased()
     world.be_away(3 * TTL_MS)
     assert world.scheduler.apply().reclaimed == []

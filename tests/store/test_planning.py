@@ -96,7 +96,7 @@ def test_a_plan_does_not_wait_for_the_writer_nor_hold_it_up(
         writer.close()
 
 
-def test_every_reason_is_told(scheduler: Scheduler) -> None:
+def test_every_reason_is_reported(scheduler: Scheduler) -> None:
     scheduler.set_lane("queue", maxAttempts=2, backoffMs=10_000)
     add(scheduler, "failing", priority=1)
     scheduler.fail(scheduler.start(take(scheduler)[0]))
@@ -184,7 +184,7 @@ def test_a_plan_of_many_leases_stops_at_its_limit(scheduler: Scheduler) -> None:
     assert found.truncated
 
 
-def test_more_behind_a_gate_than_are_counted_are_told_as_at_least(
+def test_more_behind_a_gate_than_are_counted_are_reported_as_at_least(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "COUNT_MAX", 8)

@@ -98,7 +98,7 @@ def test_what_nobody_may_interrupt_goes_on(scheduler: Scheduler, critical: int) 
     assert (outcome.grants, stops(outcome)) == ([[]], [])
 
 
-def test_work_that_is_not_critical_stops_nobody(scheduler: Scheduler) -> None:
+def test_a_task_that_is_not_critical_pre_empts_no_run(scheduler: Scheduler) -> None:
     fill(scheduler, "a", "b", priority=100)
     scheduler.submit("important", priority=-19)
     assert stops(ask(scheduler)) == []
@@ -112,7 +112,7 @@ def test_a_task_that_was_leased_and_not_begun_is_stopped_too(scheduler: Schedule
     assert stops(ask(scheduler)) == [held.seq]
 
 
-def test_a_stop_is_told_to_the_node_that_runs_it(scheduler: Scheduler) -> None:
+def test_a_stop_is_reported_to_the_node_that_runs_it(scheduler: Scheduler) -> None:
     scheduler.submit("a", "b", preemptible=True)
     scheduler.lease(2, worker="elsewhere")
     scheduler.submit("critical", priority=CRITICAL)
@@ -182,7 +182,7 @@ def test_a_stop_that_is_under_way_is_not_repeated(scheduler: Scheduler) -> None:
     assert scheduler.types() == ["created", "started", "created", "started", "created"]
 
 
-def test_without_anybody_who_waits_nobody_is_stopped(scheduler: Scheduler) -> None:
+def test_without_a_waiting_task_no_run_is_stopped(scheduler: Scheduler) -> None:
     fill(scheduler, "a", "b")
     scheduler.submit("critical", priority=CRITICAL)
     scheduler.pass_time(100)
@@ -196,7 +196,7 @@ def test_a_route_that_nobody_serves_stops_nobody(scheduler: Scheduler) -> None:
     assert stops(ask(scheduler, capabilities=frozenset({OTHER}))) != []
 
 
-def test_whoever_asks_for_other_lanes_stops_nobody(scheduler: Scheduler) -> None:
+def test_a_request_for_other_lanes_pre_empts_no_run(scheduler: Scheduler) -> None:
     fill(scheduler, "a", "b")
     scheduler.submit("critical", priority=CRITICAL)
     assert stops(ask(scheduler, lanes=("browser", "queue"))) == []

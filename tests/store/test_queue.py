@@ -247,7 +247,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_place(raw: bytes, message: str
     assert message in caught.value.message
 
 
-def test_all_that_is_wrong_with_a_file_is_told_at_once() -> None:
+def test_all_problems_of_a_file_are_reported_at_once() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parsed(entry("a", "x"), entry("b"), entry("c", attempts="many"))
     assert "entries[0]: " in caught.value.message
@@ -332,7 +332,7 @@ def test_a_drain_of_a_paused_lane_gives_nothing(scheduler: Scheduler) -> None:
 # -------------------------------------------------------------------- take back
 
 
-def test_leases_that_have_run_out_are_taken_back_and_named(scheduler: Scheduler) -> None:
+def test_leases_that_have_run_out_are_reclaimed_and_named(scheduler: Scheduler) -> None:
     scheduler.set_lane("queue", maxInflight=3)
     for name in "abc":
         add(scheduler, name)
@@ -351,7 +351,7 @@ def test_leases_that_have_run_out_are_taken_back_and_named(scheduler: Scheduler)
     assert nothing.ids == []
 
 
-def test_many_leases_are_taken_back_in_steps(
+def test_many_leases_are_reclaimed_in_steps(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ticks, "STEP", 2)
@@ -364,7 +364,7 @@ def test_many_leases_are_taken_back_in_steps(
     assert (len(answer.ids), answer.more) == (2, True)
 
 
-def test_a_late_report_counts_until_the_lease_is_taken_back(scheduler: Scheduler) -> None:
+def test_a_late_report_counts_until_the_lease_is_reclaimed(scheduler: Scheduler) -> None:
     scheduler.set_lane("queue", maxInflight=2)
     add(scheduler, "a")
     add(scheduler, "b")

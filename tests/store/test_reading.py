@@ -81,7 +81,7 @@ async def test_a_read_of_a_node_that_has_stopped_is_refused(scene: Scene) -> Non
     await asyncio.wait([scene.waiting])
 
 
-async def test_who_is_cancelled_while_he_waits_is_cancelled(scene: Scene) -> None:
+async def test_a_caller_that_is_cancelled_while_it_waits_is_cancelled(scene: Scene) -> None:
     scene.waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scene.waiting

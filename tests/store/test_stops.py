@@ -113,7 +113,7 @@ def test_stop_leaves_growing_messages_alone(scheduler: Scheduler, chat: Chat) ->
     assert scheduler.run_to_end() == ["m1"]
 
 
-def test_stop_of_nobody_stops_nobody_and_leaves_no_trace(scheduler: Scheduler, chat: Chat) -> None:
+def test_stopping_an_unknown_session_changes_nothing(scheduler: Scheduler, chat: Chat) -> None:
     stopped = chat.stop()
     assert (stopped.stopped, stopped.drained, stopped.generation) == ([], [], 0)
     assert chat.row() is None

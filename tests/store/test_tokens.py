@@ -93,7 +93,7 @@ def test_revoking_again_changes_nothing_and_nobody_is_not_found(scheduler: Sched
     assert isinstance(scheduler.refused(RevokeToken("nobody")), NotFound)
 
 
-def test_other_nodes_are_told_when_tokens_come_and_go(scheduler: Scheduler) -> None:
+def test_other_nodes_are_notified_when_tokens_change(scheduler: Scheduler) -> None:
     kept, _ = new_token(seed("one"))
     assert scheduler.apply(CreateToken(kept)).access
     assert scheduler.apply(RevokeToken("one")).access
@@ -280,7 +280,7 @@ def test_critical_work_makes_room_only_for_who_may_run_it(scheduler: Scheduler) 
     assert scheduler.view("low").task.preempt == 1
 
 
-def test_what_is_taken_back_is_told_to_whose_it_was(scheduler: Scheduler) -> None:
+def test_what_is_reclaimed_is_reported_to_whose_it_was(scheduler: Scheduler) -> None:
     scheduler.submit("a1", agent="a")
     scheduler.submit("b1", agent="b")
     scheduler.lease(2)

@@ -118,7 +118,7 @@ def test_what_ran_can_report(scheduler: Scheduler) -> None:
     assert scheduler.lease_one(lanes=("main",)).fencing_token > version_one.TOKEN_LAST
 
 
-def test_what_was_lost_is_taken_back(scheduler: Scheduler) -> None:
+def test_what_was_lost_is_reclaimed(scheduler: Scheduler) -> None:
     assert scheduler.ask(Reclaim("old")) == 3
     assert scheduler.states("talks", "assigned", "stopped") == ["queued", "queued", "cancelled"]
 

@@ -150,7 +150,9 @@ def test_a_stolen_sealed_text_is_not_opened_for_who_sends_it(scheduler: Schedule
     assert msgspec.json.decode(grant.body)["llmConfig"] == {"apiKey": stolen}
 
 
-def test_what_tasks_may_not_refer_to_is_refused_wherever_it_is_said(scheduler: Scheduler) -> None:
+def test_what_tasks_may_not_refer_to_is_refused_wherever_it_is_reported(
+    scheduler: Scheduler,
+) -> None:
     config = {"apiKey": "env:HOME"}
     (answer,) = scheduler.ask(instruction(**config))
     assert isinstance(answer, InvalidRequest)
@@ -263,7 +265,7 @@ def test_the_same_secret_never_looks_the_same() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "QUJD", "not base64!"])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_what_is_not_a_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidSettings, match="secret_key"):
         open_store("sqlite://:memory:", secret_key=text)
 

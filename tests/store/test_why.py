@@ -121,7 +121,7 @@ def test_a_full_lane_names_who_has_its_slots(scheduler: Scheduler) -> None:
     assert found.reason == "all 2 slots of lane main are in use; 1 task is ahead of it"
 
 
-def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) -> None:
+def test_slots_that_are_kept_for_critical_work_are_reported(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxInflight=3, reserved={"critical": 1})
     scheduler.submit("one", "two", "three")
     scheduler.lease(3)
@@ -133,7 +133,7 @@ def test_slots_that_are_kept_for_critical_work_are_told(scheduler: Scheduler) ->
     assert why(scheduler, "urgent").ceiling is None
 
 
-def test_an_agent_at_its_own_limit_is_told(scheduler: Scheduler) -> None:
+def test_an_agent_at_its_own_limit_is_reported(scheduler: Scheduler) -> None:
     scheduler.set_lane(maxInflight=5, maxPerAgentInflight=1)
     scheduler.submit("mine", "next", agent="a")
     scheduler.submit("other", agent="b")
@@ -183,7 +183,7 @@ def why_on(scheduler: Scheduler, name: str, routes: frozenset[str] | None = None
     return found.why
 
 
-def test_servers_that_run_as_much_as_they_may_are_told(scheduler: Scheduler) -> None:
+def test_servers_that_run_as_much_as_they_may_are_reported(scheduler: Scheduler) -> None:
     scheduler.set_policy(workerCount=1)
     beat(scheduler, "node_1")
     scheduler.submit("one", "two")

@@ -325,7 +325,7 @@ async def test_waiting_leases_are_served_in_the_order_they_came(desk: Desk) -> N
     assert names(await second) == ["two"]
 
 
-async def test_a_lease_waits_no_longer_than_it_said(open_desk: Callable[..., Desk]) -> None:
+async def test_a_lease_waits_no_longer_than_requested(open_desk: Callable[..., Desk]) -> None:
     clock = ManualClock()
     desk = open_desk(clock=clock)
     waiting = await desk.lease(until=clock.monotonic() + 5)
@@ -343,7 +343,7 @@ async def test_a_lease_that_does_not_wait_gets_what_is_there(desk: Desk) -> None
     assert names(await desk.writer.ask(lease_request(until=0.0))) == ["first"]
 
 
-async def test_time_passes_although_nobody_asks(desk: Desk) -> None:
+async def test_time_passes_without_requests(desk: Desk) -> None:
     async def submit(seconds: float) -> None:
         deadline_at = desk.clock.now() + int(seconds * 100)
         (answer,) = await desk.submit("first", deadline_at=deadline_at)
@@ -470,7 +470,7 @@ async def test_a_policy_that_cannot_be_read_holds_everything_up_until_there_is_o
 # -------------------------------------------------------------------- the end
 
 
-async def test_stopping_answers_everybody(open_desk: Callable[..., Desk]) -> None:
+async def test_a_stop_answers_all_waiting_callers(open_desk: Callable[..., Desk]) -> None:
     gate = Gate(COMMIT)
     desk = open_desk(gate)
     waiting = [await desk.lease(worker=f"w{number}") for number in range(3)]
@@ -559,7 +559,7 @@ async def test_too_many_requests_at_once_are_refused(open_desk: Callable[..., De
 
 
 @pytest.mark.parametrize("how", ["withdraw", "stop"])
-async def test_who_asks_after_the_end_is_told_so_whatever_else_is_asked(
+async def test_a_request_after_the_end_gets_that_error_whatever_it_asks_for(
     desk: Desk, how: str
 ) -> None:
     await desk.submit("first")

@@ -166,7 +166,7 @@ def test_another_file_may_be_named_and_has_to_be_there(folder: Path) -> None:
     ]
 
 
-def test_all_problems_are_told_at_once(folder: Path) -> None:
+def test_all_problems_are_reported_at_once(folder: Path) -> None:
     found = problems(folder, FAIRLANE_AGENT="x", FAIRLANE_LANE_MAIN="0", FAIRLANE_AGNT="y")
     assert len(found) == 3
     assert "unknown variable FAIRLANE_AGNT; did you mean agent?" in found
@@ -266,7 +266,7 @@ def test_a_server_that_is_none_is_named() -> None:
 # --- what agents may do --------------------------------------------------------------------------
 
 
-def test_agents_may_only_look_unless_told(folder: Path) -> None:
+def test_agents_may_only_read_by_default(folder: Path) -> None:
     assert settings(folder).mcp_writes is False
     assert settings(folder, FAIRLANE_MCP_WRITES="true").mcp_writes is True
     assert settings(folder, FAIRLANE_MCP_WRITES="0").mcp_writes is False
@@ -290,7 +290,7 @@ def test_what_is_neither_true_nor_false_is_refused(folder: Path) -> None:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def test_a_server_has_one_process_unless_told_otherwise(folder: Path) -> None:
+def test_a_server_has_one_process_by_default(folder: Path) -> None:
     assert settings(folder).processes == 1
     assert settings(folder, FAIRLANE_PROCESSES="3").processes == 3
     assert settings(folder, {"processes": "64"}, FAIRLANE_PROCESSES="3").processes == 64

@@ -42,7 +42,7 @@ FACTS: dict[int, tuple[str, ...]] = {
     ),
     7: (
         f"{MODES}::test_with_drop_old_the_oldest_waiting_message_gives_way",
-        f"{MESSAGES}::test_with_drop_old_the_oldest_waiting_message_is_told",
+        f"{MESSAGES}::test_with_drop_old_the_oldest_waiting_message_is_cancelled",
     ),
     8: (
         f"{MODES}::test_an_interrupting_message_cancels_what_runs_and_drains_what_waits",
@@ -50,7 +50,7 @@ FACTS: dict[int, tuple[str, ...]] = {
     ),
     25: (
         f"{MODES}::test_with_drop_new_the_newcomer_is_refused_and_nothing_changes",
-        f"{MESSAGES}::test_with_drop_new_the_caller_is_refused_and_told_when_to_come_back",
+        f"{MESSAGES}::test_with_drop_new_the_caller_is_refused_with_a_retry_time",
     ),
     26: (
         f"{STOPS}::test_stop_ends_the_oldest_run_and_the_rest_goes_on",
@@ -73,7 +73,7 @@ FACTS: dict[int, tuple[str, ...]] = {
     ),
     31: (
         f"{MODES}::test_from_60_percent_on_one_runs_at_a_time",
-        f"{MODES}::test_the_throttle_stops_nobody",
+        f"{MODES}::test_the_throttle_stops_no_run",
         f"{SESSIONS}::test_from_60_percent_on_one_runs_and_below_the_rest_goes_on",
     ),
     32: (
@@ -93,7 +93,7 @@ FACTS: dict[int, tuple[str, ...]] = {
         f"{MESSAGES}::test_the_same_message_twice_is_one",
     ),
     41: (
-        f"{SESSIONS}::test_what_was_stopped_and_what_was_drained_is_told",
+        f"{SESSIONS}::test_the_response_lists_stopped_and_drained_tasks",
         f"{MESSAGES}::test_a_stop_as_text_is_never_debounced",
     ),
 }
@@ -140,7 +140,7 @@ WEAKNESSES: dict[int, tuple[str, ...]] = {
     ),
     11: (
         f"{STOPS}::test_a_stopall_that_only_drains_says_so",
-        f"{SESSIONS}::test_what_was_stopped_and_what_was_drained_is_told",
+        f"{SESSIONS}::test_the_response_lists_stopped_and_drained_tasks",
     ),
     12: (
         f"{SESSIONS}::test_a_session_shows_who_runs_who_waits_and_why",

@@ -54,7 +54,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_what_was_before_the_first_look_is_not_told(watched: Watched) -> None:
+def test_what_was_before_the_first_look_is_not_reported(watched: Watched) -> None:
     assert watched.history.since is None
     watched.look(submitted=100, completed=50)
     assert watched.points() == []
@@ -85,7 +85,9 @@ def test_a_point_tells_how_much_time_it_is_about(watched: Watched) -> None:
     assert {point.finished * SECOND / point.span_ms for point in watched.points()} == {10}
 
 
-def test_who_is_queued_again_has_not_finished_but_nothing_is_negative(watched: Watched) -> None:
+def test_a_task_that_is_queued_again_has_not_finished_but_no_count_is_negative(
+    watched: Watched,
+) -> None:
     watched.look(0, submitted=5, failed=5)
     watched.look(1, failed=-2)
     assert [(point.finished, point.failed) for point in watched.points()] == [(0, 0)]
@@ -139,7 +141,7 @@ def test_an_agent_that_is_alone_has_everything_and_that_is_fair(watched: Watched
     assert watched.shares() == {"a": (1.0, 1.0)}
 
 
-def test_who_waits_while_another_has_all_is_seen(watched: Watched) -> None:
+def test_an_agent_that_waits_while_another_has_all_slots_is_shown(watched: Watched) -> None:
     watched.held = [("main", "greedy", 4)]
     watched.waiting = [Waiting(1, "main", "poor", 10, 0), Waiting(2, "main", "greedy", 10, 0)]
     watched.look(0)
@@ -172,7 +174,7 @@ def test_lanes_are_shared_out_each_for_itself(watched: Watched) -> None:
     assert watched.shares() == {"a": (0.5, 0.5), "b": (0.5, 0.5)}
 
 
-def test_many_agents_are_told_as_the_first_and_the_rest(watched: Watched) -> None:
+def test_many_agents_are_reported_as_the_first_and_the_rest(watched: Watched) -> None:
     watched.held = [("main", f"a{n:03}", 500 - n) for n in range(500)]
     watched.look(0)
     for _ in range(20):
@@ -187,7 +189,7 @@ def test_many_agents_are_told_as_the_first_and_the_rest(watched: Watched) -> Non
         assert all(len(bucket.agents) <= 2 * AGENTS_KEPT for bucket in ring)
 
 
-def test_shares_are_told_step_by_step(watched: Watched) -> None:
+def test_shares_are_reported_step_by_step(watched: Watched) -> None:
     watched.look(0)
     watched.held = [("main", "a", 4)]
     watched.look(5)
@@ -254,7 +256,7 @@ def test_a_line_that_was_empty_has_no_pace_yet(watched: Watched) -> None:
     assert (pace.starts, pace.span_ms) == (0, 0)
 
 
-def test_a_line_whose_counters_began_anew_is_another_one(watched: Watched) -> None:
+def test_a_line_whose_counters_began_again_is_another_one(watched: Watched) -> None:
     for dispatched in (50, 60, 3):
         watched.waiting = [Waiting(7, "main", "a", 5, dispatched)]
         watched.look(1)

@@ -240,7 +240,7 @@ def test_a_change_is_laid_over_what_was_and_null_clears() -> None:
         {"retryPolicy": {"retries": None}},
     ],
 )
-def test_what_is_no_field_cannot_be_cleared(fields: dict[str, Any]) -> None:
+def test_what_is_not_a_field_cannot_be_cleared(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="unknown field"):
         changed(made(), **fields)
 
@@ -286,7 +286,7 @@ def test_a_task_is_laid_over_unless_it_is_of_another_kind() -> None:
     assert changed(before, task={"instruction": "x"})["task"] == {"instruction": "x"}
 
 
-def test_retries_and_timeouts_are_kept_on_the_job_wherever_they_are_said() -> None:
+def test_retries_and_timeouts_are_kept_on_the_job_wherever_they_are_set() -> None:
     before = made(task={**TASK, "timeout": 5000, "retryPolicy": {"maxRetries": 1}}, misfireCap=2)
     document = document_of(before)
     assert (document["timeoutMs"], document["retryPolicy"]["maxRetries"]) == (5000, 1)

@@ -55,7 +55,7 @@ def test_a_pin_below_its_floor_is_named(version: str, below: int) -> None:
     assert len(below_floors([pin("mcp", version), pin("other", "0.1")])) == below
 
 
-def test_a_known_hole_is_told_apart_from_what_nobody_could_be_asked_about() -> None:
+def test_a_known_vulnerability_is_distinguished_from_a_package_that_was_skipped() -> None:
     hole = {"id": "CVE-2026-1", "fix_versions": ["1.1"]}
     report: dict[str, Any] = {
         "dependencies": [

@@ -96,7 +96,7 @@ def test_long_texts_are_cut_behind_the_secrets() -> None:
     assert "can" not in text
 
 
-def test_a_line_that_cannot_be_made_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_cannot_be_made_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     line = written("text", "%d apples", "no")
     assert "'%d apples' cannot be filled in: TypeError" in line
     assert not capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_a_file_that_others_may_read_is_refused(file: Path, mode: int) -> None:
         secret_at(f"file:{file}", {})
 
 
-def test_what_is_wrong_with_a_file_is_said_and_not_what_is_in_it(file: Path) -> None:
+def test_what_is_wrong_with_a_file_is_reported_and_not_what_is_in_it(file: Path) -> None:
     for content, complaint in (
         (b"hush\xff", "it is not text"),
         (b" \n", "must have 1 to"),

@@ -222,7 +222,7 @@ async def test_a_tab_id_of_128_characters_is_fine(sender: Sender) -> None:
 
 
 @pytest.mark.parametrize("agent", ["a\r\nX-Evil: 1", "ägent"])
-async def test_an_agent_that_is_no_header_value_fails_before_it_starts(
+async def test_an_agent_that_is_not_a_header_value_fails_before_it_starts(
     executor: ActionExecutor, instance: TabInstance, agent: str
 ) -> None:
     run = click(agent=agent)
@@ -231,7 +231,7 @@ async def test_an_agent_that_is_no_header_value_fails_before_it_starts(
     assert (failure.retryable, run.starts, instance.requests) == (False, 0, [])
 
 
-async def test_params_that_are_no_object_fail(
+async def test_params_that_are_not_an_object_fail(
     executor: ActionExecutor, instance: TabInstance
 ) -> None:
     failure = await failure_of(executor, click(params=["a"]))

@@ -79,7 +79,7 @@ class Pausing(WritingNode):
         return view
 
 
-async def test_who_waits_when_a_node_stops_hears_of_an_end_that_came_while_it_looked() -> None:
+async def test_a_waiter_gets_the_final_state_when_a_node_stops_during_the_lookup() -> None:
     node = Pausing(open_store("sqlite://:memory:"), SystemClock())
     node.start()
     await node.submit(Submit([submission("one")]))

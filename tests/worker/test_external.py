@@ -118,7 +118,7 @@ async def test_a_failing_handler_leaves_its_traceback_in_the_task(
     assert attempt["traceback"].endswith("KeyError: 'missing'")
 
 
-async def test_a_handler_is_told_the_same_here_and_in_the_server(
+async def test_a_handler_gets_the_same_work_here_and_in_the_server(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     async def tell(work: Work) -> Any:
@@ -153,7 +153,7 @@ async def test_a_handler_is_told_the_same_here_and_in_the_server(
     assert far == near
 
 
-async def test_no_more_run_at_once_than_it_was_told(
+async def test_no_more_tasks_run_at_once_than_the_concurrency(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     worker.concurrency = 2
@@ -191,7 +191,7 @@ async def test_a_handler_that_is_registered_later_is_served_too(
         assert (await client.wait(task_id, WAIT_SECONDS))["result"] == "later"
 
 
-async def test_a_failure_is_told_in_words_and_retried_or_not(
+async def test_a_failure_is_reported_in_words_and_retried_or_not(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     @worker.handler(name)
@@ -220,7 +220,7 @@ async def test_a_result_that_the_server_does_not_take_fails_the_task(
     assert task["error"].startswith("the result was refused: it must not be larger")
 
 
-async def test_output_and_progress_are_told_from_loops_and_threads(
+async def test_output_and_progress_are_reported_from_loops_and_threads(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     @worker.handler(f"{name}-async")
@@ -320,7 +320,7 @@ def _wait_for_renewals(url: str, task_id: str, seconds: float) -> None:
     raise AssertionError("the lease is neither renewed nor lost")
 
 
-async def test_a_cancel_that_is_told_on_renew_stops_the_handler(
+async def test_a_cancel_that_is_reported_on_renew_stops_the_handler(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     began, stopped = asyncio.Event(), asyncio.Event()
@@ -375,7 +375,7 @@ async def test_stopping_lets_what_runs_finish_and_takes_nothing_new(
     await client.cancel(second)
 
 
-async def test_what_does_not_finish_in_time_is_given_back_without_cost(
+async def test_what_does_not_finish_in_time_is_released_without_cost(
     worker: Worker, client: AsyncClient, name: str
 ) -> None:
     worker.drain_seconds = 0.1
@@ -510,7 +510,7 @@ async def test_a_lane_that_does_not_exist_ends_the_worker_with_a_word(
         ({"url": "ftp://x"}, "url must look like"),
     ],
 )
-async def test_wrong_settings_are_told_before_anything_is_asked(
+async def test_wrong_settings_are_reported_before_anything_is_asked(
     options: dict[str, Any], said: str
 ) -> None:
     worker = Worker(**options)
@@ -519,7 +519,7 @@ async def test_wrong_settings_are_told_before_anything_is_asked(
         await worker.run()
 
 
-async def test_a_worker_without_handlers_is_told_so() -> None:
+async def test_a_worker_without_handlers_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="at least one handler"):
         await Worker().run()
     with pytest.raises(InvalidSettings, match="'no spaces'"):

@@ -81,7 +81,7 @@ async def test_sleep_really_waits(handlers: Handlers) -> None:
     "params",
     [None, {}, [], "1", {"ms": -1}, {"ms": 600_001}, {"ms": 1.5}, {"ms": "1"}, {"ms": True}],
 )
-async def test_sleep_refuses_what_is_no_time(handlers: Handlers, params: Any) -> None:
+async def test_sleep_refuses_what_is_not_a_time(handlers: Handlers, params: Any) -> None:
     failure = await handlers.failure("sleep", params)
     assert failure.message == "sleep: params.ms must be a whole number from 0 to 600000"
     assert not failure.retryable

@@ -189,7 +189,7 @@ async def test_nothing_to_do_fails_before_it_starts(
     assert (failure.retryable, run.starts, agent.requests) == (False, 0, [])
 
 
-async def test_llm_config_that_is_no_object_fails_before_it_starts(
+async def test_llm_config_that_is_not_an_object_fails_before_it_starts(
     executor: InstructionExecutor, agent: ChatAgent
 ) -> None:
     run = asked(llmConfig=["a"])
@@ -199,7 +199,7 @@ async def test_llm_config_that_is_no_object_fails_before_it_starts(
 
 
 @pytest.mark.parametrize("name", ["a\r\nX-Evil: 1", "ägent"])
-async def test_an_agent_that_is_no_header_value_fails_before_it_starts(
+async def test_an_agent_that_is_not_a_header_value_fails_before_it_starts(
     executor: InstructionExecutor, agent: ChatAgent, name: str
 ) -> None:
     run = asked(agent=name)
@@ -627,7 +627,7 @@ async def test_a_redirect_is_a_failure_and_never_followed(
     assert (failure.retryable, len(agent.requests)) == (False, 1)
 
 
-async def test_a_refusal_that_breaks_off_is_told_as_far_as_it_came(sender: Sender) -> None:
+async def test_a_refusal_that_breaks_off_is_reported_as_far_as_it_came(sender: Sender) -> None:
     cut = b"HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\ntoo many"
     async with listening(cut) as agent:
         agent.hang_up = True
@@ -635,7 +635,7 @@ async def test_a_refusal_that_breaks_off_is_told_as_far_as_it_came(sender: Sende
     assert failure.message == "Chat API returned 503: too many"
 
 
-async def test_a_refusal_that_hangs_is_told_as_far_as_it_came(sender: Sender) -> None:
+async def test_a_refusal_that_hangs_is_reported_as_far_as_it_came(sender: Sender) -> None:
     cut = b"HTTP/1.1 503 Busy\r\nContent-Length: 100\r\nRetry-After: 7\r\n\r\ntoo many"
     async with listening(cut) as busy:
         executor = InstructionExecutor(Instance(busy.url), sender, refusal_seconds=0.05)
@@ -733,7 +733,7 @@ async def test_an_agent_without_an_address_is_named_as_what_it_is() -> None:
     assert failure.message == "Chat API request failed: the agent's name could not be resolved"
 
 
-async def test_an_agent_that_hangs_up_is_a_failure(executor: InstructionExecutor) -> None:
+async def test_an_agent_that_disconnects_is_a_failure(executor: InstructionExecutor) -> None:
     failure = await failure_with(executor, drop=True)
     assert failure.message == (
         "Chat API request failed: the connection was closed before a response arrived"
@@ -762,7 +762,7 @@ async def test_what_the_guard_refuses_is_final(agent: ChatAgent) -> None:
     ],
     ids=["before the answer", "in the stream", "in a document"],
 )
-async def test_cancelling_hangs_up_at_once(
+async def test_cancelling_disconnects_at_once(
     executor: InstructionExecutor, agent: ChatAgent, script: Script
 ) -> None:
     agent.script = script
@@ -775,7 +775,9 @@ async def test_cancelling_hangs_up_at_once(
     await agent.until(lambda: only(agent).outcome == "gone")
 
 
-async def test_a_timeout_hangs_up_at_once(executor: InstructionExecutor, agent: ChatAgent) -> None:
+async def test_a_timeout_disconnects_at_once(
+    executor: InstructionExecutor, agent: ChatAgent
+) -> None:
     agent.script = Script(events=[{"type": "start"}], hang_after=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

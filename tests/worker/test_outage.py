@@ -146,7 +146,7 @@ class Hasty(EngineSource):
         return found
 
 
-async def test_a_run_that_is_stopped_before_it_begins_is_given_back(scene: Scene) -> None:
+async def test_a_run_that_is_stopped_before_it_begins_is_released(scene: Scene) -> None:
     scene.submit()
     source, forever = Hasty(scene.writer, "node_a"), Forever()
     worker = Loop(source, lambda: {"action": forever}, lambda: 1)

@@ -64,7 +64,7 @@ def test_a_byte_order_mark_counts_only_at_the_start() -> None:
     assert events_of(text.encode()) == [SseEvent("1")]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_not_text_are_replaced() -> None:
     assert events_of(b"data: a\xffb\n\n") == [SseEvent("a\ufffdb")]
 
 

@@ -20,7 +20,7 @@ def token(**fields: object) -> Token:
 # -------------------------------------------------------------------- the token itself
 
 
-def test_a_token_can_be_told_from_other_text() -> None:
+def test_a_token_can_be_distinguished_from_other_text() -> None:
     prefix, token_id, secret, checksum = TEXT.split("_")
     assert (prefix, token_id) == ("fl", "abcdef012345")
     assert (len(secret), len(checksum)) == (43, 8)
@@ -52,7 +52,7 @@ def test_what_is_presented_is_what_was_made() -> None:
         b"fl_" + b"a" * 100_000,
     ],
 )
-def test_what_is_no_token_is_not_even_looked_up(text: bytes) -> None:
+def test_what_is_not_a_token_is_not_even_looked_up(text: bytes) -> None:
     assert access.parse_token(text) is None
 
 
@@ -86,7 +86,7 @@ def test_a_scope_that_is_missing_is_named() -> None:
     assert refused.value.details == {"scope": "admin"}
 
 
-def test_who_is_nobodys_owns_everything() -> None:
+def test_a_caller_without_an_agent_owns_everything() -> None:
     assert TRUSTED.owns("a1")
     assert TRUSTED.owns(None)
     assert TRUSTED.scopes == ALL

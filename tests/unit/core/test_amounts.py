@@ -39,7 +39,7 @@ def test_an_amount_is_kept_to_the_micro_unit(
         *(float("nan"), float("inf"), 10**12 + 1, "1000000000000.000001", 1e300),
     ],
 )
-def test_what_is_no_amount_is_refused(written: object) -> None:
+def test_what_is_not_an_amount_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="must be a decimal from 0"):
         amounts.parse(written)
 

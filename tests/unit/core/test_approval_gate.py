@@ -196,7 +196,7 @@ def test_an_attempt_that_asked_ends_suspended() -> None:
     assert [one.outcome for one in log] == ["suspended", None]
 
 
-def test_a_person_is_told_what_the_task_waits_for() -> None:
+def test_why_names_the_approval_that_the_task_waits_for() -> None:
     why = explain.why(Facts(WAITS, Policy(), approval=_approval()))
     assert (why.gate, why.waiting_for) == ("approval", ["apr_9"])
     assert why.reason == ('it waits for a decision by a person: "Send it?"; fairlane approve apr_9')

@@ -173,7 +173,7 @@ def test_what_was_edited_is_not_approved() -> None:
     "voter",
     [Voter("a", "ada", "tok_x"), Voter("b", None, "tok_ada"), Voter("w", "x", "tok_worker")],
 )
-def test_nobody_decides_about_what_they_asked_for(voter: Voter) -> None:
+def test_no_caller_decides_about_its_own_request(voter: Voter) -> None:
     assert _code(_open(), voter) == "own_task"
     assert _code(_open(approvers=["a", "b", "w", "ada"]), voter) == "own_task"
 
@@ -245,7 +245,7 @@ def test_the_second_approver_approves_the_answer_of_the_first() -> None:
 # ---------------------------------------------------------------- time and ends
 
 
-def test_nobody_decides_after_the_end_of_its_time() -> None:
+def test_an_expired_approval_cannot_be_decided() -> None:
     approval = _open(expiresMs=10)
     assert approval.expires_at == NOW + 10
     assert _approved(approval, now=NOW + 9).approved
@@ -267,7 +267,7 @@ def test_a_closed_approval_says_who_closed_it() -> None:
     assert _code(closed) == "approval_closed"
 
 
-def test_a_retried_task_is_asked_about_anew() -> None:
+def test_a_retried_task_is_asked_about_again() -> None:
     decided = _approved(_open(expiresMs=10, form=FORM))
     again = approvals.opened_again(decided, seq=12, approval_id="apr_12", now=NOW + 100)
     assert (again.state, again.votes, again.answer, again.expires_at) == (

@@ -264,14 +264,14 @@ def test_errors_in_a_row_are_counted_and_told_once() -> None:
     assert (watched.last_status, watched.alerted) == ("error", True)
 
 
-def test_without_a_number_the_first_error_is_told_and_without_an_address_none() -> None:
+def test_without_a_number_the_first_error_is_reported_and_without_an_address_none() -> None:
     assert (
         cron.count_end(job(alert_url="https://receiver.example"), "error", None) == "cron.failing"
     )
     assert cron.count_end(job(), "error", None) is None
 
 
-def test_nothing_is_told_when_the_address_has_gone() -> None:
+def test_no_alert_is_sent_after_the_alert_url_was_removed() -> None:
     watched = job(alert_url="https://receiver.example")
     cron.count_end(watched, "error", None)
     watched.definition = job().definition

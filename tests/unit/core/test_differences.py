@@ -65,7 +65,7 @@ def test_a_value_may_hold_anything() -> None:
 @pytest.mark.parametrize(
     "text", ["", "=", "a", "a.b", ".a=1", "a..b=1", "a.=1", "a b=1", '"a=1', 'a"b=1', "a\\b=1"]
 )
-def test_what_is_no_assignment_is_refused_with_an_example(text: str) -> None:
+def test_what_is_not_a_assignment_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidRequest, match="must be PATH=VALUE, as in lanes"):
         assignment(text)
 
@@ -90,6 +90,6 @@ def test_assignments_that_contradict_are_refused(paths: list[tuple[str, ...]]) -
         nested((path, 1) for path in paths)
 
 
-def test_differences_are_told_in_the_order_of_the_paths() -> None:
+def test_differences_are_reported_in_the_order_of_the_paths() -> None:
     found = json_diff.between({}, {"b": 1, "a": {"z": 1}, "c": 2})
     assert [one.path for one in found] == [("a",), ("b",), ("c",)]

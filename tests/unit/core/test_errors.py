@@ -40,7 +40,7 @@ def test_a_caller_error_is_not_to_be_repeated(error: type[errors.CallerError]) -
 
 
 @pytest.mark.parametrize("error", [errors.InvalidPolicy, errors.InvalidSettings])
-def test_all_problems_of_a_document_are_told_at_once(
+def test_all_problems_of_a_document_are_reported_at_once(
     error: type[errors.InvalidPolicy | errors.InvalidSettings],
 ) -> None:
     refusal = error(["lanes.main: too small", "agents: not a table"])

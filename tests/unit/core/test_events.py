@@ -134,7 +134,7 @@ def test_an_attempt_that_never_said_it_began_is_in_the_log_when_it_has_failed() 
     ]
 
 
-def test_progress_is_told_by_its_event_only() -> None:
+def test_progress_is_reported_by_its_event_only() -> None:
     assert _event("task.progress", '{"done":1}').progress == '{"done":1}'
     assert _event("task.started", "w1").progress is None
 

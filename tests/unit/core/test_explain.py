@@ -241,7 +241,7 @@ def test_an_agents_own_ceiling_counts_in_fair_lanes_only() -> None:
         (AHEAD_MAX, "10000 or more tasks are ahead of it"),
     ],
 )
-def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
+def test_the_number_of_tasks_ahead_is_reported(ahead: int, words: str) -> None:
     assert why(ready(), narrow(), lane_slots=2, ahead=ahead).reason.endswith(f"; {words}")
 
 
@@ -260,7 +260,7 @@ def test_how_many_go_before_it_is_told(ahead: int, words: str) -> None:
         ),
     ],
 )
-def test_what_others_have_before_it_is_told(ahead: int, beside: int, words: str) -> None:
+def test_the_tasks_of_others_ahead_are_reported(ahead: int, beside: int, words: str) -> None:
     found = why(ready(), narrow(), ahead=ahead, beside=beside)
     assert found.reason.endswith(f"; {words}")
     assert found.position == ahead + 1

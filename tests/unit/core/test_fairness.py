@@ -59,11 +59,11 @@ def test_no_more_is_given_than_there_is_ready() -> None:
 
 
 @pytest.mark.parametrize("contenders", [[], [agent("a", ready=0)], [agent("a", ceiling=0)]])
-def test_nobody_eligible_means_nobody_picked(contenders: list[Contender]) -> None:
+def test_without_an_eligible_agent_none_is_picked(contenders: list[Contender]) -> None:
     assert pick(contenders, 5, served=0) == []
 
 
-def test_no_slots_means_nobody_picked() -> None:
+def test_without_slots_no_agent_is_picked() -> None:
     assert pick([agent("a")], 0, served=0) == []
 
 

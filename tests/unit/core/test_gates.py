@@ -50,7 +50,7 @@ def test_a_session_may_have_several_turns() -> None:
     assert _gate(Session("s", holders=3, limit=3)) == "session"
 
 
-def test_whoever_has_the_turn_does_not_wait_for_it_again() -> None:
+def test_a_task_that_has_the_turn_does_not_wait_for_it_again() -> None:
     assert _gate(Session("s", holders=1, waiting=4), has_turn=True) is None
 
 
@@ -128,7 +128,7 @@ def test_a_change_moves_a_task_from_waiting_to_having_the_turn() -> None:
     assert (session.holders, session.waiting) == (1, 0)
 
 
-def test_nobody_gets_the_turn_until_all_who_were_interrupted_have_ended() -> None:
+def test_no_task_gets_the_turn_until_all_interrupted_runs_have_ended() -> None:
     session = Session("s", holders=2, waiting=1, interrupted=1, limit=3)
     assert session.free == 0
     running = rows.stopped(session="s")

@@ -241,7 +241,7 @@ def test_a_renewed_lease_lasts_longer_and_its_answer_tells_whether_to_go_on(task
     assert change.after.state == task.state
 
 
-def test_a_lease_that_ran_out_can_be_renewed_until_it_is_taken_back() -> None:
+def test_a_lease_that_ran_out_can_be_renewed_until_it_is_reclaimed() -> None:
     late = rows.running(lease_expires_at=NOW - 1)
     assert _changed(leases.renew(late, TOKEN, 5000, LATER)).after.lease_expires_at == LATER + 5000
 
@@ -438,7 +438,7 @@ def test_what_an_external_worker_was_assigned_may_have_begun_and_counts() -> Non
     assert (spent.verb, spent.after.state) == ("park", "parked")
 
 
-def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_taken_back() -> None:
+def test_the_slot_of_a_cancelled_run_is_free_when_its_lease_is_reclaimed() -> None:
     change = leases.reclaim(rows.stopped(), POLICY, None, LATER)
     assert (change.verb, change.after.state, change.after.leased) == ("close", "cancelled", False)
 
@@ -671,7 +671,7 @@ def test_a_task_is_parked_with_a_reason_whatever_attempts_are_left() -> None:
     assert change.after.lease_expires_at is None
 
 
-def test_who_speaks_under_a_lease_that_is_over_is_told() -> None:
+def test_a_report_under_an_ended_lease_gets_an_error() -> None:
     task = rows.running()
     assert leases.lost(task, task.fencing_token) is None
     assert isinstance(leases.lost(task, task.fencing_token + 1), LeaseLost)

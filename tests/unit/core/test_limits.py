@@ -19,7 +19,7 @@ def at(text: str) -> int:
     return moments.parse(text)
 
 
-def test_a_pool_is_given_back_whatever_was_used() -> None:
+def test_a_pool_is_released_whatever_was_used() -> None:
     pool, state = limit(POOL), LimitState()
     assert limits.reserve(pool, state, 7) == 7
     assert not limits.fits(pool, state, 4, 0)

@@ -45,7 +45,7 @@ def test_percentiles_come_in_their_order() -> None:
     assert most == pytest.approx(950, abs=2)
 
 
-def test_what_is_beyond_all_bounds_is_told_as_the_last() -> None:
+def test_a_value_beyond_all_bounds_is_estimated_as_the_last_bound() -> None:
     found = Histogram()
     found.observe(SPANS_MS[-1] * 10)
     assert percentile(found.counts, 0.5) == SPANS_MS[-1]

@@ -80,7 +80,7 @@ def test_a_lease_id_holds_numbers_of_any_size_that_a_store_counts_to() -> None:
         "lse_" + "9" * 5000 + "_1",
     ],
 )
-def test_what_is_no_lease_id_is_none(text: str) -> None:
+def test_what_is_not_a_lease_id_is_none(text: str) -> None:
     assert model.parse_lease_id(text) is None
 
 

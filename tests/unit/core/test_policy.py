@@ -334,7 +334,7 @@ def test_the_other_spelling_of_pinchtabs_statistics_is_understood() -> None:
     assert (browser.max_per_agent_inflight, browser.max_inflight) == (15, 30)
 
 
-def test_what_is_said_in_our_own_keys_goes_before_pinchtabs() -> None:
+def test_what_is_reported_in_our_own_keys_goes_before_pinchtabs() -> None:
     document = {
         "scheduler": {"maxInflight": 5, "maxPerAgent": 6},
         "lanes": {"browser": {"maxInflight": 7}},
@@ -533,7 +533,7 @@ def test_a_lane_by_priority_cannot_limit_agents() -> None:
     assert merge(Policy(), document).lanes["browser"].strategy == "priority"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     document = {
         "colour": "red",
         "enabled": "yes",
@@ -558,7 +558,7 @@ def test_a_word_near_to_nothing_gets_no_hint() -> None:
 
 
 @pytest.mark.parametrize(("factor", "shown"), [(2.0, 2), (1.5, 1.5)])
-def test_the_queue_is_told_in_the_words_of_its_file(factor: float, shown: float) -> None:
+def test_the_queue_is_reported_in_the_words_of_its_file(factor: float, shown: float) -> None:
     policy = from_document({"lanes": {"queue": {"maxInflight": 4, "backoffMultiplier": factor}}})
     assert flat_policy(policy) == {
         "maxConcurrent": 4,

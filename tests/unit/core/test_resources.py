@@ -248,7 +248,7 @@ def test_the_slowest_limit_decides() -> None:
     assert (found.unit, found.at) == ("a", None)
 
 
-def test_settling_uses_what_was_reserved_unless_told_otherwise() -> None:
+def test_settling_uses_what_was_reserved_by_default() -> None:
     gpt, policy = Account(1, "gpt", ""), ALL["gpt"]
     resources.advance(gpt, policy, 0)
     held = {
@@ -265,7 +265,7 @@ def test_settling_uses_what_was_reserved_unless_told_otherwise() -> None:
     assert resources.cost(policy, {"tokens": 50 * M}) == 0.5
 
 
-def test_a_reservation_of_a_removed_limit_is_given_back() -> None:
+def test_a_reservation_of_a_removed_limit_is_released() -> None:
     gpu = Account(1, "gpu", "")
     resources.reserve(gpu, ALL["gpu"], {"mb": M})
     assert resources.settle(gpu, None, {"mb:pool": M}, {}, 0) == []

@@ -212,7 +212,7 @@ def test_a_kept_secret_goes_nowhere_else_under_another_name() -> None:
     assert moved_secret_problem(KEPT, moved_one) is not None
 
 
-def test_what_is_no_secret_or_stands_elsewhere_is_not_kept() -> None:
+def test_what_is_not_a_secret_or_stands_elsewhere_is_not_kept() -> None:
     elsewhere = {"baseUrl": "https://b.example"}
     assert moved_secret_problem(None, elsewhere) is None
     assert moved_secret_problem({"model": "m"}, {"model": "m", **elsewhere}) is None

@@ -240,13 +240,13 @@ def test_sessions_are_part_of_the_policy() -> None:
         ("modes", "queue", "unknown key sessions.modes; did you mean mode?"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(key: str, value: Any, says: str) -> None:
+def test_problems_are_reported(key: str, value: Any, says: str) -> None:
     (problem,) = _problems({"sessions": {key: value}})
     assert f"sessions.{key}" in problem
     assert says in problem
 
 
-def test_a_lane_reserves_nothing_unless_told() -> None:
+def test_a_lane_reserves_nothing_by_default() -> None:
     assert all(lane.reserved == ReservedPolicy() for lane in Policy().lanes.values())
     assert ReservedPolicy().critical == 0
 

@@ -202,7 +202,7 @@ def test_keys_become_ids() -> None:
     assert made[0].depends_on == ("tsk_1", "tsk_old")
 
 
-def test_what_is_wrong_with_an_item_is_told_in_its_place() -> None:
+def test_what_is_wrong_with_an_item_is_reported_in_its_place() -> None:
     broken = InvalidRequest("it cannot be read")
     made = batch(
         broken,

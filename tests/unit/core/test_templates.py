@@ -116,7 +116,7 @@ def test_only_an_object_is_a_template(document: Any) -> None:
         define(document)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InvalidRequest) as error:
         define({"priority": "urgent", "nmae": 1})
     assert error.value.message == (
@@ -432,7 +432,7 @@ def test_numbers_and_numeric_text_are_numbers(value: Any, text: str) -> None:
         ({"a": 1}, "object"),
     ],
 )
-def test_what_is_no_number_is_refused(value: Any, kind: str) -> None:
+def test_what_is_not_a_number_is_refused(value: Any, kind: str) -> None:
     told = f"Parameter 'x' must be a number, got: {kind}"
     assert misused(with_parameter(type="number"), x=value) == told
 
@@ -456,7 +456,7 @@ def test_a_boolean_is_true_or_false(value: Any, text: str) -> None:
         ({}, "object"),
     ],
 )
-def test_what_is_no_boolean_is_refused(value: Any, kind: str) -> None:
+def test_what_is_not_a_boolean_is_refused(value: Any, kind: str) -> None:
     told = f"Parameter 'x' must be a boolean, got: {kind}"
     assert misused(with_parameter(type="boolean"), x=value) == told
 

@@ -92,7 +92,7 @@ def test_a_line_break_at_the_end_of_an_identifier_is_refused() -> None:
         decoding.decode(b'{"agentId": "a\\n"}', Sample)
 
 
-def test_a_body_that_is_no_object_is_refused_as_such() -> None:
+def test_a_body_that_is_not_an_object_is_refused_as_such() -> None:
     with pytest.raises(InvalidRequest, match="the body must be a JSON object"):
         decoding.decode(b"[]", Sample)
 
