@@ -1,4 +1,4 @@
-"""What every test may ask for: an empty database of either kind, made when it is first needed."""
+"""Fixtures for all tests: an empty database of either kind, created when first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard as a person has it open: a page in a real browser that watches for its own faults.
+"""The dashboard in a real browser. The page object reports console errors and exceptions.
 
 Whatever a test does, three things must not happen: an error in the console, an exception nobody
 caught, and something that the page's own security policy had to stop. `faults` names them.

@@ -1,4 +1,4 @@
-"""The frame: every page is readable for all, by keys alone, on a phone, in light and dark."""
+"""The frame: every page is accessible, by keyboard, on a phone, in light and dark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever callers write, in whichever field, is shown as text: nothing of it runs or is loaded."""
+"""Text from callers, in any field, is shown as text: none of it runs or is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in: from the first token on the dashboard asks for one, and keeps it out of reach."""
+"""Logging in: once a token exists the dashboard asks for one, and scripts cannot read it."""
 
 from __future__ import annotations
 

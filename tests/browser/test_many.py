@@ -1,4 +1,4 @@
-"""A hundred thousand tasks: the list stays small in the browser and on the wire, wherever it is."""
+"""A hundred thousand tasks: every page of the list stays small in the browser and on the wire."""
 
 from __future__ import annotations
 

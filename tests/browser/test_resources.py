@@ -1,4 +1,4 @@
-"""The page of resources: use against limit, who uses and waits, closing, opening and raising."""
+"""The resources page: use against the limit, holders, waiting tasks; close, open and raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: who runs and who waits, usage, stop and stopall."""
+"""Sessions: running and waiting tasks, usage, stop and stopall."""
 
 from __future__ import annotations
 

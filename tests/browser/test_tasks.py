@@ -1,4 +1,4 @@
-"""The list of tasks: filters, live rows, pages, and doing the same to many."""
+"""The list of tasks: filters, live rows, pages, and actions on many tasks."""
 
 from __future__ import annotations
 

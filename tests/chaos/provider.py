@@ -1,4 +1,4 @@
-"""A stub of a model provider: exact limits by sliding window, 429 beyond them, and a stranger.
+"""A stub of a model provider: exact sliding windows, 429 beyond them, and another user of the key.
 
 `POST /v1/chat {"tokens", "run"}` counts the tokens on arrival, takes a moment and answers. Beyond
 the limit of any window it answers 429 with `Retry-After` in whole seconds and `retry-after-ms`.

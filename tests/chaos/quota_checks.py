@@ -1,4 +1,4 @@
-"""What the provider's log must show: no window exceeded, no late refusal, the quota well used."""
+"""Checks of the provider's log: no window exceeded, no late refusal, high use of the quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that a scenario prints: what was seen, one figure after another."""
+"""The line of figures that a scenario prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of the ledger find what they are for; the short form of the scenario on real nodes."""
+"""The ledger checks find planted errors; the short form of the scenario runs on real nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub provider and the checks of its log: what they allow, and what they would find."""
+"""The stub provider and the checks of its log, tested with good and bad logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue of a test's own, spoken to with commands: on the store itself, always with `--json`."""
+"""A test's own queue, used through commands on its store, always with `--json`."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def light(run: Run, tmp_path: Path) -> Queue:
 
 
 def looks() -> Iterator[None]:
-    """Look again and again, and not for ever."""
+    """Poll, with a limit."""
     give_up_at = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < give_up_at:
         yield
@@ -70,7 +70,7 @@ def lease_for_a_while(queue: Queue) -> tuple[str, str]:
 
 
 def reclaimed(queue: Queue, name: str) -> list[str]:
-    """Take back what has run out, as soon as something has."""
+    """Reclaim expired leases as soon as there are some."""
     for _ in looks():
         found: list[str] = queue("sched", "reclaim")["reclaimed"]
         if found or queue.entry(name)["status"] != "leased":
@@ -405,7 +405,7 @@ def test_a_moment_in_another_zone_is_the_same_moment(light: Queue) -> None:
 
 
 def test_only_a_plan_takes_a_time(light: Queue) -> None:
-    """The clock of the store judges leases, for everybody alike."""
+    """The clock of the store decides about leases, for all callers alike."""
     for words in (["lease"], ["reclaim"], ["complete", "lse_1_1"], ["release", "lse_1_1"]):
         code, text = light.refused("sched", *words, "--now", "2026-01-01T00:00:00Z")
         assert (code, "--now" in text) == (2, True)

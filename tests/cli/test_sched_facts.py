@@ -1,4 +1,5 @@
-"""What cool-workflow's own tests say about its scheduler, fact by fact, and what became of it here.
+"""The facts that cool-workflow's own tests state about its scheduler, and the tests that cover
+them.
 
 A fact is kept by the tests that are named beside it, or differs here for the reason that stands
 there. The numbers and words are those of its behavioural specification: 1 to 118 are facts of its

@@ -1,4 +1,4 @@
-"""A command is over soon because it loads and builds no more than it needs."""
+"""A command starts fast because it imports and builds only what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that print what comes: events, and the text that tasks produce."""
+"""Commands that follow a stream: events, and the text that tasks produce."""
 
 from __future__ import annotations
 

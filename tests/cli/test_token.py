@@ -1,4 +1,4 @@
-"""`fairlane token`, and how the command line and a client prove who they are."""
+"""`fairlane token`, and how the command line and a client authenticate."""
 
 from __future__ import annotations
 

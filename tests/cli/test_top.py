@@ -1,4 +1,4 @@
-"""`fairlane top`: what it draws, that it goes on, and how one leaves it."""
+"""`fairlane top`: its screen, its updates, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about work that waits, is tried again, or comes in batches."""
+"""Commands about waiting, retries and batches."""
 
 from __future__ import annotations
 

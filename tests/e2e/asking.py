@@ -1,4 +1,4 @@
-"""A person at a terminal: asks one server one thing at a time."""
+"""A caller at a terminal: sends one request at a time to one server."""
 
 from __future__ import annotations
 

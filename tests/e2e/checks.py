@@ -1,4 +1,4 @@
-"""What must be true of a finished run, judged from its history and from what is in the store.
+"""Checks of a finished run, from its history and its store.
 
 Lost, unexpected, duplicated, recovered: the four classes of Jepsen's checker for queues. Each check
 yields one line per problem; none is what a run has to come to.

@@ -1,4 +1,4 @@
-"""What the tests of this folder may ask for: programs that never outlive a test."""
+"""Fixtures: programs that never outlive a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks themselves: each finds what it is there to find, and nothing in a clean run."""
+"""The checks themselves: each finds its planted error, and nothing in a clean run."""
 
 from __future__ import annotations
 

@@ -319,7 +319,9 @@ async def _check_events(client: AsyncClient, ids: list[str]) -> None:
 async def test_a_killed_worker_that_only_waited_costs_nothing(
     programs: Programs, tmp_path: Path
 ) -> None:
-    """Its place in line goes with its connection: the next task is somebody else's at once."""
+    """A worker that disconnects loses its place in line: the next task goes to another worker at
+    once.
+    """
     server = programs.server(f"sqlite:///{tmp_path / 'f.db'}")
     await server.start()
     async with AsyncClient(server.url) as client:

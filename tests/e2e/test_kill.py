@@ -1,4 +1,4 @@
-"""kill -9, again and again, under load: what was acknowledged is done, once, and nothing else is.
+"""Repeated kill -9 under load: every acknowledged task is done, once, and no other task is.
 
     pytest tests/e2e/test_kill.py --kills 300 --kill-tasks 60000 -o timeout=3600 -s
 

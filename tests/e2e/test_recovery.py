@@ -1,4 +1,4 @@
-"""Coming back: how soon work goes on after a restart of the server or of its database."""
+"""Recovery: how soon tasks run after a restart of the server or its database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting: what cannot work is said in one line, and nothing that works is disturbed."""
+"""Starting: a wrong set-up is reported in one line and leaves a running server alone."""
 
 from __future__ import annotations
 

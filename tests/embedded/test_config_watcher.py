@@ -1,4 +1,4 @@
-"""A configuration that is watched: it is taken over when it changes, unless it is wrong."""
+"""A watched configuration: a change is applied, unless it is invalid."""
 
 from __future__ import annotations
 

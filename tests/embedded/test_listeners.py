@@ -1,4 +1,4 @@
-"""`on_event`: who is told, of what, in which order, and what a bad listener can do (nothing)."""
+"""`on_event`: listeners get all events in order, and a failing listener affects nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node sees of itself, by a clock that the tests move: estimates, history, numbers."""
+"""A node's own measurements with a manual clock: estimates, history, totals."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Real little servers on loopback that stand in for what Fairlane talks to."""
+"""Small real servers on loopback that stand in for the programs that Fairlane talks to."""

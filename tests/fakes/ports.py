@@ -1,4 +1,4 @@
-"""A port for a server that goes and comes back, which nobody else is given meanwhile.
+"""A port for a server that restarts, reserved so that no other program gets it meanwhile.
 
 Caution: a port that the system has chosen is one of those that it gives to whoever connects to
 anything, also to a client that tries that very port again and again and then talks to itself.

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or the code under test brings about, and not for ever.
+"""Wait, with a limit, for a condition that another thread or the code under test causes.
 
 A machine may stand still for seconds, and no test may fail by that. So how long something takes is
 judged only where that is what is promised, and then by several tries (`steadily`); and a scene that
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Who waits for what must come gives up after this, so that a test fails instead of hanging.
+# The limit of a wait for an expected event, so that a test fails instead of hanging.
 WAIT_SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""An application that says what has reached it."""
+"""An application that returns the request it received."""
 
 from __future__ import annotations
 

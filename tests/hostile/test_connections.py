@@ -1,4 +1,4 @@
-"""Connections that are kept without a use: by who sends without end, does not read, or is many."""
+"""Abused connections: clients that send without end, do not read, or open very many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is accepted can be read again: the extremes of every field, then every read there is."""
+"""Every accepted value can be read again: write the extremes of every field, then read all."""
 
 from __future__ import annotations
 

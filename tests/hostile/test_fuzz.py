@@ -1,4 +1,4 @@
-"""Made-up requests to every route: no 5xx, no hang, and a refused one has changed nothing.
+"""Random requests to every route: no 5xx, no hang, and a refused request changes nothing.
 
 They go through the door and the routes of a scheduler in this process, whose store is compared
 before and after each refusal.

@@ -1,4 +1,4 @@
-"""Tokens as callers meet them: the first one, revoking, logins, limits, and what is one's own."""
+"""Tokens over HTTP: the first one, revoking, logins, limits, and the data of one agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route, asked by everybody: who may not is turned away, learns nothing and changes nothing.
+"""Every route as every kind of caller: a refused caller learns nothing and changes nothing.
 
 The routes come from the server's own table. One that is new has to be in it with a scope, and here
 with what it takes to ask it, or these tests fail.

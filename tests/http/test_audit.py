@@ -1,4 +1,4 @@
-"""The audit log over HTTP: every deed of an operator, every denied call, and what floods cost."""
+"""The audit log over HTTP: every change by an operator, every denied call, and floods."""
 
 from __future__ import annotations
 

@@ -436,7 +436,7 @@ async def test_a_batch_that_is_sent_again_with_its_key_is_the_same_one(work: Wor
 
 
 async def test_a_batch_is_there_as_a_whole_or_not_at_all(work: Work) -> None:
-    """Whoever looks while it is inserted sees none or all of its tasks."""
+    """A reader sees none or all of its tasks while it is inserted."""
     seen: set[int] = set()
 
     async def look() -> None:

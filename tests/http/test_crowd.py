@@ -1,4 +1,4 @@
-"""Many streams that are read slowly or not at all: everybody else is answered as before."""
+"""Many streams that are read slowly or not at all do not delay other callers."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ async def test_one_long_run_never_blocks_other_sessions(work: Work) -> None:
 
 
 async def test_a_full_lane_blocks_no_answer(work: Work) -> None:
-    """Whoever asks is answered at once, however many wait for the slot."""
+    """A caller is answered at once, however many tasks wait for the slot."""
     await work.block(ONE)
     talk = Talk(work)
     ids = [await talk.say(str(n), lane=ONE) for n in range(5)]

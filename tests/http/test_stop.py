@@ -1,4 +1,4 @@
-"""Stopping: nothing new, what runs may finish, what waits is kept and runs after the next start.
+"""Stopping: no new tasks, running ones may finish, waiting ones run after the next start.
 
 Fact 70 of specs/pinchtab.md section 17 as our documents have it (queued tasks survive); weakness 4
 of section 18; section 21: submissions are refused with 503 while the server stops.
@@ -101,7 +101,7 @@ async def test_work_that_outlasts_the_drain_is_ended_and_not_carried_out_twice(
 
 
 async def test_an_idle_server_stops_at_once_though_callers_wait(serve: Serve) -> None:
-    """Neither an idle connection nor somebody who waits for a task holds it up for long."""
+    """Neither an idle connection nor a waiting caller delays the stop for long."""
 
     async def stop(_: float) -> None:
         server = await serve(policy={"lanes": {"browser": {"paused": True}}})

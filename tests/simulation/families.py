@@ -84,7 +84,7 @@ class Families:
             self.orphans.discard(task.id)
 
     def forget(self, task: Task) -> None:
-        """What is forgotten is unknown to whoever comes later, and known to who was there."""
+        """A pruned task is unknown to later tasks, but known to its children."""
         self.orphans.discard(task.id)
         self._gone.add(task.id)
         self._leaving.add(task.id)
@@ -187,7 +187,7 @@ class Families:
     # ------------------------------------------------------------ at the end
 
     def excused(self, tasks: Mapping[str, Task]) -> set[str]:
-        """Who waits for somebody that nobody knows or that is parked, however indirectly."""
+        """Return the tasks that wait, directly or indirectly, for an unknown or parked task."""
         found: set[str] = set()
         waiting = [task for task in tasks.values() if task.state == "waiting_dependency"]
         while True:

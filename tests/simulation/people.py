@@ -1,4 +1,4 @@
-"""Who asks for what: callers that submit, workers that report, people who change their minds.
+"""The actors: callers that submit, workers that report, operators that change their minds.
 
 They know only what they were told, except that some of them look up which tasks are in a state
 before they ask for something, as people do.
@@ -363,7 +363,7 @@ class Reporters:
         return AppendOutput(seq, token, self._parts[token], self._rng.choice("abc"))
 
     def come_late(self) -> list[Any]:
-        """A report for a lease that is over, by somebody who does not know, or who makes it up."""
+        """A report for an ended lease, by a worker that does not know, or an invented one."""
         rng = self._rng
         if not self.past:
             return []

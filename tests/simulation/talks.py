@@ -255,7 +255,7 @@ class Talks:
                 demand("window", over or others, f"{name}: it went too early")
 
     def _judge_order(self, key: str) -> None:
-        """What somebody said last waits for more; all before it has gone on."""
+        """The last message of a sender waits for more; all messages before it do not."""
         growing = self._ground.books.debouncing.get(key, {})
         tasks = self._ground.reader.tasks.values() if growing else ()
         said = [task for task in tasks if task.session == key and task.seq in self._texts]

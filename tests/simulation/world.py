@@ -145,7 +145,7 @@ class World:
     def _apply(
         self, batch: list[Any], *, neighbour: bool = False, plan: Sequence[Fault] = ()
     ) -> None:
-        """Let the engine do it, tell everybody what they may know, and check the whole."""
+        """Apply the step, deliver the answers, and check all invariants."""
         self.batches += 1
         waiting = [] if neighbour else list(self._waiting)
         by = self._names.new("cli") if neighbour else self.engine.name
@@ -215,7 +215,7 @@ class World:
         self._apply([Reclaim("node_")])
 
     def _restart(self) -> None:
-        """The process is gone at once; what it held is reported late, or never."""
+        """Kill the process; it reports its leases late, or never."""
         self.happened["restarts"] += 1
         for worker in self._inside:
             self._reporters.past.extend(worker.held)

@@ -1,4 +1,4 @@
-"""Batches: how many of one run at once, when it is over, and what is told of that."""
+"""Batches: how many tasks of one run at once, when it ends, and its event and webhook."""
 
 from __future__ import annotations
 

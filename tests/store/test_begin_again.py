@@ -1,4 +1,4 @@
-"""Retry and reset: a task that had left the queue comes back, as if it came in now."""
+"""Retry and reset: a task that had left the queue is queued again, as if it had just arrived."""
 
 from __future__ import annotations
 

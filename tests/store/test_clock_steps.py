@@ -1,4 +1,4 @@
-"""Somebody sets the clock: no time has passed, so every span has as long to go as before.
+"""The clock is set: no time has passed, so every span keeps its remaining time.
 
 The clock of these tests judges on both databases; `step` moves the wall clock and nothing else.
 """

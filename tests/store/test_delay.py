@@ -1,4 +1,4 @@
-"""Delayed starts: not before a moment, and then like everybody else."""
+"""Delayed starts: a task is not ready before its time, and then has no special rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks owed: one per ended task, claimed by one sender at a time, and never forgotten."""
+"""Deliveries: one per ended task, claimed by one sender at a time, and never lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases given back again and again, and leases that ran out where people take them back."""
+"""Leases that are released repeatedly, and expired leases that only an operator reclaims."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def test_reports_on_tasks_and_tokens_that_never_were_are_lost(scheduler: Schedul
 
 @any_report
 def test_a_lease_that_ended_is_over_for_every_report(scheduler: Scheduler, number: int) -> None:
-    """A worker that reports twice in other words is told that the first word stands."""
+    """A worker that reports a second, different result gets an error: the first result stands."""
     scheduler.submit("first")
     task = scheduler.start(scheduler.lease_one())
     scheduler.release(task)

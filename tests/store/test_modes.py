@@ -1,4 +1,4 @@
-"""What a new message does to those before it: waits, interrupts, is collected, takes a place."""
+"""Modes of sessions: a new message waits, interrupts, is merged, or replaces an old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes next: order inside an agent, fairness between agents, ceilings, lanes and routes."""
+"""Which task runs next: order within an agent, fairness between agents, ceilings and lanes."""
 
 from __future__ import annotations
 

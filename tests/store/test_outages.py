@@ -1,4 +1,4 @@
-"""A store that goes away and comes back: workers report first, and the log says it once."""
+"""An outage of the store: workers report before leases are reclaimed; it is logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query plans: what runs all the time finds its rows by index, however long the backlog is."""
+"""Query plans: frequent statements find their rows by index, however long the backlog is."""
 
 from __future__ import annotations
 

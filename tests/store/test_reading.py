@@ -1,7 +1,7 @@
-"""Reads that a node has not done yet when it stops: whoever asked is told so.
+"""Reads that are pending when a node stops: their callers get an error.
 
-The rule: a caller whom nobody has cancelled is never told that he was, for then his own program
-would take itself for cancelled.
+The rule: a caller that was not cancelled never gets a `CancelledError`, which its own program would
+take for a cancellation.
 """
 
 from __future__ import annotations

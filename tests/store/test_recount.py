@@ -1,4 +1,4 @@
-"""The recount: silent while all is well, and it names each counter that somebody has spoilt."""
+"""The recount reports nothing for a sound store, and names each wrong counter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: one run at a time, in order, and the turn goes on however a run ends."""
+"""Sessions: one run at a time, in order, and the turn passes on however a run ends."""
 
 from __future__ import annotations
 

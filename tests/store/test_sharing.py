@@ -1,4 +1,4 @@
-"""Who may use a store at the same time: one owner of a file, readers that never wait."""
+"""Concurrent use of a store: one owner of a file, readers that never wait."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_holder_that_goes_on_is_left_alone(postgres_store: Store) -> None:
 
 @pytest.mark.slow
 def test_a_session_that_is_not_a_nodes_is_left_alone(postgres_store: Store) -> None:
-    """An operator at work: it is for them to end it, and callers are told that nothing goes."""
+    """An operator's session holds the lock: nodes do not end it, and callers get an error."""
     engine = Engine(postgres_store, SystemClock(), name="other")
     with psycopg.connect(postgres_store.url) as operator:
         operator.execute("SELECT * FROM scheduler FOR UPDATE")

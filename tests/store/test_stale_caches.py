@@ -1,4 +1,4 @@
-"""A node with warm caches never decides on stale rows, whoever else has written."""
+"""A node with warm caches never decides on stale rows, whichever process has written."""
 
 from __future__ import annotations
 

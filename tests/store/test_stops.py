@@ -1,4 +1,4 @@
-"""Stop, stopall and reset: who has to go, who may go on, what comes too late; and what is kept."""
+"""Stop, stopall and reset: which runs end, which continue, and which messages are too late."""
 
 from __future__ import annotations
 

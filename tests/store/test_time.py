@@ -1,4 +1,4 @@
-"""What time does: deadlines, delays and retention, to the millisecond and in bounded steps."""
+"""Ticks: deadlines, delays and retention, to the millisecond and in bounded steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and what belongs to whom, decided in the transaction that keeps it."""
+"""Tokens and ownership, checked in the write transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the first version to this one: nothing is lost, and everything goes on as it would have."""
+"""Upgrade from the first version to this one: no data is lost, and tasks continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a task waits: for every gate and every full ceiling the sentence, and what it stands for."""
+"""Why a task waits: the sentence and the facts for every gate and every full ceiling."""
 
 from __future__ import annotations
 

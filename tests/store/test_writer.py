@@ -1,4 +1,4 @@
-"""The write thread: group commit, leases that wait, and an answer for everybody in the end."""
+"""The write thread: group commit, waiting leases, and an answer for every caller."""
 
 from __future__ import annotations
 

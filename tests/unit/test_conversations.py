@@ -1,4 +1,4 @@
-"""What is known about schedulers of conversations, and which test shows that ours is as it should.
+"""Known requirements for schedulers of conversations, and the tests that cover them.
 
 `FACTS` are those of specs/goclaw.md section 8 that are about scheduling, `WEAKNESSES` those of its
 section 10 that a better system does not have. The trap of such a table is that it gets old: each

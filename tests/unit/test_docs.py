@@ -1,4 +1,4 @@
-"""Whatever a user meets has to be documented: routes, codes, states, settings, policy, commands."""
+"""Everything a user meets is documented: routes, codes, states, settings, policy, commands."""
 
 from __future__ import annotations
 

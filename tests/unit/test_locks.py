@@ -1,4 +1,4 @@
-"""The locks: every pin has a hash, none is below its floor, and a release says what is in it."""
+"""The locks: every pin has a hash and meets its minimum; a release has a bill of materials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that repeat what the code says have to say the same, and their links lead somewhere."""
+"""Reference pages agree with the code, and their links work."""
 
 from __future__ import annotations
 

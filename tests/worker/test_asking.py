@@ -1,4 +1,4 @@
-"""`work.ask`: the run ends, a person decides, and the handler goes on with the answer."""
+"""`work.ask`: the run ends, a person decides, and the handler runs again with the answer."""
 
 from __future__ import annotations
 

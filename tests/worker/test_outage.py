@@ -1,6 +1,6 @@
-"""The worker when things come at a bad moment: the store is away, a stop comes early or twice.
+"""The worker under bad timing: the store is unavailable, a stop comes early or twice.
 
-The rule: what runs goes on, what has not begun is not lost, and no lease is left behind.
+The rule: running tasks continue, tasks that have not started are not lost, and every lease ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which routes a node offers, and whom its executors may reach."""
+"""Which capabilities a node offers, and which targets its executors may reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission: who is refused and with which words, and what an admitted task looks like."""
+"""Admission: which submissions are refused, the error, and the admitted task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: what each task counts for, when one is over, and what opens it again."""
+"""Batches: how each task counts, when a batch ends, and what reopens it."""
 
 from __future__ import annotations
 

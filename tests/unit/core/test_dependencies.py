@@ -1,4 +1,4 @@
-"""Dependencies: who waits, what becomes of children, and in which order names may stand."""
+"""Dependencies: waiting tasks, the effect of a parent's end, and the order of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates: who has a session's turn, who waits for it, and how a gate opens."""
+"""Gates: which task has a session's turn, which wait for it, and how a gate opens."""
 
 from __future__ import annotations
 

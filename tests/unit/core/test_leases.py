@@ -1,4 +1,4 @@
-"""Leases: who may report, what a report changes, and what it is answered."""
+"""Leases: which reports are accepted, what they change, and the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy: the defaults of the design, documents laid over them, and complaints that help."""
+"""Policy: the defaults, documents merged over them, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: whose word counts, how many may have the turn, how many may wait, and for how long."""
+"""Sessions: precedence of settings, and limits on turns, waiting messages and waits."""
 
 from __future__ import annotations
 

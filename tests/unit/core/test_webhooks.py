@@ -1,4 +1,4 @@
-"""Webhooks that are owed: their log, what may be shown of their addresses, and who goes first."""
+"""Webhooks: their log, the visible part of their URLs, and the order of sending."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def register(commands: Commands) -> None:
         "  fairlane approvals link apr_7 --approver ann --base-url https://fairlane.example",
     )
     note = (
-        "On a terminal, the command shows the question and prompts for the fields of the form.\n"
+        "On a terminal, the command shows the question and prompts for the fields of the form.\n\n"
         "examples:\n"
         "  fairlane approve apr_7\n"
         '  fairlane approve apr_7 --answer \'{"amount": 5}\' --comment "as agreed"'
