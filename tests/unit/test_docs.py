@@ -50,6 +50,7 @@ async def test_every_route_is_documented() -> None:
 def test_every_code_that_http_can_answer_has_a_status() -> None:
     only_elsewhere = {
         "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_missing",
+        "store_moved",
         "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
         "resource_busy",
         "approval_denied", "approval_rejected", "approval_expired",

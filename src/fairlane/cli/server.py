@@ -13,15 +13,18 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from fairlane import config, logs, tracing
 from fairlane.cli import edges
+from fairlane.cli.commands import Exit
+from fairlane.cli.output import print_error
 from fairlane.compat import policies
 from fairlane.config import Settings
-from fairlane.core.errors import InvalidPolicy, OperatorError
+from fairlane.core.errors import InvalidPolicy, OperatorError, StoreMoved
 from fairlane.core.json_types import JsonObject
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.cross_site import (
@@ -46,6 +49,8 @@ log = logging.getLogger("fairlane")
 POLICY_LOOK_SECONDS: Final = 0.5
 # Time for responses at a stop, after running tasks have ended or were interrupted.
 GRACE_SECONDS: Final = 5.0
+
+MOVED_SECONDS: Final = 0.5
 
 # Runs beside the server and receives its address. The server stops when it returns.
 Beside = Callable[[str], Awaitable[None]]
@@ -194,11 +199,13 @@ class _Server:
         self._http = http
         self._signals = 0
         self._stop_asked = asyncio.Event()
+        self._moved: StoreMoved | None = None
 
     async def run(self, listener: socket.socket, address: str, beside: Beside) -> None:
         loop = asyncio.get_running_loop()
         for number in signals.stopping():
             loop.add_signal_handler(number, self._signalled, number)
+        self._app.node.writer.on_moved = lambda error: _tell(loop, self._stop_moved, error)
         if self._fronts is None:
             await self._http.start(listener)
         else:
@@ -210,6 +217,8 @@ class _Server:
         )
         company.cancel()
         await asyncio.wait({company})
+        if self._moved is not None:
+            await self._leave(self._moved)
         await self._app.drain()
         stopping = [self._http.stop(GRACE_SECONDS)]
         if self._fronts is not None:
@@ -219,6 +228,19 @@ class _Server:
             await self._agents.close()
         if not company.cancelled():
             company.result()
+
+    def _stop_moved(self, error: StoreMoved) -> None:
+        self._moved = error
+        self._stop_asked.set()
+
+    async def _leave(self, error: StoreMoved) -> NoReturn:
+        """End the process without a drain: nothing can be reported to this store any more, and the
+        runs start again from the other one.
+        """
+        await self._http.stop(MOVED_SECONDS)  # requests that wait get their 503
+        print_error(error, as_json=False)
+        sys.stderr.flush()
+        os._exit(Exit.SET_UP)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop_asked.is_set() and number == signal.SIGHUP:
@@ -231,6 +253,12 @@ class _Server:
         self._app.refuse_new()
         log.info("stopping: no new work is accepted; send a second signal to stop immediately")
         self._stop_asked.set()
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, stop: Callable[[StoreMoved], None], error: StoreMoved
+) -> None:
+    loop.call_soon_threadsafe(stop, error)
 
 
 async def _announce(address: str) -> None:

@@ -34,7 +34,8 @@
     |   |-- InvalidSettings      invalid_settings
     |   |-- StoreMissing         store_missing
     |   |-- StoreInUse           store_in_use
-    |   `-- StoreMismatch        store_mismatch
+    |   |-- StoreMismatch        store_mismatch
+    |   `-- StoreMoved           store_moved
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
     |   `-- ApprovalDenied       approval_denied
@@ -288,6 +289,12 @@ class StoreMismatch(OperatorError):
     """The store was written by a newer version, or with another key."""
 
     code = "store_mismatch"
+
+
+class StoreMoved(OperatorError):
+    """The store was moved to another address, or is an unfinished copy of another one."""
+
+    code = "store_moved"
 
 
 class TargetRefused(FairlaneError):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fairlane.core.errors import FairlaneError, OperatorError, StoreUnavailable
+from fairlane.core.errors import FairlaneError, OperatorError, StoreMoved, StoreUnavailable
 from fairlane.core.policy import Policy
 from fairlane.engine.commands import (
     AppendOutput,
@@ -101,6 +101,8 @@ class Writer:
         self.trouble: str | None = None  # why the last batch could not be written
         self._batch: list[Ticket] = []  # the batch that is being written
         self._worked_at = engine.clock.monotonic()  # when the last batch ended
+        # Called in the write thread when the store was moved away: nothing can be written any more.
+        self.on_moved: Callable[[StoreMoved], None] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairlane-writer", daemon=True)
 
@@ -349,7 +351,11 @@ class Writer:
         except FairlaneError as error:
             self.trouble = error.message
             self.nudge()  # the waiting leases still have to be served
-            _answer((ticket, error) for ticket in batch)
+            is_moved = isinstance(error, StoreMoved)
+            told = store_unavailable("the request had no effect") if is_moved else error
+            _answer((ticket, told) for ticket in batch)
+            if isinstance(error, StoreMoved) and self.on_moved is not None:
+                self.on_moved(error)
             if isinstance(error, OperatorError):  # only an operator can fix it: retry slowly
                 log.warning("no batch can be written: %s", error.message)
                 self.engine.clock.sleep(DEFECT_PAUSE_SECONDS)

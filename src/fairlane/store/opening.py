@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane import config
-from fairlane.core.errors import InvalidSettings, OperatorError, StoreMismatch
+from fairlane.core.errors import (
+    InvalidSettings,
+    OperatorError,
+    StoreMismatch,
+    StoreUnavailable,
+)
 from fairlane.core.secrets import References
 from fairlane.store import vault
-from fairlane.store.base import Store
+from fairlane.store.base import ConnectionLost, Store
+from fairlane.store.copying.side import Side
+from fairlane.store.copying.sqlite_side import SqliteSide
 from fairlane.store.sqlite import MEMORY, SqliteStore
 from fairlane.store.vault import Vault
+
+if TYPE_CHECKING:
+    from fairlane.store.postgres import PostgresStore
 
 MEMORY_URL: Final = f"sqlite://{MEMORY}"
 
@@ -64,7 +74,7 @@ def _store(url: str) -> Store:
     )
 
 
-def _postgres_store(url: str) -> Store:
+def _postgres_store(url: str) -> PostgresStore:
     try:
         from fairlane.store.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
     except ImportError:
@@ -72,3 +82,41 @@ def _postgres_store(url: str) -> Store:
             "PostgreSQL needs its driver: pip install 'fairlane[postgres]'"
         ) from None
     return PostgresStore(url)
+
+
+# -------------------------------------------------------------------- copies
+
+
+def open_side(url: str, location: str) -> Side:
+    """Open a store for a copy of all its tables. Messages call it `location`."""
+    store = _store(url)
+    if not isinstance(store, SqliteStore):
+        return _postgres_side(url, location)
+    if store.path == MEMORY:
+        raise OperatorError(f"{url} ends with its process; use sqlite:///PATH")
+    return SqliteSide(store.path, location, store.open_connection())
+
+
+def _postgres_side(url: str, location: str) -> Side:
+    from fairlane.store.copying.postgres_side import PostgresSide  # noqa: PLC0415 - an optional extra
+
+    try:
+        return PostgresSide(location, _postgres_store(url).copier())
+    except ConnectionLost as error:
+        raise StoreUnavailable(f"{location} does not respond: {error}") from None
+
+
+def key_path(url: str) -> Path:
+    """Return the file with the keys of a store, if the settings name no key."""
+    store = _store(url)
+    if isinstance(store, SqliteStore):
+        return Path(os.path.realpath(store.path) + ".key")
+    return config.key_file()
+
+
+def carry_keys(source_url: str, target_url: str) -> Path | None:
+    """Add the source's keys to the target's key file; return that file if it has changed."""
+    source, target = key_path(source_url), key_path(target_url)
+    if source == target or not source.exists():
+        return None
+    return target if vault.add_keys(target, vault.keys_of_file(source)) else None

@@ -25,9 +25,9 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from fairlane.core.errors import OperatorError
+from fairlane.core.errors import OperatorError, StoreMoved
 from fairlane.core.json_types import JsonObject
-from fairlane.store import migrate, queries
+from fairlane.store import closed, migrate, queries
 from fairlane.store.base import (
     PART_ROWS_MIN,
     Connection,
@@ -67,6 +67,7 @@ _STATEMENT_SECONDS: Final = 12.0
 READ_SECONDS: Final = 8.0
 _BELL_SECONDS: Final = 5.0
 _MIGRATION_SECONDS: Final = 600.0
+_COPY_SECONDS: Final = 3600.0  # for one statement, such as the creation of an index
 
 # The server notices a dead connection too.
 _LINK: Final = (
@@ -79,6 +80,7 @@ _WRITER: Final = (
 )
 _READER: Final = f"-c statement_timeout={_READ_MS} -c default_transaction_read_only=on {_LINK}"
 _MIGRATOR: Final = f"-c idle_in_transaction_session_timeout=60000 {_LINK}"
+_COPIER: Final = f"-c statement_timeout=0 -c lock_timeout=0 -c synchronous_commit=on {_LINK}"
 _PAGE_CURSOR: Final = "fairlane_page"
 _MISSED: Final = " missed a row: only "  # what a guard says
 _RING_PAUSE_SECONDS: Final = 0.01
@@ -144,6 +146,11 @@ class PostgresConnection:
             except psycopg.errors.LockNotAvailable:
                 self.rollback()
                 self._end_silent_holders()
+            except psycopg.errors.UndefinedTable as error:
+                self.rollback()
+                raise _closed(self._connection, "the store") or ConnectionLost(
+                    first_line(error)
+                ) from error
             except psycopg.Error as error:
                 raise_lost(error)
             else:
@@ -341,6 +348,16 @@ def _in_parts(cursor: psycopg.ServerCursor[Row], bytes_max: int) -> Iterator[Row
         count = next_part(count, read, size, bytes_max)
 
 
+def _closed(connection: PatientConnection, name: str) -> StoreMoved | None:
+    """Return why no process may serve from the store; None if it is open."""
+    known = "SELECT to_regclass('scheduler_closed') IS NULL, to_regclass('move') IS NULL"
+    is_open, is_unmarked = connection.execute(known).fetchall()[0]
+    if is_open:
+        return None
+    row = None if is_unmarked else connection.execute(closed.READ_MOVE.encode()).fetchone()
+    return closed.closed_error(name, None if row is None else str(row[0]))
+
+
 class PostgresStore:
     dialect = queries.POSTGRES
     shared = True
@@ -387,6 +404,10 @@ class PostgresStore:
     def reader(self, *, seconds: float = READ_SECONDS) -> Connection:
         return PostgresConnection(self._checked(self.connect(_READER, seconds, autocommit=True)))
 
+    def copier(self) -> PatientConnection:
+        """Open a connection that copies the whole store."""
+        return self.connect(_COPIER, _COPY_SECONDS, autocommit=True)
+
     def _checked(self, connection: PatientConnection) -> PatientConnection:
         """Let the server check its client's connection while a statement runs."""
         if connection.info.server_version >= _CHECK_FROM:
@@ -400,9 +421,17 @@ class PostgresStore:
         return connection
 
     def version(self) -> int:
-        if self._value("SELECT to_regclass('schema_version') IS NOT NULL"):
-            return int(self._value("SELECT max(version) FROM schema_version") or 0)
-        return 0
+        if not self._value("SELECT to_regclass('schema_version') IS NOT NULL"):
+            return 0
+        try:
+            with self.connect(_READER, READ_SECONDS, autocommit=True) as connection:
+                error = _closed(connection, "the database")
+                row = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+        except psycopg.Error as lost:
+            raise_lost(lost)
+        if error is not None:
+            raise error
+        return int(row[0] or 0) if row else 0
 
     def size_bytes(self) -> int:
         return int(self._value("SELECT pg_database_size(current_database())"))

@@ -15,9 +15,9 @@ from typing import Any, Final, TextIO
 
 import apsw
 
-from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch
+from fairlane.core.errors import OperatorError, StoreInUse, StoreMismatch, StoreMoved
 from fairlane.core.json_types import JsonObject
-from fairlane.store import migrate, queries
+from fairlane.store import closed, migrate, queries
 from fairlane.store.base import (
     Connection,
     ConnectionLost,
@@ -82,27 +82,40 @@ class SqliteConnection:
 
     def run_rows(self, name: str, rows: Sequence[Row], /, **values: object) -> list[Row]:
         result: list[Row] = []
-        most = self._rows_max(name) if len(rows) > 1 else 1
-        for start in range(0, len(rows), most):
-            chunk = rows[start : start + most]
-            size = 1 << (len(chunk) - 1).bit_length()
-            text, names = self._rows_text(name, size)
-            bindings: list[object] = [values[key] for key in names]
-            for row in chunk:
-                bindings.extend(row)
-            bindings.extend([None] * ((size - len(chunk)) * len(chunk[0])))
-            result += self._execute(text, bindings)
+        for chunk in self._chunks(name, rows):
+            result += self._run_chunk(name, chunk, values)
         return result
 
+    def _chunks(self, name: str, rows: Sequence[Row]) -> list[Sequence[Row]]:
+        most = self._rows_max(name) if len(rows) > 1 else 1
+        return [rows[start : start + most] for start in range(0, len(rows), most)]
+
+    def _run_chunk(self, name: str, chunk: Sequence[Row], values: JsonObject) -> list[Row]:
+        size = 1 << (len(chunk) - 1).bit_length()
+        text, names = self._rows_text(name, size)
+        bindings: list[object] = [values[key] for key in names]
+        for row in chunk:
+            bindings.extend(row)
+        bindings.extend([None] * ((size - len(chunk)) * len(chunk[0])))
+        return self._execute(text, bindings)
+
     def change_rows(self, name: str, rows: Sequence[Row]) -> None:
-        before = self._connection.total_changes()
-        self.run_rows(name, rows)
-        if self._connection.total_changes() - before != len(rows):
+        changed = 0
+        for chunk in self._chunks(name, rows):
+            self._run_chunk(name, chunk, {})
+            changed += self._connection.changes()  # without those of triggers
+        if changed != len(rows):
             raise GuardFailed(f"{name} missed a row")
 
     def begin(self) -> SchedulerRow:
         self._execute("BEGIN IMMEDIATE", ())
-        return SchedulerRow(*self.run("scheduler_lock")[0])
+        try:
+            return SchedulerRow(*self.run("scheduler_lock")[0])
+        except apsw.SQLError:
+            error = _closed(self._connection, "the store")
+            if error is None:
+                raise
+            raise error from None
 
     def read_ahead(self, reads: Sequence[Read]) -> None:
         """Do nothing: there is no round trip to save."""
@@ -204,6 +217,15 @@ def _or_rollback(text: str) -> str:
     return re.sub(r"^(UPDATE|INSERT) ", r"\1 OR ROLLBACK ", text)
 
 
+def _closed(connection: apsw.Connection, name: str) -> StoreMoved | None:
+    """Return why no process may serve from the store; None if it is open."""
+    tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema")}
+    if closed.CLOSED not in tables:
+        return None
+    row = connection.execute(closed.READ_MOVE).fetchone() if closed.MOVE in tables else None
+    return closed.closed_error(name, None if row is None else str(row[0]))
+
+
 def _use_log(connection: apsw.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not wait for another process that switches at the
     same moment, so this tries again for as long as it waits for other locks.
@@ -235,7 +257,7 @@ class SqliteStore:
         self._lock_file: TextIO | None = None
         # A database in memory lives as long as one connection to it.
         self._memory_name = f"file:/fairlane-{id(self)}?vfs=memdb"
-        self._anchor = self._open() if path == MEMORY else None
+        self._anchor = self.open_connection() if path == MEMORY else None
         if path != MEMORY:
             self._prepare_file()
 
@@ -256,7 +278,7 @@ class SqliteStore:
     def migrate(self) -> None:
         try:
             self._refuse_foreign()
-            with contextlib.closing(self._open()) as connection:
+            with contextlib.closing(self.open_connection()) as connection:
                 migrate.migrate(SqliteSchema(connection))
         except (*_TROUBLE, apsw.CorruptError) as error:
             raise self._unusable(error) from None
@@ -270,9 +292,13 @@ class SqliteStore:
             with contextlib.closing(apsw.Connection(self.path, flags=flags)) as connection:
                 connection.set_busy_timeout(_BUSY_MS)
                 rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
+                error = _closed(connection, self.path)
         except apsw.NotADBError:
+            error = None
             rows = [("not a database",)]
-        if rows and ("scheduler",) not in rows:
+        if error is not None:
+            raise error
+        if rows and (closed.SCHEDULER,) not in rows:
             raise StoreMismatch(
                 f"{self.path} is not a Fairlane database; "
                 "use another file with --store sqlite:///PATH"
@@ -298,14 +324,14 @@ class SqliteStore:
 
     def _connect(self, *, readonly: bool) -> Connection:
         try:
-            return SqliteConnection(self._open(readonly=readonly))
+            return SqliteConnection(self.open_connection(readonly=readonly))
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
     def version(self) -> int:
         try:
             self._refuse_foreign()
-            with contextlib.closing(self._open(readonly=True)) as connection:
+            with contextlib.closing(self.open_connection(readonly=True)) as connection:
                 return SqliteSchema(connection).version()
         except apsw.Error as error:
             raise OperatorError(f"{self.path} cannot be opened as a store: {error}") from None
@@ -316,7 +342,7 @@ class SqliteStore:
 
     def damage(self) -> list[str]:
         try:
-            with contextlib.closing(self._open(readonly=True)) as connection:
+            with contextlib.closing(self.open_connection(readonly=True)) as connection:
                 rows = connection.execute("PRAGMA integrity_check").fetchall()
         except apsw.Error as error:
             return [f"SQLite cannot read the file: {error}"]
@@ -330,7 +356,7 @@ class SqliteStore:
             self._lock_file.close()
             self._lock_file = None
 
-    def _open(self, *, readonly: bool = False) -> apsw.Connection:
+    def open_connection(self, *, readonly: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         name = self.path
         if self.path == MEMORY:

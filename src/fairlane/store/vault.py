@@ -179,19 +179,38 @@ def keys_of_file(file: Path) -> list[bytes]:
         raise OperatorError(f"the key file {file} cannot be used: {error}") from None
 
 
+def add_keys(file: Path, keys: Sequence[bytes]) -> bool:
+    """Add keys at the end of a key file, so that they open but do not seal; create the file if it
+    is missing. Return whether the file has changed.
+    """
+    known = keys_of_file(file) if file.exists() else []
+    missing = [key for key in keys if key not in known]
+    if missing:
+        with _draft(file, [*known, *missing]) as draft:
+            draft.replace(file)
+    return bool(missing)
+
+
 def _make(file: Path) -> None:
+    # If another process was first, its file counts.
+    with _draft(file, [new_key()]) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, file)
+
+
+@contextlib.contextmanager
+def _draft(file: Path, keys: Sequence[bytes]) -> Iterator[Path]:
+    """Write a private file with keys beside `file`, and delete it if it is still there."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(base64.b64encode(new_key()) + b"\n")
+            out.write(b"".join(base64.b64encode(key) + b"\n" for key in keys))
             out.flush()
             os.fsync(out.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its file counts
-            os.link(draft, file)
+        yield draft
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
 
 
 def _check_private(file: Path) -> None:
