@@ -16,7 +16,7 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check check-typescript audit sbom fmt generate docs bench simulate chaos lock clean
+.PHONY: help run demo test check check-typescript audit sbom release fmt generate docs bench simulate chaos lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ AUDIT := $(VENV)-audit/bin/pip-audit
 
 sbom: $(VENV)/.dev ## write what a release is made of to dist/sbom.json (CycloneDX)
 	$(BIN)/python scripts/dependencies.py sbom dist/sbom.json
+
+release: $(VENV)/.dev ## make a release in dist/: wheel, sdist, SBOM, notes, checksums; uploads nothing
+	$(BIN)/python scripts/release.py dist
 
 fmt: $(VENV)/.dev ## format the code and repair what the linter can
 	$(BIN)/ruff format .
