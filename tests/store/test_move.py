@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.store.base import Row, Store
-    from fairlane.store.copying.side import Side
+    from fairlane.store.copying.side import StoreSide
 
 KEY = base64.b64encode(bytes(32)).decode()
 WIDE = {"maxInflight": 100, "maxQueueSize": 1000}
@@ -55,7 +55,7 @@ class Stage:
             play(self.scheduler)
 
     @contextlib.contextmanager
-    def sides(self) -> Iterator[tuple[Side, Side]]:
+    def sides(self) -> Iterator[tuple[StoreSide, StoreSide]]:
         with contextlib.ExitStack() as stack:
             source = stack.enter_context(contextlib.closing(open_side(self.source, "source")))
             target = stack.enter_context(contextlib.closing(open_side(self.target, "target")))
@@ -186,7 +186,7 @@ class Crash(BaseException):
 class Mortal:
     """A side whose process dies before its n-th step."""
 
-    def __init__(self, side: Side, steps: Iterator[int], dies_at: int) -> None:
+    def __init__(self, side: StoreSide, steps: Iterator[int], dies_at: int) -> None:
         self._side = side
         self._steps = steps
         self._dies_at = dies_at

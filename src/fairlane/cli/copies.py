@@ -21,7 +21,7 @@ from fairlane.core.errors import InvalidRequest, OperatorError, StoreInUse, Stor
 from fairlane.store import migrate
 from fairlane.store.copying.backup import copy_store
 from fairlane.store.copying.move import Move, Say, TableReport, check_empty
-from fairlane.store.copying.side import Side
+from fairlane.store.copying.side import StoreSide
 from fairlane.store.opening import carry_keys, key_path, open_side, open_store
 
 _SQLITE = "sqlite:///"
@@ -112,7 +112,7 @@ def restore(file: Path, url: str, say: Say, *, replace: bool) -> CopyReport:
 
 
 def _restore_file(
-    source: Side, target: Path, say: Say, *, replace: bool
+    source: StoreSide, target: Path, say: Say, *, replace: bool
 ) -> tuple[list[TableReport], str | None]:
     target = Path(os.path.realpath(target))
     is_full = target.exists() and target.stat().st_size > 0
@@ -141,7 +141,7 @@ def _set_aside(target: Path) -> str:
     return str(kept)
 
 
-def _restore_database(source: Side, url: str, say: Say, *, replace: bool) -> list[TableReport]:
+def _restore_database(source: StoreSide, url: str, say: Say, *, replace: bool) -> list[TableReport]:
     with _side(url) as target:
         target.lock()
         if not replace:
@@ -159,7 +159,7 @@ def _key_file(url: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _side(url: str) -> Iterator[Side]:
+def _side(url: str) -> Iterator[StoreSide]:
     with contextlib.closing(open_side(url, location(url))) as side:
         yield side
 

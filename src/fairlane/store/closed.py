@@ -29,7 +29,7 @@ class MoveNote(msgspec.Struct, omit_defaults=True, rename="camel"):
     done: bool = False  # FROM: the other store has everything
     copied: dict[str, bool | list[str | int]] = {}  # TO: tables, all or up to a key
     changes: int = 0  # TO: the number of the last change that was taken over
-    indexes: list[str] = []  # TO: statements that create those that are still missing
+    indexes: list[str] = []  # TO: statements that create the missing ones
 
 
 FROM: Final = "from"

@@ -17,7 +17,7 @@ from fairlane.core.errors import (
 from fairlane.core.secrets import References
 from fairlane.store import vault
 from fairlane.store.base import ConnectionLost, Store
-from fairlane.store.copying.side import Side
+from fairlane.store.copying.side import StoreSide
 from fairlane.store.copying.sqlite_side import SqliteSide
 from fairlane.store.sqlite import MEMORY, SqliteStore
 from fairlane.store.vault import Vault
@@ -87,7 +87,7 @@ def _postgres_store(url: str) -> PostgresStore:
 # -------------------------------------------------------------------- copies
 
 
-def open_side(url: str, location: str) -> Side:
+def open_side(url: str, location: str) -> StoreSide:
     """Open a store for a copy of all its tables. Messages call it `location`."""
     store = _store(url)
     if not isinstance(store, SqliteStore):
@@ -97,7 +97,7 @@ def open_side(url: str, location: str) -> Side:
     return SqliteSide(store.path, location, store.open_connection())
 
 
-def _postgres_side(url: str, location: str) -> Side:
+def _postgres_side(url: str, location: str) -> StoreSide:
     from fairlane.store.copying.postgres_side import PostgresSide  # noqa: PLC0415 - an optional extra
 
     try:

@@ -16,12 +16,12 @@ from fairlane.store.copying.move import (
     check_readable,
     create_tables,
 )
-from fairlane.store.copying.side import Side
+from fairlane.store.copying.side import StoreSide
 from fairlane.store.copying.tables import EMPTY, Sum, Table, all_tables
 
 
 def copy_store(
-    source: Side, target: Side, say: Say, *, clear: Callable[[], None] | None = None
+    source: StoreSide, target: StoreSide, say: Say, *, clear: Callable[[], None] | None = None
 ) -> list[TableReport]:
     """Copy all tables and compare them. Return the number of rows and the checksum of each.
 
@@ -47,7 +47,7 @@ def copy_store(
     return [TableReport(table.name, one.rows, one.text) for table, one in sums.items()]
 
 
-def _copy(source: Side, target: Side, table: Table, say: Say, before: int) -> Sum:
+def _copy(source: StoreSide, target: StoreSide, table: Table, say: Say, before: int) -> Sum:
     total = EMPTY
     for rows in source.all_rows(table):
         target.insert(table, rows)
@@ -56,7 +56,7 @@ def _copy(source: Side, target: Side, table: Table, say: Say, before: int) -> Su
     return total
 
 
-def _compare(target: Side, table: Table, expected: Sum) -> None:
+def _compare(target: StoreSide, table: Table, expected: Sum) -> None:
     found = EMPTY
     for rows in target.all_rows(table):
         found = found.add(rows)

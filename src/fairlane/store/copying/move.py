@@ -22,7 +22,7 @@ from fairlane.clock import Clock
 from fairlane.core.errors import OperatorError, StoreMismatch, StoreMissing
 from fairlane.store import migrate
 from fairlane.store.closed import CLOSED, FROM, SCHEDULER, TO, MoveNote, closed_error
-from fairlane.store.copying.side import KEYS, Side
+from fairlane.store.copying.side import KEYS, StoreSide
 from fairlane.store.copying.tables import EMPTY, Key, Sum, Table, all_tables
 
 Say = Callable[[int, str], None]
@@ -52,7 +52,7 @@ class MoveReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Move:
-    def __init__(self, source: Side, target: Side, clock: Clock) -> None:
+    def __init__(self, source: StoreSide, target: StoreSide, clock: Clock) -> None:
         self._source = source
         self._target = target
         self._clock = clock
@@ -268,7 +268,7 @@ class Move:
             self._target.drop_note()
 
 
-def create_tables(target: Side) -> list[str]:
+def create_tables(target: StoreSide) -> list[str]:
     """Create empty tables without indexes; return the statements that create those."""
     target.create_schema()
     for table in all_tables():  # rows that the migrations inserted
@@ -277,7 +277,7 @@ def create_tables(target: Side) -> list[str]:
     return target.drop_indexes()
 
 
-def check_empty(target: Side) -> None:
+def check_empty(target: StoreSide) -> None:
     """Raise `StoreMismatch` if there is anything in the target."""
     note = target.note()
     if note is not None:
@@ -293,7 +293,7 @@ def check_empty(target: Side) -> None:
         )
 
 
-def check_readable(source: Side) -> None:
+def check_readable(source: StoreSide) -> None:
     """Raise an error if the source is not a store with the newest schema."""
     names = source.table_names()
     if CLOSED in names:
@@ -314,13 +314,13 @@ def check_readable(source: Side) -> None:
         )
 
 
-def _check_source(source: Side, theirs: MoveNote | None, ours: MoveNote | None) -> None:
+def _check_source(source: StoreSide, theirs: MoveNote | None, ours: MoveNote | None) -> None:
     is_done = theirs is not None and theirs.done and ours is not None and ours.id == theirs.id
     if not is_done:
         check_readable(source)
 
 
-def _sum(side: Side, table: Table) -> Sum:
+def _sum(side: StoreSide, table: Table) -> Sum:
     total = EMPTY
     for rows in side.all_rows(table):
         total = total.add(rows)

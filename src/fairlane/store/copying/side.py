@@ -25,7 +25,7 @@ class ChangedRow(NamedTuple):
     key: str  # as JSON
 
 
-class Side(Protocol):
+class StoreSide(Protocol):
     location: str  # the address without its password
 
     def lock(self) -> None:
@@ -59,7 +59,7 @@ class Side(Protocol):
     def transaction(self) -> AbstractContextManager[None]: ...
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Return a transaction during which nobody else can write to the store."""
+        """Return a transaction during which no other session can write to the store."""
         ...
 
     def track(self) -> None:
