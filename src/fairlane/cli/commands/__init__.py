@@ -89,6 +89,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "backup": ("storage", "Write a consistent copy of a store to a file, while servers use it"),
     "restore": ("storage", "Bring a backup into a store that no server uses"),
     "move": ("storage", "Move a whole store to another address, while servers use it"),
+    "import": (
+        "imports",
+        "Import the files of PinchTab, BrowserOS, GoClaw or cool-workflow, with their IDs",
+    ),
     "completion": ("system", "Print a completion script for your shell"),
     "templates": ("templates", "Manage instruction templates and create tasks from them"),
     "cron": ("cron", "Manage cron jobs, which submit tasks on a schedule"),

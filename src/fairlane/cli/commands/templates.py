@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -213,10 +214,12 @@ def _id(side: Side, name: str) -> str:
     if name.startswith(ID_PREFIX):
         return name
     found = side.client.templates(name=name)["templates"] if name.strip() else []
-    if not found:
-        raise NotFound(f"no template is named '{name}'; fairlane templates list shows all of them")
-    template_id: str = found[0]["id"]
-    return template_id
+    if found:
+        template_id: str = found[0]["id"]
+        return template_id
+    with contextlib.suppress(NotFound, InvalidRequest):
+        return side.client.template(name).id  # an imported template has a foreign id
+    raise NotFound(f"no template is named '{name}'; fairlane templates list shows all of them")
 
 
 def _document(args: argparse.Namespace) -> JsonObject:
