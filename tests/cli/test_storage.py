@@ -186,6 +186,30 @@ def test_a_move_that_cannot_work_says_why(run: Run, store: str, tmp_path: Path) 
     assert agents(run, store) == ["b", "a"]
 
 
+def test_a_refused_move_leaves_the_key_file_alone(run: Run, tmp_path: Path) -> None:
+    task = '{"instruction": "x", "llmConfig": {"provider": "x", "apiKey": "sk"}}'
+    (tmp_path / "task.json").write_text(task)
+    for name in ("a", "b"):
+        url = f"sqlite:///{name}.db"
+        assert run("submit", "--file", "task.json", "--store", url).code == 0
+    before = (tmp_path / "b.db.key").read_text()
+    assert run("move", "sqlite:///a.db", "sqlite:///b.db").code == 6
+    assert (tmp_path / "b.db.key").read_text() == before
+    ran = run("move", "sqlite:///a.db", "sqlite:///c.db", "--json")
+    assert ran.json["keyFile"] == str(tmp_path / "c.db.key")
+    assert (tmp_path / "c.db.key").read_text() == (tmp_path / "a.db.key").read_text()
+
+
+def test_other_tables_of_a_database_survive_a_replacement(run: Run, fresh_postgres: str) -> None:
+    store = fresh_postgres
+    assert run("submit", "--handler", "later", "--store", store).code == 0
+    with psycopg.connect(fresh_postgres, autocommit=True) as connection:
+        connection.execute("CREATE TABLE precious (id INTEGER)")
+        assert run("backup", "copy.db", "--store", store).code == 0
+        assert run("restore", "copy.db", "--replace", "--store", store).code == 0
+        assert connection.execute("SELECT count(*) FROM precious").fetchall() == [(0,)]
+
+
 def test_cancelling_a_move_that_nobody_began_is_refused(run: Run, store: str) -> None:
     ran = run("move", store, "sqlite:///new.db", "--cancel")
     assert (ran.code, "is in progress" in ran.err) == (6, True)

@@ -55,12 +55,20 @@ def opened_move(source_url: str, target_url: str) -> Iterator[Move]:
         yield Move(source, target, SystemClock())
 
 
-def bring_keys(source_url: str, target_url: str) -> str | None:
-    """Let the target's servers open the secrets in the rows; return the key file if it changed."""
-    if config.load({"store": source_url}).secret_key is not None:
-        return None  # the setting names the key, whatever the store
-    file = carry_keys(source_url, target_url)
-    return None if file is None else str(file)
+class Keys:
+    """The keys of the secrets in a store that moves. `file` is the key file that has changed."""
+
+    def __init__(self, source_url: str, target_url: str) -> None:
+        self._source_url = source_url
+        self._target_url = target_url
+        self.file: str | None = None
+
+    def bring(self) -> None:
+        """Let the target's servers open the secrets in the rows."""
+        if config.load({"store": self._source_url}).secret_key is not None:
+            return  # the setting names the key, whatever the store
+        file = carry_keys(self._source_url, self._target_url)
+        self.file = None if file is None else str(file)
 
 
 def back_up(url: str, file: Path, say: Say) -> CopyReport:

@@ -112,11 +112,11 @@ def move(args: argparse.Namespace) -> int:
         if args.cancel:
             out.show({"moveId": moving.cancel().id, "cancelled": True}, _draw_cancelled)
             return Exit.OK
-        key_file = copies.bring_keys(args.source, args.target)
+        keys = copies.Keys(args.source, args.target)
         with out.progress(moving.rows()) as say:
-            moving.say = say
+            moving.say, moving.on_begun = say, keys.bring
             report = moving.run()
-    out.show({**msgspec.to_builtins(report), "keyFile": key_file}, _draw_move)
+    out.show({**msgspec.to_builtins(report), "keyFile": keys.file}, _draw_move)
     return Exit.OK
 
 

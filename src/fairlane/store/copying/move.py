@@ -57,6 +57,7 @@ class Move:
         self._target = target
         self._clock = clock
         self.say: Say = lambda _, __: None  # receives the progress
+        self.on_begun: Callable[[], None] = lambda: None  # called when both stores are checked
         self._tables = all_tables()
         self._copied_rows = 0
         # Of each table in the target, kept up to date from the comparison on.
@@ -68,6 +69,7 @@ class Move:
         self._source.lock()
         self._target.lock()
         note, resumed = self._begin()
+        self.on_begun()
         if SCHEDULER in self._source.table_names():
             self._copy_all(note)
             frozen_at = self._switch(note)

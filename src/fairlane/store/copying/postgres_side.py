@@ -14,7 +14,7 @@ from fairlane.store import closed, migrate
 from fairlane.store.base import Row, row_bytes
 from fairlane.store.closed import CHANGES, CLOSED, MOVE, SCHEDULER, MoveNote
 from fairlane.store.copying.side import PAGE_BYTES, PAGE_ROWS, ChangedRow
-from fairlane.store.copying.tables import Key, Table, all_tables
+from fairlane.store.copying.tables import Key, Table, all_tables, own_names
 from fairlane.store.losses import first_line, is_loss
 
 _CHANGES_READ: Final = 20_000
@@ -234,8 +234,9 @@ class PostgresSide:
         self._run("ANALYZE")
 
     def drop_all(self) -> None:
-        for name in self.table_names():
-            self._run(f"DROP TABLE {name} CASCADE")
+        self.untrack()
+        for name in self.table_names() & {*own_names(), _VERSIONS}:
+            self._run(f"DROP TABLE {name}")
 
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):

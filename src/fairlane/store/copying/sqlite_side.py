@@ -16,7 +16,7 @@ from fairlane.store import closed, migrate
 from fairlane.store.base import Row, row_bytes
 from fairlane.store.closed import CHANGES, CLOSED, MOVE, SCHEDULER, MoveNote
 from fairlane.store.copying.side import PAGE_BYTES, PAGE_ROWS, ChangedRow
-from fairlane.store.copying.tables import Key, Table, all_tables
+from fairlane.store.copying.tables import Key, Table, all_tables, own_names
 
 # A busy server commits many times a second: the pause between two commits is short.
 _LOCK_TRIES: Final = 30_000
@@ -212,7 +212,8 @@ class SqliteSide:
         """Do nothing: statements here do not depend on statistics."""
 
     def drop_all(self) -> None:
-        for name in self.table_names():
+        self.untrack()
+        for name in self.table_names() & own_names():
             self._run(f"DROP TABLE {name}")
         self._run("PRAGMA user_version = 0")
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from fairlane.store import migrate
+from fairlane.store import closed, migrate
 from fairlane.store.base import Row
 
 Key = tuple[Any, ...]
@@ -76,6 +76,11 @@ def all_tables() -> tuple[Table, ...]:
         return tuple(_table(connection, str(name)) for (name,) in names)
     finally:
         connection.close()
+
+
+def own_names() -> set[str]:
+    """Return the names of all tables that a store may have, open or closed."""
+    return {closed.CLOSED, closed.MOVE, closed.CHANGES, *(table.name for table in all_tables())}
 
 
 def _table(connection: apsw.Connection, name: str) -> Table:
