@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from fairlane.store.queries import Statement
 
-# Tables that stay small whatever happens: one row per lane, node, token, or change of the policy.
+# Tables that stay small whatever happens: one row per lane, node, worker, token, or change of the
+# policy.
 SMALL = {
-    *("lane", "node", "policy", "scheduler", "token", "writer", "found", "rows"),
+    *("lane", "node", "policy", "scheduler", "token", "worker", "writer", "found"),
+    "rows",
     "pragma_user_version",
 }
 

@@ -313,6 +313,7 @@ from fairlane.schema.webhooks import (
     WebhookRequest,
     WebhookSecret,
 )
+from fairlane.schema.workers import WORKERS, ListWorkers, WorkerList
 
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
@@ -822,6 +823,8 @@ class Methods(ABC):
         wait_ms: int = 0,
         ttl_ms: int | None = None,
         start: bool = False,
+        slots: int | None = None,
+        version: str | None = None,
     ) -> LeaseGrants:
         """Lease tasks to run them; the list may be empty.
 
@@ -834,6 +837,8 @@ class Methods(ABC):
             wait_ms: Maximum wait if there is no task, 0 to 60000
             ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
+            slots: How many tasks the worker runs at once, for GET /workers, 1 to 1000000
+            version: Version of the worker, for GET /workers
         """
         request = LeaseTasks(
             worker=worker,
@@ -844,6 +849,8 @@ class Methods(ABC):
             wait_ms=wait_ms,
             ttl_ms=ttl_ms,
             start=start,
+            slots=slots,
+            version=version,
         )
         return self.perform(LEASE, request)
 
@@ -867,6 +874,8 @@ class Methods(ABC):
         wait_ms: int = 0,
         ttl_ms: int | None = None,
         start: bool = False,
+        slots: int | None = None,
+        version: str | None = None,
         limit: int = 0,
     ) -> LeasesReported:
         """Report on many leases and lease further tasks, in one transaction.
@@ -879,6 +888,8 @@ class Methods(ABC):
             wait_ms: Maximum wait if there is no task, 0 to 60000
             ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
+            slots: How many tasks the worker runs at once, for GET /workers, 1 to 1000000
+            version: Version of the worker, for GET /workers
             limit: Maximum number of new leases, 0 to 1000
             reports: The reports, in the order in which to apply them
         """
@@ -890,6 +901,8 @@ class Methods(ABC):
             wait_ms=wait_ms,
             ttl_ms=ttl_ms,
             start=start,
+            slots=slots,
+            version=version,
             limit=limit,
             reports=as_raw(reports),
         )
@@ -2215,6 +2228,13 @@ class Methods(ABC):
         request = WebhookRequest(endpoint_id=endpoint_id)
         return self.perform(DELETE_WEBHOOK, request)
 
+    def workers(
+        self,
+    ) -> WorkerList:
+        """List the workers that are known, with what they can run."""
+        request = ListWorkers()
+        return self.perform(WORKERS, request)
+
 
 class AsyncMethods(ABC):
     """The operations, to be awaited."""
@@ -2661,6 +2681,8 @@ class AsyncMethods(ABC):
         wait_ms: int = 0,
         ttl_ms: int | None = None,
         start: bool = False,
+        slots: int | None = None,
+        version: str | None = None,
     ) -> LeaseGrants:
         """Lease tasks to run them; the list may be empty.
 
@@ -2673,6 +2695,8 @@ class AsyncMethods(ABC):
             wait_ms: Maximum wait if there is no task, 0 to 60000
             ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
+            slots: How many tasks the worker runs at once, for GET /workers, 1 to 1000000
+            version: Version of the worker, for GET /workers
         """
         request = LeaseTasks(
             worker=worker,
@@ -2683,6 +2707,8 @@ class AsyncMethods(ABC):
             wait_ms=wait_ms,
             ttl_ms=ttl_ms,
             start=start,
+            slots=slots,
+            version=version,
         )
         return await self.perform(LEASE, request)
 
@@ -2706,6 +2732,8 @@ class AsyncMethods(ABC):
         wait_ms: int = 0,
         ttl_ms: int | None = None,
         start: bool = False,
+        slots: int | None = None,
+        version: str | None = None,
         limit: int = 0,
     ) -> LeasesReported:
         """Report on many leases and lease further tasks, in one transaction.
@@ -2718,6 +2746,8 @@ class AsyncMethods(ABC):
             wait_ms: Maximum wait if there is no task, 0 to 60000
             ttl_ms: Duration of the lease from now; default: that of the policy, 1 to 86400000
             start: Mark the tasks as running at once
+            slots: How many tasks the worker runs at once, for GET /workers, 1 to 1000000
+            version: Version of the worker, for GET /workers
             limit: Maximum number of new leases, 0 to 1000
             reports: The reports, in the order in which to apply them
         """
@@ -2729,6 +2759,8 @@ class AsyncMethods(ABC):
             wait_ms=wait_ms,
             ttl_ms=ttl_ms,
             start=start,
+            slots=slots,
+            version=version,
             limit=limit,
             reports=as_raw(reports),
         )
@@ -4059,3 +4091,10 @@ class AsyncMethods(ABC):
         """
         request = WebhookRequest(endpoint_id=endpoint_id)
         return await self.perform(DELETE_WEBHOOK, request)
+
+    async def workers(
+        self,
+    ) -> WorkerList:
+        """List the workers that are known, with what they can run."""
+        request = ListWorkers()
+        return await self.perform(WORKERS, request)

@@ -57,6 +57,7 @@ EVERY: Final = "all"
 class Caller(msgspec.Struct, frozen=True):
     """The sender of a request. `token` is the id of its token, None for a caller that is trusted
     without one. `login` is the id of the login that was presented in place of the token, if any.
+    `address` is that of a worker.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Caller(msgspec.Struct, frozen=True):
     token: str | None = None
     max_open: int | None = None
     login: str | None = None
+    address: str | None = None
 
     def require(self, scope: Scope) -> None:
         if scope not in self.scopes:

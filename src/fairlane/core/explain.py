@@ -79,7 +79,8 @@ class Facts(msgspec.Struct, frozen=True):
     tasks that hold what it waits for. `ahead` is how many go before it in its line, `beside` how
     many in other lines. `pace` is how fast its line has moved recently, if known, and `lane_pace`
     how fast the lane has. `servers` is how many tasks each server with the capability runs.
-    `approval` is the one that it waits for, and `blocked` the account of a resource.
+    `approval` is the one that it waits for, and `blocked` the account of a resource. `unserved`
+    says that no worker can run it, empty if one can.
     """
 
     task: Task
@@ -99,6 +100,7 @@ class Facts(msgspec.Struct, frozen=True):
     lane_pace: Pace | None = None
     approval: Approval | None = None
     blocked: Blocked | None = None
+    unserved: str = ""
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -269,6 +271,9 @@ def _ready(facts: Facts) -> Why:
     if settings.paused:
         text = f"lane {task.lane} is paused; its tasks start when you resume it"
         return Why(text, gate=PAUSED, position=position)
+    if facts.unserved:
+        text = f"{facts.unserved}{'' if facts.unserved.endswith('?') else ';'} {_before(facts)}"
+        return Why(text, ready=True, position=position)
     full = _full(facts)
     if not full:
         text = f"a slot is free: the task goes to the next worker that leases {task.capability}"

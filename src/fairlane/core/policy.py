@@ -137,6 +137,10 @@ def _default_kinds() -> dict[str, KindPolicy]:
 
 
 class Policy(msgspec.Struct, frozen=True, rename="camel"):
+    """With `strict_handlers` a submission for a handler that no known worker offers is refused, and
+    with `strict_lanes` one that names a lane which does not exist.
+    """
+
     enabled: bool = True
     max_inflight: int | None = None
     worker_count: int = 0
@@ -147,6 +151,8 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     leases: LeasesPolicy = LeasesPolicy()
     retention: RetentionPolicy = RetentionPolicy()
     resources: dict[str, ResourcePolicy] = msgspec.field(default_factory=dict)
+    strict_handlers: bool = False
+    strict_lanes: bool = False
 
     def lane_name(self, wanted: str | None, kind: str) -> str:
         """Return a task's lane: the one it names, its kind's, or `main` for unknown names."""
@@ -398,6 +404,8 @@ RULES: Final[documents.Schema] = {
         "resultTTLSec": Field(whole(1, 3650 * 86_400, optional=True), zero_keeps=True),
     },
     "resources": Names(_RESOURCE, resources.NAME),
+    "strictHandlers": Field(flag),
+    "strictLanes": Field(flag),
 }
 
 

@@ -384,11 +384,15 @@ class Fairlane(AsyncBaseClient):
 
 
 class TaskHandle:
-    """A submitted task: its `id`, its `position` in the queue, and methods to follow it."""
+    """A submitted task: its `id`, its `position` in the queue, and methods to follow it.
+
+    `warnings` say what may be wrong with it, such as a handler that no worker offers.
+    """
 
     def __init__(self, app: Fairlane, task: TaskAccepted) -> None:
         self.id = task.task_id
         self.position = task.position
+        self.warnings = task.warnings or []
         self._app = app
 
     async def show(self) -> TaskStatus:

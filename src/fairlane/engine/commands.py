@@ -56,7 +56,8 @@ class Lease(msgspec.Struct, frozen=True):
     also runs every handler that does not belong to one process. Tasks of the capabilities in
     `started`, or all of them with `start`, start in the transaction that leases them. `ttl_ms` None
     means the policy's lease time. `until` is a time of the monotonic clock; None waits without a
-    limit. With `agent`, only tasks of that agent are leased.
+    limit. With `agent`, only tasks of that agent are leased. `slots`, `version` and `address`
+    describe the worker.
     """
 
     worker: str
@@ -69,6 +70,9 @@ class Lease(msgspec.Struct, frozen=True):
     any_handler: bool = False
     start: bool = False
     agent: str | None = None
+    slots: int | None = None
+    version: str | None = None
+    address: str | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):

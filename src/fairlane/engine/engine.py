@@ -20,11 +20,13 @@ from fairlane.core import leases
 from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
+from fairlane.core.workers import KnownWorker
 from fairlane.engine import commands, resource_commands
 from fairlane.engine.commands import Lease
 from fairlane.engine.resource_commands import (
     Permit,
 )
+from fairlane.engine.roster import Roster
 from fairlane.engine.telemetry.outages import WRITES, Outages, store_unavailable
 from fairlane.engine.verbs import (
     approvals,
@@ -57,6 +59,7 @@ from fairlane.store.counters import WriterCache
 from fairlane.store.tables import policy as policy_table
 from fairlane.store.tables import scheduler
 from fairlane.store.tables import tasks as task_table
+from fairlane.store.tables import workers as worker_table
 from fairlane.store.transaction import Transaction
 
 log = logging.getLogger("fairlane.engine")
@@ -174,6 +177,8 @@ class Engine:
         self._judge_at = 0.0  # expired leases are reclaimed from this time on
         self.name = name
         self.policy = Policy()
+        self.roster = Roster(name)
+        self._saving: list[KnownWorker] = []  # workers that the current batch stores
         self.due_at: int | None = 0  # the first batch checks everything
         self.look_at: float | None = None  # the same on the monotonic clock
         self._policy_version = 0
@@ -234,6 +239,7 @@ class Engine:
                     or self._outages.seconds(WRITES)
                 ):
                     self._steps.save(transaction)
+                    self._save_workers(transaction, waiting)
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
@@ -332,6 +338,15 @@ class Engine:
             now=tx.now,
             stepped_ms=stepped_ms,
         )
+
+    def _save_workers(self, tx: Transaction, waiting: Sequence[Waiting]) -> None:
+        """Store which workers were heard, if that is due."""
+        now = self.clock.monotonic()
+        self._saving, has_new = self.roster.due(waiting, now, tx.now)
+        if self._saving:
+            worker_table.save(tx.connection, self._saving)
+        if has_new:
+            worker_table.forget(tx.connection, tx.now - nodes.FORGET_MS)
 
     def _serve(self, tx: Transaction, waiting: Sequence[Waiting]) -> list[list[Any]]:
         """Serve permits, wake tasks that fit, lease, and check the resources again."""
@@ -475,6 +490,9 @@ class Engine:
         """Return the outcome of the commit."""
         self._outages.worked(WRITES)
         self._remember(tx)
+        if self._saving:
+            self.roster.saved(self._saving, self.clock.monotonic())
+            self._saving = []
         if self._late:
             outcome.changes = [*self._late, *outcome.changes]
             self._late = []

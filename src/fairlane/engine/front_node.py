@@ -17,6 +17,7 @@ import msgspec
 from fairlane.clock import Clock
 from fairlane.core.access import Caller
 from fairlane.core.policy import Policy
+from fairlane.core.workers import KnownWorker
 from fairlane.engine.commands import Grant, Release
 from fairlane.engine.links import Link
 from fairlane.engine.node import News, Node
@@ -33,6 +34,10 @@ class Explain(msgspec.Struct, frozen=True):
 
     task_id: str
     agent: str | None
+
+
+class ShowRoster(msgspec.Struct, frozen=True):
+    """Answer: a list of `KnownWorker`, the workers that the server knows."""
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -136,6 +141,10 @@ class FrontNode(Node):
         self.tokens.close()
         self.views.close()
         self.store.close()
+
+    async def workers(self) -> Sequence[KnownWorker]:
+        found: list[KnownWorker] = await self.writer.ask(ShowRoster())
+        return found
 
     async def why(self, task_id: str, agent: str | None = None) -> Explained:
         found: Explained = await self.writer.ask(Explain(task_id, agent))

@@ -20,7 +20,7 @@ import msgspec
 from fairlane.core.errors import FairlaneError
 from fairlane.engine.commands import Grant, Lease, Release
 from fairlane.engine.engine import VERBS
-from fairlane.engine.front_node import Abandon, Explain, Keep, Key, Owe, Spend
+from fairlane.engine.front_node import Abandon, Explain, Keep, Key, Owe, ShowRoster, Spend
 from fairlane.engine.links import Link
 from fairlane.engine.node import News, admits, stopping
 from fairlane.engine.writing_node import Measures, WritingNode
@@ -71,7 +71,12 @@ class FrontLink:
         self.link = Link(self._heard, self._lost)
         self.end = end
         self._node = node
-        self._calls: dict[type, Call] = {**calls, Explain: self._explain, Spend: self._spend}
+        self._calls: dict[type, Call] = {
+            **calls,
+            Explain: self._explain,
+            ShowRoster: self._show_roster,
+            Spend: self._spend,
+        }
         self._leasing: dict[int, Reply] = {}
         self._granted: dict[Key, Grant] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,6 +132,9 @@ class FrontLink:
 
     async def _explain(self, asked: Explain) -> object:
         return await self._node.why(asked.task_id, asked.agent)
+
+    async def _show_roster(self, _: ShowRoster) -> object:
+        return list(await self._node.workers())
 
     async def _spend(self, asked: Spend) -> None:
         await self._node.tokens.refresh()

@@ -28,6 +28,7 @@ from fairlane.core.errors import (
 )
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
+from fairlane.core.workers import KnownWorker, Unserved
 from fairlane.engine import ids
 from fairlane.engine.command_writer import CommandWriter
 from fairlane.engine.commands import (
@@ -48,6 +49,7 @@ from fairlane.engine.reads.why import Explained
 from fairlane.engine.telemetry.outages import Outages
 from fairlane.engine.verbs.audit import Audit
 from fairlane.engine.verbs.tokens import Tokens
+from fairlane.engine.worker_cache import WorkerCache
 from fairlane.store.base import Store
 from fairlane.tracing import Tracer
 
@@ -93,6 +95,7 @@ class Node:
         self.lease_waits = 0  # callers of POST /leases that have no response yet
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
+        self.worker_cache = WorkerCache(self.workers, clock)
 
     @property
     def policy(self) -> Policy:
@@ -126,6 +129,14 @@ class Node:
     async def spend(self, caller: Caller) -> None:
         """Count a request against the rate of the caller's token; raise `RateLimited` beyond it."""
         self.tokens.spend(caller)
+
+    async def workers(self) -> Sequence[KnownWorker]:
+        """Return the workers that this server knows, with their states."""
+        raise NotImplementedError
+
+    async def unserved(self, capability: str, lane: str, agent: str) -> Unserved | None:
+        """Return why no worker can run a task with this capability, or None."""
+        return await self.worker_cache.unserved(capability, lane, agent)
 
     async def why(self, task_id: str, agent: str | None = None) -> Explained:
         """Explain why a task does not run yet."""

@@ -188,6 +188,14 @@ class Writer:
         except (StoreUnavailable, RuntimeError) as error:
             _settle([(one.future, error) for one in tickets], self.give_back)
 
+    @property
+    def lease_waiters(self) -> frozenset[str]:
+        """Return the workers whose requests for leases wait. Safe in any thread."""
+        with self._lock:
+            waiting = list(self._waiting)
+        leases = (one for one in waiting if isinstance(one.request, Lease))
+        return frozenset(one.request.worker for one in leases if not one.future.done())
+
     def nudge(self) -> None:
         """Wake the write thread, because another process may have changed something."""
         with self._wake:
@@ -292,11 +300,17 @@ class Writer:
                 if _waits(ticket.request):
                     self._waiting.append(ticket)
                     self._nudged = True
+                    self._hear(ticket)
                 else:
                     batch.append(ticket)
                     room -= _characters(ticket.request)
             self._batch = batch
             return batch
+
+    def _hear(self, ticket: Ticket) -> None:
+        """Note that the worker of a waiting lease is there."""
+        if isinstance(ticket.request, Lease) and not ticket.future.done():
+            self.engine.roster.heard(ticket.request, self.engine.clock.monotonic())
 
     def _ask_for_echoes(self, loops: set[asyncio.AbstractEventLoop]) -> None:
         """Let each loop report when its callers have processed their answers."""
@@ -474,6 +488,8 @@ class Writer:
                 self._waiting = [t for t in self._waiting if not _is_late(t.request, now)]
             else:
                 return
+        for ticket in late:
+            self._hear(ticket)
         _answer((ticket, []) for ticket in late)
 
 

@@ -20,11 +20,13 @@ from fairlane.clock import Clock
 from fairlane.core.errors import NotFound, StoreUnavailable
 from fairlane.core.model import NODE_PREFIX
 from fairlane.core.policy import Policy
+from fairlane.core.workers import KnownWorker, Unserved
 from fairlane.engine import ids
 from fairlane.engine.commands import Beat, Reclaim, ReclaimDeliveries, Reseal
 from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.node import News, Node
 from fairlane.engine.reads.why import Explained
+from fairlane.engine.reads.workers import Presence
 from fairlane.engine.telemetry.history import History
 from fairlane.engine.telemetry.metrics import Metrics
 from fairlane.engine.telemetry.outages import Outages
@@ -127,9 +129,36 @@ class WritingNode(Node):
             )
             self.resource_history.add(sample.at, use_samples(found, self.policy))
 
+    async def workers(self) -> Sequence[KnownWorker]:
+        return await self.views.read(self.views.workers, self.clock, self._presence())
+
+    async def unserved(self, capability: str, lane: str, agent: str) -> Unserved | None:
+        if self.worker_cache.has(capability) or capability in (self.runs() or ()):
+            return None
+        found = await super().unserved(capability, lane, agent)
+        if found is not None and found.unknown and self._has_heard(capability, lane, agent):
+            self.worker_cache.forget()
+            found = await super().unserved(capability, lane, agent)
+        # Without a server on a private store, no worker can be there.
+        knows = self._registered or self.store.shared
+        return found if found is None or found.unknown or knows else None
+
+    def _has_heard(self, capability: str, lane: str, agent: str) -> bool:
+        """Return whether a worker that can run a task has asked this process for leases."""
+        heard = self.engine.roster.present(self.clock.monotonic(), self.engine.moment())
+        return any(one.offers(capability, lane, agent) for one in heard)
+
+    def _presence(self) -> Presence | None:
+        """Return what this server knows about workers; None if it only reads and writes."""
+        if not self._registered:
+            return None
+        heard = self.engine.roster.present(self.clock.monotonic(), self.engine.moment())
+        waiting = self.writer.lease_waiters
+        return Presence(self.name, heard, waiting, self.runs(), self.draining)
+
     async def why(self, task_id: str, agent: str | None = None) -> Explained:
         servers = self.views.serving(self.name, self.clock, self.runs)
-        why = partial(self.views.why, clock=self.clock)
+        why = partial(self.views.why, clock=self.clock, workers=await self.workers())
         found = await self.views.read(why, task_id, self.history.pace, agent, servers)
         if found is None or agent not in (None, found.task.agent):
             raise NotFound("task not found")

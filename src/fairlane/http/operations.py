@@ -7,6 +7,9 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
+from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import InvalidRequest
 from fairlane.engine.node import Node
 from fairlane.http.messages import Answer, Handler, HttpRequest, Route, Routes
@@ -41,15 +44,22 @@ def _handler(node: Node, operation: AnyOperation) -> Handler:
     read = reader(operation)
     serve = service_of(operation)
     undo, sent = UNDO.get(operation.name), SENT.get(operation.name)
+    of_workers = operation.scope is Scope.LEASE
+
+    def caller_of(request: HttpRequest) -> Caller:
+        """Return the caller; that of a worker with its address, which `GET /workers` shows."""
+        if not of_workers:
+            return request.caller
+        return msgspec.structs.replace(request.caller, address=request.address)
 
     async def handle(request: HttpRequest) -> Answer:
-        response = await serve(node, request.caller, await read(request))
+        response = await serve(node, caller_of(request), await read(request))
         return Answer(operation.status_of(response), response)
 
     async def hold(request: HttpRequest) -> Answer:
         """Do the same, but stop the service and undo its work if the client disconnects."""
         wanted = await read(request)
-        serving = asyncio.ensure_future(serve(node, request.caller, wanted))
+        serving = asyncio.ensure_future(serve(node, caller_of(request), wanted))
         closed = asyncio.ensure_future(request.closed())
         answered = False
         try:

@@ -17,6 +17,7 @@ from fairlane.mcp.calls import WAIT_MS, WAIT_MS_MAX, Calls
 from fairlane.mcp.resources import RESOURCES
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
+from fairlane.mcp.watching import WATCHING
 from fairlane.schema.tasks import WAIT_ONCE
 
 _SESSION: Final = {"key": "sessionKey"}
@@ -594,6 +595,9 @@ _APPROVALS: Final = (
     ),
 )
 
-_ALL: Final = (_TASKS, _LEASES, _SESSIONS, _RULES, RESOURCES, _TEMPLATES, _CRON, _APPROVALS)
+_ALL: Final = (
+    *(_TASKS, _LEASES, _SESSIONS, _RULES, RESOURCES, WATCHING, _TEMPLATES, _CRON),
+    _APPROVALS,
+)
 
 TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tools in _ALL for tool in tools}

@@ -24,12 +24,13 @@ from fairlane.schema import (
     tokens,
     watch,
     webhooks,
+    workers,
 )
 from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
     *(access, approvals, audit, batches, cron, events, health, lanes, leases, policy, queue),
-    *(resources, sessions, tasks, task_streams, templates, tokens, watch, webhooks),
+    *(resources, sessions, tasks, task_streams, templates, tokens, watch, webhooks, workers),
 )
 
 OPERATIONS: Final[dict[str, AnyOperation]] = {

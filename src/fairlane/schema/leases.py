@@ -31,6 +31,8 @@ WAIT_MS_MAX: Final = 60_000
 NAMES_MAX: Final = 1000
 PART_MAX: Final = 2**31
 REPORTS_MAX: Final = 1000
+SLOTS_MAX: Final = 1_000_000
+VERSION_CHARACTERS_MAX: Final = 64
 
 LeaseId = Annotated[str, Meta(description="Id of the lease")]
 Token = Annotated[
@@ -119,6 +121,14 @@ class LeaseTasks(Request):
     ] = 0
     ttl_ms: Ttl = None
     start: Annotated[bool, Meta(description="Mark the tasks as running at once")] = False
+    slots: Annotated[
+        Annotated[int, Meta(ge=1, le=SLOTS_MAX)] | None,
+        Meta(description="How many tasks the worker runs at once, for GET /workers"),
+    ] = None
+    version: Annotated[
+        Annotated[str, Meta(max_length=VERSION_CHARACTERS_MAX)] | None,
+        Meta(description="Version of the worker, for GET /workers"),
+    ] = None
 
 
 class WithdrawLeases(Request):

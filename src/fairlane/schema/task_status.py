@@ -76,6 +76,9 @@ class TaskStatus(Response, kw_only=True):
     session: str | None = None
     batch: str | None = None
     gate: str | None = None
+    notice: Annotated[
+        str | None, Meta(description="Why a task that is ready cannot start: no worker can run it")
+    ] = None
     approval: Annotated[
         ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")
     ] = None

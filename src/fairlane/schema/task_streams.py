@@ -18,7 +18,7 @@ from fairlane.core.model import Task
 from fairlane.core.submissions import TaskRequest
 from fairlane.schema.operation import POST, Header, Operation, Query, Request, Response
 from fairlane.schema.task_status import TaskState
-from fairlane.schema.tasks import Once
+from fairlane.schema.tasks import Once, Warnings
 from fairlane.schema.wire import one_line
 
 LINES_MAX: Final = 1000  # of one piece, and of one transaction
@@ -70,6 +70,7 @@ class LineOutcome(Response):
     code: str | None = None
     error: str | None = None
     details: JsonObject | None = None
+    warnings: Warnings = None
 
 
 class LinesSubmitted(Response):
@@ -91,9 +92,11 @@ class StreamEnd(Response):
 # -------------------------------------------------------------------- conversions
 
 
-def line_outcome(line: int, outcome: Task | FairlaneError) -> LineOutcome:
+def line_outcome(
+    line: int, outcome: Task | FairlaneError, warnings: list[str] | None = None
+) -> LineOutcome:
     if isinstance(outcome, Task):
-        return LineOutcome(line, outcome.id, outcome.state)
+        return LineOutcome(line, outcome.id, outcome.state, warnings=warnings)
     return LineOutcome(
         line, code=outcome.code, error=one_line(outcome.message), details=outcome.details
     )

@@ -50,6 +50,11 @@ Once = Annotated[
     ),
 ]
 
+Warnings = Annotated[
+    list[str] | None,
+    Meta(description="What may be wrong: a handler that no worker offers, a lane that is unknown"),
+]
+
 # -------------------------------------------------------------------- requests
 
 
@@ -152,6 +157,7 @@ class TaskAccepted(Response, gc=False):
     state: TaskState
     position: int
     created_at: Moment
+    warnings: Warnings = None
 
 
 class BatchItem(Response):
@@ -170,6 +176,7 @@ class BatchAccepted(Response):
     submitted: int
     accepted: int
     rejected: int
+    warnings: Warnings = None
 
 
 class TaskPage(Response):
@@ -267,14 +274,16 @@ class TasksPruned(Response):
 # -------------------------------------------------------------------- conversions
 
 
-def task_accepted(task: Task) -> TaskAccepted:
-    return TaskAccepted(task.id, task.state, task.position, moment(task.created_at))
+def task_accepted(task: Task, warnings: list[str] | None = None) -> TaskAccepted:
+    return TaskAccepted(task.id, task.state, task.position, moment(task.created_at), warnings)
 
 
-def batch_accepted(batch_id: str, outcomes: Iterable[Task | FairlaneError]) -> BatchAccepted:
+def batch_accepted(
+    batch_id: str, outcomes: Iterable[Task | FairlaneError], warnings: list[str] | None = None
+) -> BatchAccepted:
     items = [_batch_item(one) for one in outcomes]
     rejected = sum(item.state == lifecycle.REJECTED for item in items)
-    return BatchAccepted(batch_id, items, len(items), len(items) - rejected, rejected)
+    return BatchAccepted(batch_id, items, len(items), len(items) - rejected, rejected, warnings)
 
 
 def _batch_item(outcome: Task | FairlaneError) -> BatchItem:

@@ -37,6 +37,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     trail,
     watch,
     webhooks,
+    workers,
 )
 from fairlane.services.registry import REGISTERED, SENT, Service
 
@@ -80,7 +81,9 @@ async def perform(node: Node, caller: Caller, operation: Operation[Q, R], reques
 
 @functools.cache
 def _is_flat(kind: type) -> bool:
-    """Return whether a response has only numbers and texts. Other fields may hold encoded JSON."""
+    """Return whether a response has only numbers, texts and lists of them. Other fields may hold
+    encoded JSON.
+    """
     info = inspect.type_info(kind)
     return isinstance(info, inspect.StructType) and all(_is_scalar(one.type) for one in info.fields)
 
@@ -90,6 +93,8 @@ def _is_scalar(info: inspect.Type) -> bool:
         return _is_scalar(info.type)
     if isinstance(info, inspect.UnionType):
         return all(map(_is_scalar, info.types))
+    if isinstance(info, inspect.ListType):
+        return _is_scalar(info.item_type)
     return isinstance(info, _SCALARS)
 
 

@@ -90,7 +90,7 @@ async def lease(node: Node, caller: Caller, request: LeaseTasks) -> LeaseGrants:
 async def wanted_by(node: Node, caller: Caller, request: LeaseTasks) -> Lease:
     """Return the command of a request for leases. Raise `InvalidRequest` for an unknown lane."""
     await _check_lanes(node, request.lanes or ())
-    return _wanted(request, node.clock.monotonic(), caller.agent)
+    return _wanted(request, node.clock.monotonic(), caller)
 
 
 async def granted(node: Node, caller: Caller, wanted: Lease, *, waits: bool) -> Sequence[Grant]:
@@ -129,7 +129,7 @@ async def _check_lanes(node: Node, names: Sequence[str]) -> None:
             raise InvalidRequest(f"field 'lanes': the policy has no lane '{name[:64]}'{hint}")
 
 
-def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
+def _wanted(request: LeaseTasks, now: float, caller: Caller) -> Lease:
     _check_worker(request.worker)
     capabilities, any_handler = _capabilities(request)
     return Lease(
@@ -141,7 +141,10 @@ def _wanted(request: LeaseTasks, now: float, agent: str | None) -> Lease:
         until=now + request.wait_ms / 1000,
         any_handler=any_handler,
         start=request.start,
-        agent=agent,
+        agent=caller.agent,
+        slots=request.slots,
+        version=wire.one_line(request.version) if request.version else None,
+        address=caller.address,
     )
 
 

@@ -36,6 +36,7 @@ from fairlane.schema.sessions import (
     session_summary,
 )
 from fairlane.schema.tasks import task_accepted
+from fairlane.services import offers
 from fairlane.services.registry import implements
 from fairlane.services.tasks import callback_problem, idempotency_key, submitter
 
@@ -59,11 +60,12 @@ async def send_message(
     problem = callback_problem(node, made.callback_url)
     if problem is not None:
         raise problem
+    warnings = await offers.checked(node, made)
     key = idempotency_key(request.idempotency_key, made.agent, request.raw)
     answer = (await node.submit(Submit([made], key, caller=submitter(caller))))[0]
     if isinstance(answer, FairlaneError):
         raise answer
-    accepted = msgspec.structs.asdict(task_accepted(answer))
+    accepted = msgspec.structs.asdict(task_accepted(answer, warnings))
     return MessageAccepted(**accepted, merged=key is None and answer.id != made.id)
 
 

@@ -41,6 +41,7 @@ from fairlane.schema.task_streams import (
     SubmitLines,
     line_outcome,
 )
+from fairlane.services import offers
 from fairlane.services.registry import implements
 from fairlane.services.tasks import check_callback, submitter
 
@@ -49,7 +50,8 @@ _AHEAD_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 1.0  # how soon a silent stream notices that the server stops
 
 Prepared = list[tuple[int, Submission | FairlaneError]]  # by line number
-Outcomes = list[tuple[int, Task | FairlaneError]]
+Warnings = list[str] | None
+Outcomes = list[tuple[int, Task | FairlaneError, Warnings]]
 
 _lines = msgspec.json.Decoder(StreamTask)
 
@@ -83,7 +85,7 @@ async def stream(
     problem: FairlaneError | None = None
     try:
         async for outcomes in _outcomes(intake, lines, pieces):
-            good = sum(isinstance(outcome, Task) for _, outcome in outcomes)
+            good = sum(isinstance(outcome, Task) for _, outcome, _ in outcomes)
             accepted += good
             rejected += len(outcomes) - good
             yield b"".join(map(_encoded, outcomes))
@@ -237,12 +239,24 @@ class Intake:
 
     async def submit(self, prepared: Prepared) -> Outcomes:
         """Return the outcome of each line once all of them are durable."""
-        good = [one for _, one in prepared if isinstance(one, Submission)]
-        found = iter(await self._admitted(good) if good else ())
-        return [
-            (number, one if isinstance(one, FairlaneError) else next(found))
-            for number, one in prepared
+        made = [one for _, one in prepared if isinstance(one, Submission)]
+        checked = await offers.checked_each(self.node, made)
+        good = [
+            one
+            for one, found in zip(made, checked, strict=True)
+            if not isinstance(found, Exception)
         ]
+        outcomes, warnings = iter(await self._admitted(good) if good else ()), iter(checked)
+        found: Outcomes = []
+        for number, one in prepared:
+            about = None if isinstance(one, FairlaneError) else next(warnings)
+            if isinstance(one, FairlaneError):
+                found.append((number, one, None))
+            elif isinstance(about, FairlaneError):
+                found.append((number, about, None))
+            else:
+                found.append((number, next(outcomes), about))
+        return found
 
     async def _admitted(self, good: list[Submission]) -> Sequence[Task | FairlaneError]:
         """Submit together. If one line keeps the others from being admitted, submit singly."""
@@ -278,15 +292,15 @@ def _decoded_one(line: bytes) -> StreamTask | FairlaneError:
         return error
 
 
-def _encoded(outcome: tuple[int, Task | FairlaneError]) -> bytes:
-    line, found = outcome
-    if isinstance(found, Task):  # both texts are plain words
+def _encoded(outcome: tuple[int, Task | FairlaneError, Warnings]) -> bytes:
+    line, found, warnings = outcome
+    if isinstance(found, Task) and warnings is None:  # both texts are plain words
         return b'{"line":%d,"taskId":"%b","state":"%b"}\n' % (
             line,
             found.id.encode(),
             found.state.encode(),
         )
-    return wire.encode(line_outcome(line, found)) + b"\n"
+    return wire.encode(line_outcome(line, found, warnings)) + b"\n"
 
 
 def _hash(*parts: str) -> str:

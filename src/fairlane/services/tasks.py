@@ -50,6 +50,7 @@ from fairlane.schema.tasks import (
     task_retried,
     task_why,
 )
+from fairlane.services import offers
 from fairlane.services.pages import number
 from fairlane.services.registry import implements
 
@@ -72,11 +73,12 @@ _FILTERS: Final = {
 @implements(schema.SUBMIT)
 async def submit(node: Node, caller: Caller, request: schema.SubmitTask) -> TaskAccepted:
     made = submission_of(node, caller, request.task)
+    warnings = await offers.checked(node, made)
     key = idempotency_key(request.idempotency_key, made.agent, request.raw)
     outcome = (await node.submit(Submit([made], key, caller=submitter(caller))))[0]
     if isinstance(outcome, FairlaneError):
         raise outcome
-    return task_accepted(outcome)
+    return task_accepted(outcome, warnings)
 
 
 @implements(schema.SUBMIT_BATCH)
@@ -95,7 +97,9 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
     caller.agent_for(new.agent)
     node.tokens.owe(caller, len(made) - 1)
     refused = callback_problem(node, callback_url)
-    made = [_sendable(node, one, refused) for one in made]
+    made, warnings = await offers.checked_batch(
+        node, [_sendable(node, one, refused) for one in made]
+    )
     good = [one for one in made if isinstance(one, Submission)]
     outcomes: list[object] = []
     if good:
@@ -103,7 +107,7 @@ async def submit_batch(node: Node, caller: Caller, request: schema.SubmitBatch) 
         outcomes = await node.submit(Submit(good, key, new, submitter(caller)))
     if len(outcomes) != len(good):  # a repeated batch, some items of which are valid only now
         raise IdempotencyConflict("this Idempotency-Key was already used for a different batch")
-    return batch_accepted(*_side_by_side(new.id, made, outcomes))
+    return batch_accepted(*_side_by_side(new.id, made, outcomes), warnings)
 
 
 def submission_of(node: Node, caller: Caller, task: TaskRequest) -> Submission:
@@ -205,7 +209,9 @@ async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> T
         cursor = str(page[-1].task.seq)
     elif wanted.floor:
         cursor = str(wanted.floor + 1)
-    return TaskPage([describe(view) for view in page], len(page), cursor)
+    shown = [describe(view) for view in page]
+    await offers.add_notices(node, zip((view.task for view in page), shown, strict=True))
+    return TaskPage(shown, len(page), cursor)
 
 
 @implements(schema.SHOW)
@@ -231,6 +237,7 @@ async def _with_approval(node: Node, view: TaskView) -> TaskStatus:
     if view.task.unapproved is not None:
         found = await node.views.read(node.views.approvals_of, view.task.seq)
         status.approval = newest(found)
+    await offers.add_notices(node, [(view.task, status)])
     return status
 
 

@@ -32,6 +32,7 @@ from fairlane.schema.templates import (
     template_detail,
     template_filled,
 )
+from fairlane.services import offers
 from fairlane.services.pages import number
 from fairlane.services.registry import implements
 from fairlane.services.tasks import idempotency_key, submission_of, submitter
@@ -89,13 +90,14 @@ async def use_template(
     if not request.submit:
         await node.writer.ask(UseTemplate(template.id))
         return template_filled(task)
+    warnings = await offers.checked(node, made)
     raw = template.id.encode() + request.raw
     key = idempotency_key(request.idempotency_key, made.agent, raw)
     use = UseTemplate(template.id, Submit([made], key, caller=submitter(caller)))
     answer = (await node.submit(use))[0]
     if isinstance(answer, FairlaneError):
         raise answer
-    accepted = msgspec.structs.asdict(task_accepted(answer))
+    accepted = msgspec.structs.asdict(task_accepted(answer, warnings))
     return TemplateSubmitted(**accepted, template_id=template.id)
 
 

@@ -140,7 +140,12 @@ class Worker:
         self._events = asyncio.get_running_loop()
         lease_ms = round(self.lease_seconds * 1000)
         source = RemoteSource(
-            self.url, worker=self.name, lanes=self.lanes, lease_ms=lease_ms, token=self.token
+            self.url,
+            worker=self.name,
+            lanes=self.lanes,
+            lease_ms=lease_ms,
+            token=self.token,
+            slots=self.concurrency,
         )
         executor = HandlerExecutor(self._handlers, threads_max=self.concurrency)
         loop = Loop(

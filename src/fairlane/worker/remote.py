@@ -22,6 +22,7 @@ from fairlane.core.errors import (
     CallerError,
     ExecutionFailed,
     FairlaneError,
+    InvalidRequest,
     LeaseLost,
     PayloadTooLarge,
     ResourceBusy,
@@ -34,6 +35,7 @@ from fairlane.schema import wire
 from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.leases import LeaseGrant, LeaseGrants, ReportLeases
 from fairlane.schema.task_status import request_of
+from fairlane.version import __version__
 from fairlane.worker.executors.base import Work
 from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
 from fairlane.worker.reporting import REPORT_BYTES_MAX, Reporter, renew_all
@@ -61,8 +63,11 @@ class RemoteSource:
         lanes: Sequence[str],
         lease_ms: int,
         token: str | None = None,
+        slots: int | None = None,
     ) -> None:
         self.worker = worker
+        # Sent with polls only: an older server would refuse the reports, too.
+        self._about: JsonObject = {"slots": slots, "version": __version__}
         self._lanes = lanes
         self._lease_ms = lease_ms
         self._client = AsyncClient(url, token=token)
@@ -86,6 +91,12 @@ class RemoteSource:
             leases = await _answered(self._reporter.ask(request))
             if leases:
                 return self._assignments(leases)
+        try:
+            return await self._poll(request)
+        except InvalidRequest as error:
+            if not self._about or "unknown field" not in error.message:
+                raise
+            self._about = {}  # an older server does not know these fields
         return await self._poll(request)
 
     async def _poll(self, request: ReportLeases) -> list[Assignment]:
@@ -99,6 +110,7 @@ class RemoteSource:
                 wait_ms=WAIT_MS,
                 ttl_ms=request.ttl_ms,
                 start=request.start,
+                **self._about,
             )
         )
         self._polls.add(poll)

@@ -131,6 +131,7 @@ class EngineSource:
             limit=limit,
             ttl_ms=LEASE_MS,
             started=started,
+            slots=self._policy().worker_count or None,
         )
         grants: list[Grant] = await self._writer.ask(request)
         try:

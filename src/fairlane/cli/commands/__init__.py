@@ -80,6 +80,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "serve",
         "Run a worker: execute a server's tasks with handlers from a Python module",
     ),
+    "workers": ("workers", "List workers: where they run, what they can run, who is silent"),
     "mcp": ("serve", "Serve the commands as MCP tools on stdin and stdout"),
     "stats": ("system", "Show task totals and the current load"),
     "audit": ("tokens", "Show the audit log: changes, denied requests, blocked targets"),

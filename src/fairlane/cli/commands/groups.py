@@ -53,6 +53,7 @@ from fairlane.cli.output import (
     print_json,
     span,
     state,
+    warn,
     with_ago,
 )
 from fairlane.cli.output.task import MOMENTS
@@ -288,6 +289,7 @@ def message(args: argparse.Namespace, side: Side, out: Output) -> int | None:
     if args.need is not None:
         fields["needs"] = dict(args.need)
     response = side.client.message(args.key, args.text, idempotency_key=key, **fields)
+    warn(response.get("warnings") or ())
     if "taskId" not in response:  # the text was a command
         out.show(response, _draw_stopped, args.key)
     elif args.wait is None:
@@ -413,6 +415,7 @@ def submit_batch(args: argparse.Namespace, side: Side, out: Output) -> int:
         raise InvalidRequest(problem)
     response = submit_document(side.client, body, args.idempotency_key)
     code = Exit.REFUSED if response["rejected"] else Exit.OK
+    warn(response.get("warnings") or ())
     if args.wait is None or not response["accepted"]:
         out.show(response, draw_submitted)
         return code

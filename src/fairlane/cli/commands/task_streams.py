@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import msgspec
 
 from fairlane.cli.commands import Exit
-from fairlane.cli.output import remark
+from fairlane.cli.output import remark, warn
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import json_limits, wire
@@ -51,6 +52,7 @@ def submit_stream(args: argparse.Namespace, side: Side, out: Output) -> int:
                 again = f"send the same lines again with --idempotency-key {key} to continue"
             remark(f"{tally.lines} lines were answered; {again}")
             raise
+    warn(f"{count} of {tally.lines} tasks: {text}" for text, count in tally.warnings.items())
     out.show(tally.summary(key), _draw)
     return Exit.REFUSED if tally.rejected else Exit.OK
 
@@ -59,6 +61,7 @@ class _Tally:
     def __init__(self) -> None:
         self.accepted = self.rejected = 0
         self.errors: list[JsonObject] = []
+        self.warnings: Counter[str] = Counter()
 
     @property
     def lines(self) -> int:
@@ -67,6 +70,8 @@ class _Tally:
     def add(self, outcome: LineOutcome) -> None:
         if outcome.code is None:
             self.accepted += 1
+            if outcome.warnings and len(self.warnings) < _ERRORS_SHOWN:
+                self.warnings.update(outcome.warnings)
             return
         self.rejected += 1
         if len(self.errors) < _ERRORS_SHOWN:

@@ -49,6 +49,7 @@ from fairlane.cli.output import (
     print_json,
     span,
     state,
+    warn,
 )
 from fairlane.cli.output.task import draw_task, what
 from fairlane.client.base import AT_REST
@@ -182,6 +183,7 @@ def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
     items = response.get("tasks", [response])
     accepted = [item["taskId"] for item in items if item["state"] != lifecycle.REJECTED]
     code = Exit.OK if len(accepted) == len(items) else Exit.REFUSED
+    warn(response.warnings or ())
     if args.wait is None or not accepted:
         out.show(response, draw_submitted)
         return code
@@ -305,7 +307,7 @@ def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject
 
 
 def _note(task: Fields) -> str:
-    return str(task["error"]) if "error" in task else gate(task)
+    return str(task.get("error") or task.get("notice") or gate(task))
 
 
 def gate(task: Fields) -> str:

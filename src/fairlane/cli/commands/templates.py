@@ -33,6 +33,7 @@ from fairlane.cli.output import (
     label,
     pretty,
     value_text,
+    warn,
     with_ago,
 )
 from fairlane.core.errors import InvalidRequest, NotFound
@@ -262,6 +263,7 @@ def use(args: argparse.Namespace, side: Side, out: Output) -> int | None:
         overrides={**dict(args.override or ()), **given(args, _OVERRIDES)},
         idempotency_key=args.idempotency_key,
     )
+    warn(response.get("warnings") or ())
     if not submit:
         out.details(response, _body_lines)
     elif args.wait is None:

@@ -10,7 +10,7 @@ import contextlib
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias
@@ -214,6 +214,13 @@ def remark(message: str) -> None:
     """Print a note about a command that worked."""
     sys.stdout.flush()
     sys.stderr.write(f"note: {shown(message)}\n")
+
+
+def warn(messages: Iterable[str]) -> None:
+    """Print what may be wrong with a command that worked."""
+    for message in messages:
+        sys.stdout.flush()
+        sys.stderr.write(f"warning: {shown(message)}\n")
 
 
 # -------------------------------------------------------------------- text

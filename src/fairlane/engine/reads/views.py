@@ -28,8 +28,10 @@ from fairlane.core.model import DEBOUNCE_GATE, INSTRUCTION, Task
 from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.core.webhooks import Delivery, Endpoint
+from fairlane.core.workers import KnownWorker
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import why as explaining
+from fairlane.engine.reads import workers as rosters
 from fairlane.engine.reads.accounts import ResourceViews
 from fairlane.engine.reads.feed import STOPPED, Feed, finished
 from fairlane.engine.reads.recount import recount
@@ -220,9 +222,11 @@ class Views:
         servers: explaining.Servers,
         *,
         clock: Clock,
+        workers: Sequence[KnownWorker] = (),
     ) -> explaining.Explained | None:
         """Explain why a task does not run yet. With `agent`, only its own tasks are named."""
-        read = partial(explaining.read, moment=lambda found: self._moment(found, clock))
+        moment = partial(self._moment, clock=clock)
+        read = partial(explaining.read, moment=moment, workers=workers)
         return self.ask(read, task_id, pace_of, agent, servers)
 
     def plan(self, asked: planning.PlanQuery, clock: Clock) -> planning.Plan:
@@ -339,6 +343,15 @@ class Views:
                 return self._moment(connection, clock), found
 
         return self.ask(read)
+
+    def workers(self, clock: Clock, presence: rosters.Presence | None) -> list[KnownWorker]:
+        """Return all known workers; `presence` is what this server knows by itself."""
+
+        def find(connection: Connection) -> list[KnownWorker]:
+            now = self._moment(connection, clock)
+            return rosters.read(connection, now, presence, shared=self._store.shared)
+
+        return self.ask(find)
 
     def serving(
         self, here: str, clock: Clock, routes: Callable[[], frozenset[str] | None]

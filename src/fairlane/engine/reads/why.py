@@ -5,7 +5,7 @@ Each lookup follows an index and is bounded, so the answer costs the same for a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import APPROVAL_GATE, BATCH_GATE, RESOURCE_GATE, SESSION_GATE, Task
 from fairlane.core.policy import FAIR, Policy
+from fairlane.core.workers import KnownWorker, unserved
 from fairlane.engine.reads import plan
 from fairlane.engine.verbs import resources
 from fairlane.engine.verbs.nodes import LEASE_MS
@@ -55,9 +56,11 @@ def read(
     servers: Servers = lambda _, __: {},
     *,
     moment: Moment = lambda _: 0,
+    workers: Sequence[KnownWorker] = (),
 ) -> Explained | None:
     """Explain a task. `pace_of` returns how fast a line, by its number, or a lane, by its name,
-    moved recently; `servers` returns how many tasks each server with a capability runs.
+    moved recently; `servers` returns how many tasks each server with a capability runs. `workers`
+    are all that are known.
 
     With `agent`, only that agent's other tasks are named.
     """
@@ -69,7 +72,18 @@ def read(
         policy = plan.policy_in_force(connection)
         known = _surroundings(connection, task, policy, agent, servers, moment=moment)
     pace = pace_of(task.line if _has_own_line(task, policy) else task.lane)
-    facts = Facts(task, policy, error, pace=pace, lane_pace=pace_of(task.lane), **known)
+    missing = None
+    if task.ready:
+        missing = unserved(workers, task.capability, task.lane, task.agent)
+    facts = Facts(
+        task,
+        policy,
+        error,
+        pace=pace,
+        lane_pace=pace_of(task.lane),
+        unserved="" if missing is None else missing.text,
+        **known,
+    )
     return Explained(task, explain.why(facts))
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from fairlane.engine.commands import Beat
 from fairlane.store.tables import nodes as table
+from fairlane.store.tables import workers as worker_table
 from fairlane.store.transaction import Transaction
 
 FORGET_MS: Final = 86_400_000
@@ -41,4 +42,6 @@ def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:
             draining=int(request.draining),
         )
         table.save(tx.connection, node)
+        if request.alone:
+            worker_table.forget_other_nodes(tx.connection, request.name)
     return iter([None] * len(requests))

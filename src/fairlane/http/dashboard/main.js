@@ -13,6 +13,7 @@ import * as sessions from "./pages/sessions.js";
 import * as cron from "./pages/cron.js";
 import * as batches from "./pages/batches.js";
 import * as resources from "./pages/resources.js";
+import * as workers from "./pages/workers.js";
 import * as policy from "./pages/policy.js";
 import * as events from "./pages/events.js";
 import * as deliveries from "./pages/deliveries.js";
@@ -29,6 +30,7 @@ const PAGES = [
   { name: "batches", title: "Batches", key: "b", needs: "GET /batches", list: batches, one: { show: batches.showOne } },
   { name: "resources", title: "Resources", key: "r", needs: "GET /resources", list: resources,
     one: { show: resources.showOne } },
+  { name: "workers", title: "Workers", key: "w", needs: "GET /workers", list: workers },
   { name: "policy", title: "Policy", key: "p", needs: "GET /policy", list: policy },
   { name: "events", title: "Events", key: "e", needs: "GET /events", list: events },
   { name: "deliveries", title: "Deliveries", key: "d", needs: "GET /deliveries", list: deliveries },

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from fairlane.core import limits
+from fairlane.core import limits, workers
 from fairlane.core.access import Scope
 from fairlane.core.amounts import MICRO
 from fairlane.core.counts import Tally
@@ -83,10 +83,30 @@ class MetricsText:
                 {name: int(lane.paused) for name, lane in policy.lanes.items()},
             ),
             *await self._resources(),
+            *await self._workers(),
             *_gauge("webhooks_owed", "Webhooks waiting to be sent, at most 100000", owed),
             *self._node_itself(fronts),
         ]
         return "".join(f"{line}\n" for line in lines)
+
+    async def _workers(self) -> list[str]:
+        """Describe workers by kind, never by name, so that restarts make no series."""
+        found = await self._node.workers()
+        kinds = {"node": True, "external": False}
+        by_state = [
+            ({"kind": kind, "state": state}, sum(one.state == state for one in some))
+            for kind, inside in kinds.items()
+            for some in [[one for one in found if one.is_node == inside]]
+            for state in workers.STATES
+        ]
+        running = [
+            ({"kind": kind}, sum(one.running for one in found if one.is_node == inside))
+            for kind, inside in kinds.items()
+        ]
+        return [
+            *_family("workers", "gauge", "Known workers by kind and state", by_state),
+            *_family("worker_leases", "gauge", "Leases that known workers hold", running),
+        ]
 
     async def _resources(self) -> list[str]:
         """Yield the metrics of resources, summed over accounts, so keys create no series."""

@@ -32,3 +32,6 @@ UPDATE session SET cutoff_at = cutoff_at + :by WHERE cutoff_at > :now
 
 -- name: step_nodes
 UPDATE node SET seen_at = seen_at + :by
+
+-- name: step_workers
+UPDATE worker SET seen_at = seen_at + :by

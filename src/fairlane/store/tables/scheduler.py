@@ -70,7 +70,8 @@ def save_clock(connection: Connection, boot: str | None, ahead: int) -> None:
 
 def move_spans(connection: Connection, by: int, now: int) -> None:
     """Move the ends of all spans in progress by `by` milliseconds: leases, delays, windows and
-    deadlines of tasks, and those of approvals, deliveries, endpoints, nodes and sessions.
+    deadlines of tasks, and those of approvals, deliveries, endpoints, nodes, sessions and
+    workers.
     """
     connection.run("step_leases", by=by)
     connection.run("step_tasks", by=by)
@@ -79,6 +80,7 @@ def move_spans(connection: Connection, by: int, now: int) -> None:
     connection.run("step_approval_links", by=by)
     connection.run("step_endpoints", by=by, before=now - by)
     connection.run("step_nodes", by=by)
+    connection.run("step_workers", by=by)
     if by < 0:  # a stop must not refuse messages that are sent after it
         connection.run("step_sessions", by=by, now=now)
 

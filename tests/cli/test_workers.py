@@ -1,0 +1,44 @@
+"""`fairlane workers`, and warnings on stderr about what nobody can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlane.client.sync import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Ran, Server
+
+    Run = Callable[..., Ran]
+
+
+def test_workers_are_listed_with_what_they_offer(run: Run, server: Server, agent: str) -> None:
+    with Client(server.url) as client:
+        client.lease(f"w-{agent}", handlers=[f"h-{agent}"], lanes=["team"], slots=2, version="7")
+    out = run("workers", "--url", server.url).out
+    line = next(one for one in out.splitlines() if f"w-{agent}" in one)
+    assert line.split()[1:3] == ["online", "0/2"]
+    assert line.endswith(f"h-{agent}; only lane team")
+    assert "echo sleep (action)" in out
+    found = run("workers", "--json", "--url", server.url).json["workers"]
+    assert f"w-{agent}" in [one["name"] for one in found]
+
+
+def test_warnings_are_printed_on_stderr(run: Run, side: list[str], agent: str) -> None:
+    text = "warning: no known worker offers handler 'ehco'; did you mean echo?\n"
+    ran = run("submit", "--handler", "ehco", "--agent", agent, *side)
+    assert (ran.code, ran.err) == (0, text)
+    assert run("submit", "--handler", "ehco", "--agent", agent, "--json", *side).err == text
+    ran = run("submit", "--handler", "echo", "--agent", agent, "--lane", "mian", *side)
+    assert ran.err.endswith("so the task runs in lane main; did you mean main?\n")
+    ran = run("message", f"s-{agent}", "hi", "--handler", "ehco", "--agent", agent, *side)
+    assert ran.err == text
+
+
+def test_a_list_says_that_no_worker_can_run_a_task(run: Run, side: list[str], agent: str) -> None:
+    task = run("submit", "--handler", "ehco", "--agent", agent, "--json", *side).json["taskId"]
+    assert "no known worker offers handler 'ehco'" in run("tasks", "--agent", agent, *side).out
+    assert "no known worker offers handler 'ehco'" in run("why", task, *side).out
+    assert "no known worker offers handler 'ehco'" in run("show", task, *side).out
