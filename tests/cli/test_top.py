@@ -29,6 +29,7 @@ def seen(**changes: Any) -> dict[str, Any]:
         "stats": {"queue": {"totalInflight": 0, "totalQueued": 0}, "metrics": done},
         "history": {"stepMs": 5000, "points": [], "agents": []} | changes.get("history", {}),
         "nodes": {"nodes": []},
+        "attention": {"items": [], "count": 0} | changes.get("attention", {}),
     }
     return found
 
@@ -55,6 +56,15 @@ def test_a_lane_is_a_bar() -> None:
     assert "████████████░░░░░░░░░░░░" in text
     for part in ("2/4", "17", "1.5 s", "paused"):
         assert part in text
+
+
+def test_what_needs_attention_is_told_in_a_few_lines() -> None:
+    items = [{"text": f"lane {n} is paused"} for n in range(5)]
+    attention = {"items": items, "count": 5, "summary": "5 things need attention"}
+    text = drawn(seen(attention=attention))
+    assert "5 things need attention; see fairlane attention" in text
+    assert "lane 2 is paused" in text
+    assert "lane 3 is paused" not in text
 
 
 def test_curves_and_shares_are_drawn() -> None:
@@ -124,7 +134,7 @@ def test_a_pipe_gets_it_once(run: Run, server: Server) -> None:
 def test_json_is_what_the_routes_answer(run: Run, server: Server) -> None:
     found = run("top", "--once", "--json", "--url", server.url)
     assert found.code == 0
-    assert set(found.json) == {"lanes", "stats", "history", "nodes"}
+    assert set(found.json) == {"lanes", "stats", "history", "nodes", "attention"}
     assert [one["name"] for one in found.json["nodes"]["nodes"]] == [
         one["name"] for one in json.loads(server.get("/nodes"))["nodes"]
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from fairlane.client.sync import Client
+from fairlane.store.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.cli.conftest import Ran, Server
 
@@ -42,3 +45,25 @@ def test_a_list_says_that_no_worker_can_run_a_task(run: Run, side: list[str], ag
     assert "no known worker offers handler 'ehco'" in run("tasks", "--agent", agent, *side).out
     assert "no known worker offers handler 'ehco'" in run("why", task, *side).out
     assert "no known worker offers handler 'ehco'" in run("show", task, *side).out
+
+
+def test_attention_lists_what_is_wrong_with_a_command_for_each(
+    run: Run, side: list[str], agent: str
+) -> None:
+    task = run("submit", "--handler", "echo", "--depends-on", f"tsk_{agent}", *side, "--json").json
+    ran = run("attention", *side)
+    assert f"1 task waits for tsk_{agent}, which does not exist" in ran.out
+    assert f"fairlane cancel {task['taskId']}\n" in ran.out
+    assert run("attention", "--check", *side).code == 1
+    run("cancel", task["taskId"], *side)
+    assert f"tsk_{agent}" not in run("attention", *side).out
+
+
+def test_a_store_without_troubles_is_well(run: Run, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/new.db"
+    with contextlib.closing(open_store(store)) as found:
+        found.migrate()
+    ran = run("attention", "--check", "--store", store)
+    assert ran.code == 0
+    assert ran.out == "all is well: nothing is stuck, parked, failing or waiting for you\n"
+    assert run("workers", "--store", store).out.startswith("no worker is known; ")

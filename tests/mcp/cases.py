@@ -211,6 +211,8 @@ _TASKS = {
     ),
     "reset_many": Case("reset --lane queue", {"lane": "queue"}, parked),
     "stats": Case("stats", {}, queued),
+    "attention": Case("attention", {}, queued),
+    "workers": Case("workers", {}, queued),
     "batch": Case("batch show {batch}", {"batchId": "{batch}"}, batched),
     "batches": Case("batch list --agent a1", {"agentId": "a1"}, batched),
     "cancel_batch": Case("batch cancel {batch}", {"batchId": "{batch}"}, batched),

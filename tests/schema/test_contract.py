@@ -201,6 +201,7 @@ async def work(ask: Contract, app: MemoryFairlane, hook: Hook) -> None:
     small = {"tasks": items[:1], "agentId": "ada", "callbackUrl": url}
     await ask.post("/tasks/batch", small, status=202)
     lines = [{"handler": "shout", "params": {"text": "a"}}, {}, {"handler": 1, "lane": 2}]
+    lines.append({"handler": "shout", "params": {"text": "a"}, "lane": "nowhere"})
     await ask.post("/tasks/stream", {"tasks": lines}, status=202)
     await app.settle()
     await app.node.look()
@@ -333,7 +334,9 @@ async def talk(ask: Contract) -> None:
     await ask.post("/sessions/chat/messages", message, status=202)
     await ask.post("/sessions/chat/messages", message, status=202)
     await ask.post(
-        "/sessions/other/messages", {**message, "noMerge": True, "media": [{}]}, status=202
+        "/sessions/other/messages",
+        {**message, "noMerge": True, "media": [{}], "lane": "nowhere"},
+        status=202,
     )
     await ask.post("/leases", {"worker": "w", "limit": 10, "start": True})
     await ask.ask("PUT", "/sessions/chat/usage", {"tokens": 90, "contextWindow": 100})

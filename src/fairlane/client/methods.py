@@ -26,6 +26,7 @@ from fairlane.schema.approvals import (
     ListApprovals,
     NamedApproval,
 )
+from fairlane.schema.attention import ATTENTION, AttentionShown, ShowAttention
 from fairlane.schema.audit import AUDIT, AuditPage, ListAudit
 from fairlane.schema.batches import (
     BATCH,
@@ -510,6 +511,13 @@ class Methods(ABC):
             on_expiry=on_expiry,
         )
         return self.perform(ASK_LEASE, request)
+
+    def attention(
+        self,
+    ) -> AttentionShown:
+        """List what needs attention, each with the command that fixes it."""
+        request = ShowAttention()
+        return self.perform(ATTENTION, request)
 
     def audit(
         self,
@@ -2368,6 +2376,13 @@ class AsyncMethods(ABC):
             on_expiry=on_expiry,
         )
         return await self.perform(ASK_LEASE, request)
+
+    async def attention(
+        self,
+    ) -> AttentionShown:
+        """List what needs attention, each with the command that fixes it."""
+        request = ShowAttention()
+        return await self.perform(ATTENTION, request)
 
     async def audit(
         self,

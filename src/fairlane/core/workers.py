@@ -57,7 +57,7 @@ class KnownWorker(msgspec.Struct, frozen=True):
 
     @property
     def handlers(self) -> list[str]:
-        """Return the names of its handlers, without those that belong to one process."""
+        """Return the names of its handlers, except names that belong to one process."""
         found = (one.removeprefix(_PREFIX) for one in self.capabilities if is_open(one))
         return sorted(found)
 

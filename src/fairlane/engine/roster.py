@@ -101,7 +101,7 @@ class Roster:
         )
 
     def _make_room(self, now: float) -> None:
-        """Forget who has not asked for long; of too many, those that have not for the longest."""
+        """Forget workers that have not asked for an hour, and the most silent of too many."""
         if len(self._heard) < HEARD_MAX:
             return
         oldest = sorted(self._heard.items(), key=lambda item: item[1].at)

@@ -14,7 +14,6 @@ from fairlane.core.retries import Backoff
 from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import TemplateDocument
 from fairlane.mcp.calls import WAIT_MS, WAIT_MS_MAX, Calls
-from fairlane.mcp.resources import RESOURCES
 from fairlane.mcp.schemas import changes, document, schema_of
 from fairlane.mcp.tool import Tool, read, write
 from fairlane.mcp.watching import WATCHING
@@ -595,9 +594,6 @@ _APPROVALS: Final = (
     ),
 )
 
-_ALL: Final = (
-    *(_TASKS, _LEASES, _SESSIONS, _RULES, RESOURCES, WATCHING, _TEMPLATES, _CRON),
-    _APPROVALS,
-)
+_ALL: Final = (_TASKS, _LEASES, _SESSIONS, _RULES, WATCHING, _TEMPLATES, _CRON, _APPROVALS)
 
 TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tools in _ALL for tool in tools}

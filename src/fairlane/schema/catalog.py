@@ -7,6 +7,7 @@ from typing import Final
 from fairlane.schema import (
     access,
     approvals,
+    attention,
     audit,
     batches,
     cron,
@@ -29,7 +30,20 @@ from fairlane.schema import (
 from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
-    *(access, approvals, audit, batches, cron, events, health, lanes, leases, policy, queue),
+    *(
+        access,
+        approvals,
+        attention,
+        audit,
+        batches,
+        cron,
+        events,
+        health,
+        lanes,
+        leases,
+        policy,
+        queue,
+    ),
     *(resources, sessions, tasks, task_streams, templates, tokens, watch, webhooks, workers),
 )
 

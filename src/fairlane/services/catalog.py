@@ -16,6 +16,7 @@ from fairlane.schema.operation import Operation, Request, query_text
 from fairlane.services import (  # noqa: F401 - each module registers its services
     access,
     approvals,
+    attention,
     audit,
     batches,
     cron,

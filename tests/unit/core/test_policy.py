@@ -162,6 +162,8 @@ def test_a_document_is_spelled_as_in_the_design() -> None:
         "resources",
         "retention",
         "sessions",
+        "strictHandlers",
+        "strictLanes",
         "workerCount",
     ]
     assert document["lanes"]["browser"] == {

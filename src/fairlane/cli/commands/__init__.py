@@ -35,7 +35,8 @@ class Exit(IntEnum):
 
 MEANINGS: Final[Mapping[Exit, str]] = {
     Exit.OK: "success",
-    Exit.NOT_WELL: "a task you waited for did not end in state done, or doctor found a problem",
+    Exit.NOT_WELL: "a task you waited for did not end in state done, "
+    "or doctor or attention --check found a problem",
     Exit.USAGE: "invalid command, option or value",
     Exit.NOT_FOUND: "the task, batch, template, cron job, session or lane does not exist",
     Exit.REFUSED: (
@@ -80,6 +81,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "serve",
         "Run a worker: execute a server's tasks with handlers from a Python module",
     ),
+    "attention": ("attention", "List what needs attention, each with the command that fixes it"),
     "workers": ("workers", "List workers: where they run, what they can run, who is silent"),
     "mcp": ("serve", "Serve the commands as MCP tools on stdin and stdout"),
     "stats": ("system", "Show task totals and the current load"),

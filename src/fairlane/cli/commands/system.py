@@ -46,6 +46,7 @@ WIDE: Final = 76  # the width from which everything fits
 BESIDE_CURVE: Final = 32
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AGENTS_MAX: Final = 10
+ATTENTION_MAX: Final = 3
 SHELLS: Final = ("bash", "zsh", "fish")
 _EMPTY: Final = (
     "no tasks have been submitted yet; try: fairlane submit --handler echo --param text=hello"
@@ -199,6 +200,7 @@ def look(client: BaseClient) -> dict[str, Fields]:
         "stats": fields_of(client.stats()),
         "history": fields_of(client.history("5m")),
         "nodes": _nodes(client),
+        "attention": _attention(client),
     }
 
 
@@ -208,6 +210,14 @@ def _nodes(client: BaseClient) -> Fields:
         return fields_of(client.nodes())
     except (Forbidden, NotFound):
         return {"nodes": [], "count": 0}
+
+
+def _attention(client: BaseClient) -> Fields:
+    """Return what needs attention, or nothing if the token may not see it."""
+    try:
+        return fields_of(client.attention())
+    except (Forbidden, NotFound):
+        return {"items": [], "count": 0}
 
 
 def _print_lines(client: BaseClient, args: argparse.Namespace) -> int:
@@ -253,6 +263,8 @@ def draw(seen: Mapping[str, Fields], note: str = "", *, width: int) -> Group:
         parts += [Text(""), Text(_EMPTY)]
     else:
         parts += [Text(""), _lane_table(lanes, bar)]
+    if seen["attention"]["count"]:
+        parts += [Text(""), *_attention_lines(seen["attention"])]
     points = seen["history"]["points"]
     if any(point["submitted"] or point["finished"] for point in points):
         parts += [Text(""), _curves(points, max(BAR_NARROW, width - BESIDE_CURVE))]
@@ -261,6 +273,13 @@ def draw(seen: Mapping[str, Fields], note: str = "", *, width: int) -> Group:
     if seen["nodes"]["nodes"]:
         parts += [Text(""), _node_table(seen["nodes"]["nodes"])]
     return Group(*parts)
+
+
+def _attention_lines(attention: Fields) -> Iterator[Text]:
+    """Yield the first things that need attention, one line each."""
+    yield Text(f"{attention['summary']}; see fairlane attention", style="yellow")
+    for one in attention["items"][:ATTENTION_MAX]:
+        yield rich_text(f"  {shortened(one['text'], 100)}")
 
 
 def _is_used(lane: Fields) -> bool:

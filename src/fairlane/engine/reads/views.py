@@ -17,6 +17,7 @@ from fairlane.clock import Clock, SystemClock
 from fairlane.core import events
 from fairlane.core.access import Token
 from fairlane.core.approvals import Approval
+from fairlane.core.attention import Troubles
 from fairlane.core.audit import AuditRecord
 from fairlane.core.batches import Batch
 from fairlane.core.counts import Tally
@@ -29,6 +30,7 @@ from fairlane.core.sessions import Session
 from fairlane.core.templates import Template
 from fairlane.core.webhooks import Delivery, Endpoint
 from fairlane.core.workers import KnownWorker
+from fairlane.engine.reads import attention as troubling
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import why as explaining
 from fairlane.engine.reads import workers as rosters
@@ -350,6 +352,14 @@ class Views:
         def find(connection: Connection) -> list[KnownWorker]:
             now = self._moment(connection, clock)
             return rosters.read(connection, now, presence, shared=self._store.shared)
+
+        return self.ask(find)
+
+    def troubles(self, clock: Clock, workers: Sequence[KnownWorker]) -> Troubles:
+        """Return what needs the attention of an operator; `workers` are all that are known."""
+
+        def find(connection: Connection) -> Troubles:
+            return troubling.read(connection, self._moment(connection, clock), workers)
 
         return self.ask(find)
 

@@ -22,8 +22,9 @@ from fairlane.store.tables.nodes import NodeRow
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """What a serving process knows by itself: its name, the workers that it has heard, and those
-    that wait for tasks. `runs` are the capabilities of its own worker, None if it has none.
+    """What a serving process knows by itself: its name, the workers that it has heard, and the
+    names of workers that wait for tasks. `runs` are the capabilities of its own worker, None if it
+    has none.
     """
 
     here: str
@@ -36,7 +37,7 @@ class Presence(msgspec.Struct, frozen=True):
 def read(
     connection: Connection, now: int, presence: Presence | None, *, shared: bool
 ) -> list[KnownWorker]:
-    """Return all known workers, those that are online first. `presence` is None for a process that
+    """Return all known workers, online ones first. `presence` is None for a process that
     does not serve.
     """
     with connection.snapshot():

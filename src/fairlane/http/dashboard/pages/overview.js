@@ -40,10 +40,11 @@ async function history({ window, history: last, lookAgainAt }) {
 }
 
 async function surroundings(seen) {
-  const [nodes, troubles, ready] = await Promise.all([
-    refusal("GET /nodes") ? null : get("/nodes"), newTroubles(seen), readiness(),
+  const [nodes, attention, troubles, ready] = await Promise.all([
+    refusal("GET /nodes") ? null : get("/nodes"), refusal("GET /attention") ? null : get("/attention"),
+    newTroubles(seen), readiness(),
   ]);
-  return { nodes: nodes?.nodes ?? null, ready, ...troubles };
+  return { nodes: nodes?.nodes ?? null, attention, ready, ...troubles };
 }
 
 // Fetched only when their number has changed: finding them among a million tasks is slow.
@@ -70,6 +71,7 @@ function page(root, seen, choose) {
     head("Overview", h("span.muted", null, `Fairlane ${about.version}`)),
     !metrics.tasksSubmitted && teach(),
     tiles(seen),
+    seen.attention && attentionCard(seen.attention),
     h("div.columns.wide-left", null, lanesCard(seen.lanes), fairnessCard(seen)),
     curvesCard(seen, choose),
     h("div.columns", null, troublesCard(seen.troubles), nodesCard(seen)));
@@ -110,6 +112,25 @@ function failedShare(metrics) {
   const ended = metrics.tasksCompleted + metrics.tasksFailed;
   return ended ? `${((metrics.tasksFailed / ended) * 100).toFixed(1)} % of ended tasks` : "none ended yet";
 }
+
+// --- what needs attention ---------------------------------------------------------------------
+
+const KINDS = { disabled: "disabled", node: "node gone", noWorker: "no worker", paused: "paused", closed: "closed",
+  stuck: "stuck", dependency: "dependency", parked: "parked", cron: "cron", webhook: "webhook", approval: "approval" };
+
+function attentionCard({ items, summary }) {
+  if (!items.length) {
+    return card("Needs attention", null, h("p.well", null, h("span.health", null, "All is well"),
+      h("span.muted", null, "Nothing is stuck, parked, failing or waiting for you.")));
+  }
+  return card("Needs attention", h("span.muted", null, summary), h("ul.attention", null, items.map(attentionRow)));
+}
+
+const attentionRow = (item) => h("li", { key: `${item.kind} ${item.command} ${item.text}` },
+  h("span.flag", null, KINDS[item.kind] ?? item.kind),
+  h("div.about", null, h("p", null, item.text),
+    h("p.more", null, item.taskIds?.slice(0, 3).map((id) => taskLink(id)), item.since && h("span.muted", null, "since ", time(item.since)))),
+  copyable(item.command));
 
 // --- lanes ------------------------------------------------------------------------------------
 
