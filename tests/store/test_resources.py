@@ -30,6 +30,7 @@ from tests.store.scheduler import Scheduler, lease_request, submission
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.clock import ManualClock
     from fairlane.store.base import Store
 
 M = 1_000_000
@@ -42,8 +43,8 @@ RESOURCES = {
 
 
 class World(Scheduler):
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, clock: ManualClock | None = None) -> None:
+        super().__init__(store, clock)
         self.set_policy(resources=RESOURCES, lanes={"main": {"maxInflight": 1000}})
 
     def take(self, limit: int = 1, **fields: Any) -> list[Task]:

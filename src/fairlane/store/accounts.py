@@ -80,6 +80,7 @@ class Accounts:
         self._advanced: set[int] = set()
         self._dirty: set[int] = set()
         self._dirty_lines: set[int] = set()
+        self._moved: dict[int, int] = {}  # tasks with their new lines
         self._made: dict[int, Reservation] = {}
         self._gone: list[int] = []
         self._entries: list[Row] = []
@@ -224,13 +225,15 @@ class Accounts:
         return found
 
     def line_of(self, task: Task, name: Callable[[], LineName]) -> WaitLine:
-        """Return the line of a task; create it again if it was deleted."""
+        """Return the line of a task. If it was forgotten meanwhile, the task moves to the line that
+        has its name now: a name has one line.
+        """
         assert task.wait is not None
+        self.load_lines([task.wait])
         found = self._cache.lines.get(task.wait)
         if found is None:
-            stored = table.wait_lines_by_id(self._connection, [task.wait])
-            line = stored[0] if stored else WaitLine(task.wait, *name(), since=self._now)
-            found = self._take_line(line)
+            found = self.line(name())
+            task.wait = self._moved[task.seq] = found.id
         return found
 
     def load_lines(self, ids: Iterable[int]) -> None:
@@ -369,6 +372,9 @@ class Accounts:
             lines = [self._cache.lines[id_] for id_ in sorted(self._dirty_lines)]
             table.save_wait_lines(connection, lines)
             self._dirty_lines.clear()
+        if self._moved:
+            table.move_tasks(connection, self._moved)
+            self._moved = {}
         if self._made:
             table.insert_reservations(connection, self._made.values())
             self._made = {}

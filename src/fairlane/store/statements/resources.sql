@@ -89,6 +89,10 @@ CROSS JOIN LATERAL (
   WHERE t.wait = rows.wait AND t.gate = 'resource' AND t.state = 'queued'
   ORDER BY t.rank, t.seq LIMIT :limit) AS task
 
+-- name: task_move
+-- rows: seq int, wait int
+UPDATE task SET wait = rows.wait FROM rows WHERE task.seq = rows.seq
+
 -- name: reservation_find
 -- rows: seq int
 SELECT {reservation} FROM rows JOIN reservation ON reservation.seq = rows.seq

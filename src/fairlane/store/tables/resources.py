@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -118,6 +118,11 @@ def waiting_tasks(connection: Connection, lines: Iterable[int], limit: int) -> l
     """Return the first `limit` tasks of each line that wait for a resource."""
     rows = connection.run_rows("task_waiting", [(line,) for line in lines], limit=limit)
     return [Task(*row) for row in rows]
+
+
+def move_tasks(connection: Connection, lines: Mapping[int, int]) -> None:
+    """Move tasks to other lines."""
+    connection.run_rows("task_move", list(lines.items()))
 
 
 def recount_lines(connection: Connection) -> dict[int, tuple[int, int]]:
