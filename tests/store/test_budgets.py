@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlane.core import approvals
@@ -11,6 +12,7 @@ from fairlane.core.approvals import Approval, Voter
 from fairlane.engine.commands import Decide, Reset
 from fairlane.engine.reads import resource_recount
 from fairlane.engine.reads.recount import recount
+from fairlane.engine.resource_commands import Permit, RaiseResource, SettlePermit
 from fairlane.store.tables import approvals as table
 from fairlane.store.tables.approvals import ApprovalFilter
 from tests.store.scheduler import Scheduler
@@ -106,4 +108,67 @@ def test_a_decision_about_a_resource_that_is_gone_changes_nothing(broke: Schedul
     asked = decide(broke)
     broke.set_policy(resources={"other": {"limits": [{"amount": 1}]}})
     assert broke.ask(asked).state == "approved"
+    sound(broke)
+
+
+def test_every_budget_of_an_account_asks_for_itself(scheduler: Scheduler) -> None:
+    limits = [
+        {"unit": "usd", "amount": 1, "resetEveryMs": 60_000},
+        {"unit": "usd", "amount": 2, "resetEveryMs": 3_600_000},
+        {"unit": "pages", "amount": 1, "resetEveryMs": 60_000},
+    ]
+    scheduler.set_policy(resources={"spend": {"limits": limits, "whenSpent": "ask"}})
+    scheduler.submit("t1", "t2", needs={"spend": {"usd": 1}})
+    scheduler.submit("p1", "p2", agent="b", needs={"spend": {"pages": 1}})
+    for grant in scheduler.lease(9):
+        scheduler.complete(grant.task)
+    asked = {one.resource: one for one in questions(scheduler)}
+    assert sorted(asked) == ["spend#pages", "spend#usd"]
+    pages = asked["spend#pages"]
+    scheduler.ask(Decide(pages.id, BOSS, "reject", approvals.hash_of(pages, None)))
+    assert scheduler.states("t2", "p2") == ["queued", "parked"], "the money was not refused"
+    scheduler.pass_time(60_000)
+    scheduler.complete(scheduler.lease_one())
+    scheduler.submit("t3", needs={"spend": {"usd": 1}})
+    scheduler.pass_time(60_000)
+    (hour,) = questions(scheduler)
+    assert (hour.resource, hour.expires_at) == ("spend#usd:1", 1_700_002_800_000)
+    assert "budget of 2 usd" in (hour.detail or "")
+    scheduler.ask(decide(scheduler, answer={"amount": "1"}))
+    assert scheduler.names(9) == ["t3"]
+    sound(scheduler)
+
+
+def test_the_budget_of_tasks_without_a_session_is_raised_too(scheduler: Scheduler) -> None:
+    spend = {**SPEND, "by": "session"}
+    scheduler.set_policy(resources={"spend": spend}, lanes={"main": {"maxInflight": 100}})
+    scheduler.submit("s", needs={"spend": {"usd": "1.25"}}, session="s")
+    scheduler.submit("t1", "t2", needs={"spend": {"usd": "1.25"}})
+    for grant in scheduler.lease(9):
+        scheduler.complete(grant.task)
+    scheduler.ask(decide(scheduler, answer={"amount": "2.5"}))
+    assert scheduler.names(9) == ["t2"]
+    sound(scheduler)
+
+
+def test_an_operator_who_raises_is_not_asked_twice(broke: Scheduler) -> None:
+    broke.ask(RaiseResource("spend", "usd", 500_000, "a"))
+    broke.submit("t4", needs={"spend": {"usd": 1}})
+    broke.apply()
+    assert len(questions(broke)) == 1
+    sound(broke)
+
+
+def test_a_permit_asks_for_more_money(broke: Scheduler) -> None:
+    broke.ask(decide(broke, "reject"))
+    broke.pass_time(60_000)
+    broke.submit("run")
+    (run,) = [grant.task for grant in broke.lease(9) if grant.task.id == "run"]
+    wanted = Permit(run.seq, run.fencing_token, {"spend": {"usd": "1.5"}})
+    granted = broke.ask(wanted)
+    broke.ask(SettlePermit(run.seq, run.fencing_token, granted.id))
+    for _ in range(2):
+        refused = broke.ask(msgspec.structs.replace(wanted, needs={"spend": {"usd": 1}}))
+        assert refused.why.spent
+    assert [one.title for one in questions(broke)] == ["Raise spend/a?"]
     sound(broke)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.engine.commands import Prune
-from tests.store.test_resources import World
+from fairlane.core.errors import Conflict, InvalidRequest
+from fairlane.engine.commands import Complete, Prune, SetPolicy
+from fairlane.engine.resource_commands import (
+    Closing,
+    Permit,
+    RaiseResource,
+    ResourceReport,
+    SettlePermit,
+)
+from fairlane.store.tables import resources as table
+from tests.store.test_resources import M, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,3 +60,115 @@ def test_a_delayed_task_finds_its_line_after_that_was_forgotten(world: World) ->
     assert world.gate("late") == "resource"
     world.end(now, usage={"gpt": {"tokens": 0}})
     assert [task.id for task in world.take(9)] == ["late"]
+
+
+# -------------------------------------------------------------------- amounts
+
+
+def test_use_that_no_account_can_count_is_refused(world: World) -> None:
+    world.submit(*(f"t{number}" for number in range(6)), needs={"spend": {"usd": "0.1"}})
+    tasks = world.take(9)
+    most = {"spend": {"usd": 10**12}}
+    ends = [world.end(task, usage=most) for task in tasks]
+    assert [isinstance(end, InvalidRequest) for end in ends] == [False] * 3 + [True] * 3
+    assert "usage.spend.usd" in str(ends[-1])
+    world.end(tasks[-1])
+    assert world.state("spend", "usd:budget", "a").used == 3 * 10**12 * M + 100_000
+
+
+def test_a_permit_cannot_settle_what_no_account_can_count(world: World) -> None:
+    world.submit("t")
+    (task,) = world.take()
+    key = (task.seq, task.fencing_token)
+    permits = [world.ask(Permit(*key, {"gpt": {"tokens": 2}})).id for _ in range(5)]
+    report = ResourceReport({"gpt": {"tokens": 10**12}})
+    settled = [world.apply(SettlePermit(*key, number, report)).answers[0] for number in permits]
+    assert [isinstance(one, InvalidRequest) for one in settled] == [False] * 3 + [True] * 2
+    world.check()
+
+
+def test_the_use_of_a_day_is_counted_without_bound(world: World) -> None:
+    for number in range(12):
+        world.submit(f"t{number}", needs={"gpt": {"tokens": 1}})
+        (task,) = world.take()
+        world.end(task, usage={"gpt": {"tokens": 10**12}})
+        world.clock.advance(1000)
+    (used,) = table.usage(world.reader, "gpt", first=0, last=10**9)
+    assert used.used >= 4 * 10**12 * M
+    assert used.settled == 12
+
+
+def test_a_budget_is_raised_within_what_can_be_counted(world: World) -> None:
+    most = RaiseResource("spend", "usd", 10**12 * M, "a")
+    world.ask(most)
+    refused = world.refused(most)
+    assert isinstance(refused, Conflict)
+    assert "spend/a" in refused.message
+
+
+# -------------------------------------------------------------------- a changed policy
+
+
+def _patch(world: World, resources: dict[str, Any]) -> None:
+    world.ask(SetPolicy({"resources": resources}, "patch", how="patch"))
+    world.check()
+
+
+GONE: dict[str, Any] = {
+    "its resource": None,
+    "its limit": {"limits": [{"unit": "requests", "amount": 4, "perMs": 1000}]},
+}
+
+
+@pytest.mark.parametrize("what", sorted(GONE))
+def test_a_reservation_that_outlives_its_limit_is_returned_in_the_ledger(
+    world: World, what: str
+) -> None:
+    world.submit("t", needs={"gpt": {"tokens": 4}})
+    (task,) = world.take()
+    _patch(world, {"gpt": GONE[what]})
+    world.end(task)
+    _patch(world, {"gpt": {"limits": [{"unit": "tokens", "amount": 10, "perMs": 1000}]}})
+    assert world.state("gpt", "tokens:rate").reserved == 0
+
+
+def test_what_was_used_stays_used_when_a_budget_gets_a_shorter_window(world: World) -> None:
+    _patch(world, {"money": {"limits": [{"unit": "usd", "amount": 10, "resetEvery": "week"}]}})
+    world.submit("t", needs={"money": {"usd": 8}})
+    world.end(*world.take())
+    world.clock.advance(2 * 86_400_000)
+    _patch(world, {"money": {"limits": [{"unit": "usd", "amount": 10, "resetEvery": "day"}]}})
+    assert world.state("money", "usd:budget").used == 8 * M
+    world.clock.advance(86_400_000)
+    world.submit("u", needs={"money": {"usd": 8}})
+    assert [task.id for task in world.take()] == ["u"]
+
+
+# -------------------------------------------------------------------- reports
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("profile", "needs a key"), ("profile/a b", "must match"), ("gpt/x", "keys")]
+)
+@pytest.mark.parametrize("field", ["closed", "observed"])
+def test_a_report_names_an_account_as_needs_do(
+    world: World, field: str, name: str, word: str
+) -> None:
+    world.submit("t")
+    (task,) = world.take()
+    value: Any = Closing(1000) if field == "closed" else {"lock": 1}
+    report = ResourceReport(**{field: {name: value}})
+    answer = world.apply(Complete(task.seq, task.fencing_token, report=report)).answers[0]
+    assert isinstance(answer, InvalidRequest)
+    assert f"'{field}.{name}'" in answer.message
+    assert word in answer.message
+    assert table.all_accounts(world.reader) == []
+
+
+def test_debt_that_passes_the_mark_warns_once(world: World) -> None:
+    limits = [{"unit": "usd", "amount": 10, "resetEvery": "week"}]
+    _patch(world, {"money": {"limits": limits, "warnAt": 0.8}})
+    world.submit("t", "u", needs={"money": {"usd": 1}})
+    for task in world.take(2):
+        world.end(task, usage={"money": {"usd": 12}})
+    assert [event.type for event in world.events()].count("resource.warned") == 1

@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 MICRO: Final = 1_000_000
-AMOUNT_MAX: Final = 10**12 * MICRO  # fits 64 bits, also as the sum of some millions of amounts
+AMOUNT_MAX: Final = 10**12 * MICRO
+BALANCE_MAX: Final = 4 * AMOUNT_MAX  # of an account; fits 64 bits together with any amount
 _DECIMAL: Final = re.compile(r"(\d{1,13})(?:\.(\d{1,6}))?")
 # How Python writes a small JSON number such as 0.00001.
 _SMALL: Final = re.compile(r"(\d)(?:\.(\d+))?e-0?(\d{1,2})")

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import documents, resources
+from fairlane.core import documents, resource_documents, resources
 from fairlane.core.documents import Field, Names, Reading, flag, number, one_of, whole
 from fairlane.core.errors import InvalidPolicy
 from fairlane.core.json_types import JsonMapping, JsonObject
@@ -328,7 +328,7 @@ _WAIT: Final = whole(0, _DAY_MS)
 _MULTIPLIER: Final = number(1, 100)
 _JITTER: Final = number(0, 1)
 _WHEN_SPENT: Final = one_of("fail", "park")
-_NEEDS: Final = Field(resources.check_needs, may_lack=True)
+_NEEDS: Final = Field(resource_documents.check_needs, may_lack=True)
 
 LANE_RULES: Final[Mapping[str, Field | Mapping[str, Field]]] = {
     "maxInflight": Field(whole(1, 100_000), zero_keeps=True),
@@ -371,8 +371,8 @@ _AGENT: Final = {
     "maxInflight": _LIMIT,
 }
 _RESOURCE: Final = {
-    "limits": Field(resources.check_limits),
-    "by": Field(resources.check_by, may_lack=True),
+    "limits": Field(resource_documents.check_limits),
+    "by": Field(resource_documents.check_by, may_lack=True),
     "warnAt": Field(number(0.01, 1), may_lack=True),
     "whenSpent": Field(
         one_of(resources.WAIT, resources.FAIL, resources.PARK, resources.ASK), may_lack=True
@@ -443,5 +443,7 @@ def _resource_contradictions(document: JsonObject) -> list[str]:
     for place in ("kinds", "lanes"):
         for name, one in document[place].items():
             if one.get("needs"):
-                problems += resources.needs_problems(f"{place}.{name}.needs", one["needs"], known)
+                problems += resource_documents.needs_problems(
+                    f"{place}.{name}.needs", one["needs"], known
+                )
     return problems

@@ -14,15 +14,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
-from zoneinfo import available_timezones
 
 import msgspec
 
 from fairlane.core import amounts, limits, moments
 from fairlane.core.amounts import Written
-from fairlane.core.documents import nearest, quote_key
+from fairlane.core.documents import nearest
 from fairlane.core.errors import InvalidRequest, NeedsUnsatisfiable
-from fairlane.core.json_types import JsonObject
 from fairlane.core.limits import Limit, LimitState
 
 WAIT: Final = "wait"
@@ -110,103 +108,6 @@ def _kind(one: LimitPolicy) -> str:
     return limits.POOL if (one.reset_every_ms or one.reset_every) is None else limits.BUDGET
 
 
-# -------------------------------------------------------------------- the policy's documents
-
-_LIMIT_KEYS: Final = LimitPolicy.__struct_encode_fields__
-
-
-def check_limits(value: object) -> str | None:
-    """Return the problem of a resource's limits in a policy, or None."""
-    if not isinstance(value, list | tuple) or not 1 <= len(value) <= LIMITS_MAX:
-        return f"must be a list of 1 to {LIMITS_MAX} limits"
-    for number, one in enumerate(value, 1):
-        problem = _limit_problem(one)
-        if problem is not None:
-            return f"[{number}]: {problem}"
-    return None
-
-
-def _limit_problem(one: object) -> str | None:
-    if not isinstance(one, dict):
-        return "must be an object"
-    for key in one:
-        if key not in _LIMIT_KEYS:
-            return f"unknown key {quote_key(str(key))}{nearest(str(key), _LIMIT_KEYS)}"
-    if not isinstance(one.get("unit", LOCK), str) or not UNIT.fullmatch(one.get("unit", LOCK)):
-        return f"unit must be a name like {UNIT.pattern}"
-    try:
-        if not amounts.parse(one.get("amount")):
-            return "amount must be above 0"
-    except ValueError as error:
-        return f"amount {error}"
-    return _period_problem(one)
-
-
-def _period_problem(one: JsonObject) -> str | None:
-    periods = [key for key in ("perMs", "resetEveryMs", "resetEvery") if one.get(key) is not None]
-    if len(periods) > 1:
-        return f"give either {periods[0]} or {periods[1]}, not both"
-    for key in ("perMs", "resetEveryMs"):
-        value = one.get(key)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and 1 <= value <= PERIOD_MS_MAX):
-            return f"{key} must be a whole number from 1 to {PERIOD_MS_MAX}"
-    if one.get("resetEvery") not in (None, *limits.CALENDAR):
-        return f"resetEvery must be one of {', '.join(limits.CALENDAR)}"
-    if one.get("window") not in (None, "sliding", limits.BUCKET):
-        return "window must be one of sliding, bucket"
-    for key, needed in (("window", "perMs"), ("anchor", "resetEveryMs"), ("tz", "resetEvery")):
-        if one.get(key) is not None and one.get(needed) is None:
-            return f"{key} is only for limits with {needed}"
-    return _text_problem(one)
-
-
-def _text_problem(one: JsonObject) -> str | None:
-    anchor, tz = one.get("anchor"), one.get("tz")
-    if anchor is not None:
-        try:
-            moments.parse(str(anchor))
-        except ValueError as error:
-            return f"anchor {error}"
-    if tz is not None and tz not in available_timezones():
-        return f"tz must be a time zone{nearest(str(tz), available_timezones())}"
-    return None
-
-
-def check_by(value: object) -> str | None:
-    levels = value if isinstance(value, list | tuple) else [value]
-    known = all(isinstance(one, str) and one in LEVELS for one in levels)
-    if not levels or not known or len(set(levels)) < len(levels):
-        return f"must be one of {', '.join(LEVELS)}, or a list of some of them"
-    return None
-
-
-def check_needs(value: object) -> str | None:
-    """Return the problem of the form of needs, or None."""
-    if not isinstance(value, dict) or len(value) > NEEDS_MAX:
-        return f"must be an object of at most {NEEDS_MAX} resources"
-    for name, units in value.items():
-        if not isinstance(units, dict) or len(units) > LIMITS_MAX:
-            return f"{quote_key(name)} must be an object of amounts by unit"
-        for unit, amount in units.items():
-            try:
-                amounts.parse(amount)
-            except ValueError as error:
-                return f"{quote_key(name)}.{quote_key(unit)} {error}"
-    return None
-
-
-def needs_problems(
-    path: str, needs: Mapping[str, Mapping[str, Any]], declared: Mapping[str, ResourcePolicy]
-) -> list[str]:
-    """Return the problems of well-formed needs that do not match the declared resources."""
-    try:
-        read_needs(needs, declared, path)
-    except (InvalidRequest, NeedsUnsatisfiable) as error:
-        return [error.message]
-    return []
-
-
 # -------------------------------------------------------------------- needs
 
 
@@ -231,7 +132,7 @@ def read_needs(
     found: Needs = {}
     for name, units in needs.items():
         place = f"{path}.{name}"
-        policy = _declared(name, declared, place)
+        policy = resource_of(name, declared, place)
         of_unit = {limit.unit: limit for limit in limits_of(policy.limits)}
         if not units:
             found[name] = dict.fromkeys(of_unit, amounts.MICRO)
@@ -243,7 +144,11 @@ def read_needs(
     return found
 
 
-def _declared(name: str, declared: Mapping[str, ResourcePolicy], place: str) -> ResourcePolicy:
+def resource_of(name: str, declared: Mapping[str, ResourcePolicy], place: str) -> ResourcePolicy:
+    """Return the declared resource of a name with its key.
+
+    Raise `InvalidRequest` that names the field `place` if there is none, or if the key is wrong.
+    """
     plain, slash, key = name.partition("/")
     policy = declared.get(plain)
     if policy is None:
@@ -453,6 +358,7 @@ class Blocked(msgspec.Struct, frozen=True):
     needed: int = 0
     available: int = 0
     spent: bool = False
+    slot: str | None = None
 
 
 class BudgetSpent(msgspec.Struct, frozen=True):
@@ -461,6 +367,7 @@ class BudgetSpent(msgspec.Struct, frozen=True):
     resource: str
     key: str
     unit: str
+    slot: str
     window_at: int
     resets_at: int
     needed: int
@@ -534,6 +441,7 @@ def _limit_check(
         need,
         limits.available(limit, state, now),
         spent=spent,
+        slot=limit.slot,
     )
 
 
@@ -557,8 +465,9 @@ def settle(
 ) -> list[tuple[Limit, int, int]]:
     """Replace a reservation by the amounts used; return each limit with the change and the use.
 
-    `held` are the reserved amounts by slot, whatever limits the policy has now. `used` is by unit;
-    a unit that it does not name was used as reserved.
+    `held` is by slot: what the reservation took, whatever limits the policy has now. `used` is by
+    unit; a unit that it does not name was used as reserved. A limit that the policy no longer has
+    gets everything back.
     """
     found = []
     declared = {limit.slot: limit for limit in limits_of(policy.limits)} if policy else {}
@@ -566,11 +475,25 @@ def settle(
         limit = declared.get(slot)
         if limit is None:
             account.states[slot].reserved -= amount
+            unit, kind = slot.split(":")[:2]
+            if kind != limits.BUCKET:  # a bucket goes on leaking if it comes back
+                found.append((Limit(unit, slot, kind, 0), -amount, 0))
             continue
         actual = 0 if limit.kind == limits.POOL else used.get(limit.unit, amount)
         change = limits.settle(limit, account.state(limit), amount, actual, now)
         found.append((limit, change, actual))
     return found
+
+
+def beyond_count(
+    account: Account, policy: ResourcePolicy | None, used: Mapping[str, int]
+) -> Limit | None:
+    """Return the first limit that could not count so much use; it would not fit the store."""
+    for limit in limits_of(policy.limits) if policy else ():
+        taken = limits.committed(limit, account.state(limit))
+        if taken + used.get(limit.unit, 0) > amounts.BALANCE_MAX:
+            return limit
+    return None
 
 
 def cost(policy: ResourcePolicy, needed: Mapping[str, int]) -> float:

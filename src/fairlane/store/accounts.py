@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from fairlane.core import limits, resources
+from fairlane.core import amounts, limits, resources
 from fairlane.core.lifecycle import QUEUED
 from fairlane.core.limits import Limit
 from fairlane.core.model import RESOURCE_GATE, Change, Task
@@ -133,8 +133,12 @@ class Accounts:
             for account in table.due_accounts(self._connection, self._now, limit)
         ]
 
-    def of_resource(self, resource: str) -> list[Account]:
-        return [self._current(one) for one in table.accounts_of(self._connection, resource)]
+    def of_resource(self, resource: str, declared: ResourcePolicy | None = None) -> list[Account]:
+        """Return the accounts of a resource as of now, by limits other than the policy's if some
+        are given.
+        """
+        stored = table.accounts_of(self._connection, resource)
+        return [self._current(one, declared) for one in stored]
 
     def all_stored(self) -> list[Account]:
         """Return all accounts as they are stored, not advanced: the clock was set."""
@@ -144,12 +148,12 @@ class Accounts:
     def next_wake(self) -> int | None:
         return table.next_wake(self._connection)
 
-    def _current(self, stored: Account) -> Account:
+    def _current(self, stored: Account, declared: ResourcePolicy | None = None) -> Account:
         """Return the account in memory, which is newer, and advance it."""
         known = self._cache.by_id.get(stored.id)
         found = self._take(stored) if known is None else known
         if found.id not in self._advanced:
-            self._advance(found)
+            self._advance(found, declared)
         return found
 
     def _take(self, account: Account) -> Account:
@@ -157,9 +161,9 @@ class Accounts:
         self._cache.by_id[account.id] = account
         return account
 
-    def _advance(self, account: Account) -> None:
+    def _advance(self, account: Account, declared: ResourcePolicy | None = None) -> None:
         self._advanced.add(account.id)
-        policy = self.resource(account.resource)
+        policy = declared or self.resource(account.resource)
         if policy is None:
             return
         closed = account.closed_until
@@ -211,7 +215,7 @@ class Accounts:
     def count_usage(self, account: Account, unit: str, agent: str, used: int) -> None:
         at = (account.id, unit, agent, self._now // _DAY_MS)
         sums = self._usage.setdefault(at, [0, 0])
-        sums[0] += used
+        sums[0] = min(sums[0] + used, amounts.BALANCE_MAX)
         sums[1] += 1
 
     # ---------------------------------------------------------------- lines

@@ -63,8 +63,8 @@ class Transaction:
             last_number=row.last_number,
             open_reservations=row.reservations,
         )
-        # Spent budgets that a person may raise; accounts with woken tasks.
-        self.spent_budgets: list[BudgetSpent] = []
+        # Budgets that ran out, for which a person is to be asked; accounts with woken tasks.
+        self.spent_budgets: dict[str, BudgetSpent] = {}  # by the name of the question
         self.woken_at: set[int] = set()
         self.unwritten = Unwritten(connection, self.vault, self.counters, self.accounts, now)
         self.lookup: Lookup = lookup(

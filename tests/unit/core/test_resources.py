@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.core import amounts, resources
 from fairlane.core import policy as policies
-from fairlane.core import resources
 from fairlane.core.errors import InvalidPolicy, InvalidRequest, NeedsUnsatisfiable
+from fairlane.core.limits import LimitState
 from fairlane.core.policy import Policy
 from fairlane.core.resources import Account, ResourcePolicy, Subject
 
@@ -268,5 +269,21 @@ def test_settling_uses_what_was_reserved_by_default() -> None:
 def test_a_reservation_of_a_removed_limit_is_released() -> None:
     gpu = Account(1, "gpu", "")
     resources.reserve(gpu, ALL["gpu"], {"mb": M})
-    assert resources.settle(gpu, None, {"mb:pool": M}, {}, 0) == []
+    ((limit, change, used),) = resources.settle(gpu, None, {"mb:pool": M}, {}, 0)
+    assert (limit.slot, change, used) == ("mb:pool", -M, 0)
     assert gpu.states["mb:pool"].reserved == 0
+
+
+def test_a_bucket_that_was_removed_keeps_what_it_holds() -> None:
+    account = Account(1, "b", "", {"t:bucket": LimitState(reserved=M, level=60 * M)})
+    assert resources.settle(account, None, {"t:bucket": M}, {}, 0) == []
+    assert account.states["t:bucket"] == LimitState(level=60 * M)
+
+
+def test_use_beyond_what_an_account_can_count_is_found() -> None:
+    full = Account(1, "gpu", "", {"mb:pool": LimitState(reserved=amounts.BALANCE_MAX)})
+    found = resources.beyond_count(full, ALL["gpu"], {"mb": 1})
+    assert found is not None
+    assert found.unit == "mb"
+    assert resources.beyond_count(full, ALL["gpu"], {}) is None
+    assert resources.beyond_count(full, None, {"mb": 1}) is None

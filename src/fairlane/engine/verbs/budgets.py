@@ -1,6 +1,6 @@
 """Budgets that ask: a spent budget with `whenSpent: "ask"` asks a person to raise it.
 
-There is one question per resource, key and window. Approving raises the budget until the window
+There is one question per budget, key and window. Approving raises the budget until the window
 resets, which wakes the tasks that wait for it; rejecting parks them (`waking.py`). Without a
 decision the question expires with the window, and the tasks continue.
 """
@@ -14,7 +14,8 @@ import msgspec
 from fairlane.core import amounts, approvals, moments
 from fairlane.core.approvals import Approval, ApprovalRequest
 from fairlane.core.forms import Form, FormField
-from fairlane.core.resources import Account, BudgetSpent
+from fairlane.core.limits import BUDGET
+from fairlane.core.resources import Account, Blocked, BudgetSpent
 from fairlane.core.types import YEAR_MS
 from fairlane.engine.resource_commands import RaiseResource
 from fairlane.engine.verbs import resources
@@ -27,17 +28,32 @@ _DECIMAL: Final = r"^[0-9]{1,12}\.?[0-9]{0,6}$"
 _PLACE: Final = "#"  # between the name of an account and the unit of its budget
 
 
+def ask(tx: Transaction, account: Account, why: Blocked) -> bool:
+    """Ask to raise a spent budget, unless that was asked in this window. Return whether a person
+    refused.
+    """
+    spent = resources.spent_budget(tx, account, why)
+    newest = tx.lookup.approval_of_resource(_place(spent))
+    if newest is None or newest.approved or newest.opened_at < spent.window_at:
+        tx.spent_budgets[_place(spent)] = spent
+        return False
+    return newest.state == approvals.REJECTED
+
+
 def ask_to_raise(tx: Transaction) -> None:
     """Open the questions about the budgets that ran out in this transaction."""
-    spent, tx.spent_budgets = tx.spent_budgets, []
-    for one in spent:
+    found, tx.spent_budgets = tx.spent_budgets, {}
+    for place, one in found.items():
         seq = tx.next_seq()
+        account = tx.accounts.account(one.resource, one.key)
+        account.asked_at = one.window_at
+        tx.accounts.save(account)
         made = approvals.opened(
             _question(one, tx.now),
             seq=seq,
             approval_id=approvals.id_of(seq),
             agent=_agent(tx, one),
-            resource=_place(one.resource, one.key, one.unit),
+            resource=place,
             now=tx.now,
         )
         tx.save_approval(None, made)
@@ -70,14 +86,17 @@ def _agent(tx: Transaction, spent: BudgetSpent) -> str:
     return spent.key if policy is not None and policy.levels == BY_AGENT else ""
 
 
-def _place(resource: str, key: str, unit: str) -> str:
-    return f"{resource}/{key}{_PLACE}{unit}" if key else f"{resource}{_PLACE}{unit}"
+def _place(spent: BudgetSpent) -> str:
+    """Return the name of a budget. Of several budgets of one unit the first has the unit's name."""
+    label = f"{spent.resource}/{spent.key}" if spent.key else spent.resource
+    return f"{label}{_PLACE}{spent.slot.replace(f':{BUDGET}', '')}"
 
 
 def follow(tx: Transaction, approval: Approval) -> None:
     """Raise the budget if a person approved; otherwise park the tasks that wait for it."""
     assert approval.resource is not None
     label, _, unit = approval.resource.rpartition(_PLACE)
+    unit = unit.partition(":")[0]
     name, _, key = label.partition("/")
     if not approval.approved:
         if approval.state == approvals.REJECTED and name in tx.policy.resources:
@@ -86,15 +105,5 @@ def follow(tx: Transaction, approval: Approval) -> None:
     answer = msgspec.json.decode(approval.answer or "{}")
     amount = amounts.parse(answer[AMOUNT].rstrip("."))
     reason = f"approved by {approval.decided_by}"
-    for _ in resources.raise_resource(
-        tx, [RaiseResource(name, unit, amount, key or None, reason)], tx.now
-    ):
+    for _ in resources.raise_resource(tx, [RaiseResource(name, unit, amount, key, reason)], tx.now):
         tx.changed = True
-
-
-def was_rejected(tx: Transaction, account: Account, unit: str, window_at: int) -> bool:
-    """Return whether a person refused to raise the budget in this window."""
-    newest = tx.lookup.approval_of_resource(_place(account.resource, account.key, unit))
-    if newest is None or newest.state != approvals.REJECTED:
-        return False
-    return newest.opened_at >= window_at

@@ -13,7 +13,7 @@ from typing import Final
 from fairlane.core import leases, resources
 from fairlane.core.errors import FairlaneError, NotFound
 from fairlane.core.model import Task
-from fairlane.core.resources import Account, Blocked, Needs
+from fairlane.core.resources import Account, Blocked, Needs, Reservation
 from fairlane.engine.resource_commands import (
     Permit,
     PermitGranted,
@@ -21,9 +21,11 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
+from fairlane.engine.verbs import budgets
 from fairlane.engine.verbs.resources import (
     demands,
     first_blocked,
+    refuse_uncountable,
     report_problem,
     reserve,
     settle,
@@ -60,7 +62,8 @@ def wait(tx: Transaction, requests: Sequence[Permit]) -> list[list[object]]:
         found = _try(tx, request, blocked)
         if isinstance(found, tuple):
             account, why = found
-            blocked[account.id] = account
+            if not why.spent:  # what is left of a spent budget is for those who need less
+                blocked[account.id] = account
             tx.note_due(why.at if why.at is not None and why.at > tx.now else None)
             answers.append([])
         else:
@@ -115,9 +118,16 @@ def _grant(
             return demand.account, Blocked(demand.account.label, resources.KEPT, None)
     found = first_blocked(tx, wanted, running=True)
     if found is not None:
+        if found[1].spent and _asks(tx, found[0]):
+            budgets.ask(tx, *found)
         return found
     tx.changed = True
     return PermitGranted(reserve(tx, task, needs).id, task)
+
+
+def _asks(tx: Transaction, account: Account) -> bool:
+    policy = tx.accounts.resource(account.resource)
+    return policy is not None and policy.when_spent == resources.ASK
 
 
 def settle_permit(tx: Transaction, requests: Sequence[SettlePermit], _: int) -> Iterator[object]:
@@ -165,8 +175,18 @@ def _settle_one(
             }
             try:
                 usage = resources.read_usage(report.usage, known)
+                _refuse_uncountable(tx, one, usage)
             except FairlaneError as error:
                 return error
         settle(tx, task, one, usage, refund=unused)
         take_report(tx, task, report)
     return None
+
+
+def _refuse_uncountable(tx: Transaction, permit: Reservation, usage: Needs) -> None:
+    accounts = tx.accounts.accounts_by_id(held.account for held in permit.held)
+    of = {account.id: account for account in accounts}
+    for held in permit.held:
+        account = of[held.account]
+        policy = tx.accounts.resource(account.resource)
+        refuse_uncountable(account, policy, held.need, usage.get(held.need, {}))

@@ -237,6 +237,8 @@ def report_problem(
 def _usage(tx: Transaction, task: Task, usage: Mapping[str, Mapping[str, object]]) -> Needs:
     needs = needs_of(task.needs or "{}")
     found = resources.read_usage(usage, needs)
+    for demand in demands(tx, task):
+        refuse_uncountable(demand.account, demand.policy, demand.need, found.get(demand.need, {}))
     for name, units in found.items():
         policy = tx.accounts.resource(name.partition("/")[0])
         for limit in resources.limits_of(policy.limits) if policy else ():
@@ -248,15 +250,26 @@ def _usage(tx: Transaction, task: Task, usage: Mapping[str, Mapping[str, object]
     return found
 
 
+def refuse_uncountable(
+    account: Account, policy: ResourcePolicy | None, need: str, used: Mapping[str, int]
+) -> None:
+    """Raise `InvalidRequest` for use that an account cannot count."""
+    limit = resources.beyond_count(account, policy, used)
+    if limit is not None:
+        raise InvalidRequest(
+            f"field 'usage.{need}.{limit.unit}': {account.label} cannot count more than "
+            f"{amounts.text(amounts.BALANCE_MAX)}; report less"
+        )
+
+
 def _unknown_names(tx: Transaction, report: ResourceReport) -> InvalidRequest | None:
     declared = tx.policy.resources
     for field, named in (("closed", report.closed), ("observed", report.observed)):
         for name in named or ():
-            if name.partition("/")[0] not in declared:
-                hint = nearest(name, declared)
-                return InvalidRequest(
-                    f"field '{field}.{name[:100]}' is not a resource of the policy{hint}"
-                )
+            try:
+                resources.resource_of(name, declared, f"{field}.{name}")
+            except InvalidRequest as error:
+                return error
     for name, units in (report.observed or {}).items():
         policy = declared[name.partition("/")[0]]
         known = {limit.unit for limit in resources.limits_of(policy.limits)}
@@ -308,6 +321,8 @@ def settle(
         for limit, change, actual in resources.settle(account, policy, held.amounts, used, tx.now):
             kind = _kind(limit, change)
             tx.accounts.enter(account, limit, kind, change, used=actual, task=task)
+            if policy is not None:
+                _warn(tx, account, policy, limit)
             if actual and limit.unit not in seen:
                 seen.add(limit.unit)
                 tx.accounts.count_usage(account, limit.unit, task.agent, actual)
@@ -420,11 +435,13 @@ def _raise(
             f"missing required field 'key': {request.name} has one balance per key"
         )
     for account in found:
+        if any(account.state(one).raised + request.amount > amounts.AMOUNT_MAX for one in budgets):
+            most = amounts.text(amounts.AMOUNT_MAX)
+            return Conflict(f"{account.label} cannot be raised by more than {most} in one window")
         for limit in budgets:
             account.state(limit).raised += request.amount
             detail = request.reason
             tx.accounts.enter(account, limit, ledger.RAISE, 0, used=request.amount, detail=detail)
-        account.asked_at = None
         tx.changed = True
         tx.accounts.touch(account)
         more = {"unit": request.unit, "amount": amounts.shown(request.amount)}
@@ -447,25 +464,17 @@ def _named(tx: Transaction, name: str, key: str | None) -> list[Account] | Fairl
 # -------------------------------------------------------------------- spent budgets
 
 
-def spent_budget(tx: Transaction, account: Account, why: Blocked) -> BudgetSpent | None:
-    """Return the request to raise a budget, once per account and window."""
+def spent_budget(tx: Transaction, account: Account, why: Blocked) -> BudgetSpent:
+    """Return what a person has to know about the budget that is spent."""
     policy = tx.accounts.resource(account.resource)
     assert policy is not None
-    limit = next(
-        one
-        for one in resources.limits_of(policy.limits)
-        if one.kind == BUDGET and one.unit == why.unit
-    )
-    window_at = account.state(limit).window_at or 0
-    if account.asked_at == window_at:
-        return None
-    account.asked_at = window_at
-    tx.accounts.save(account)
+    limit = next(one for one in resources.limits_of(policy.limits) if one.slot == why.slot)
     return BudgetSpent(
         resource=account.resource,
         key=account.key,
         unit=limit.unit,
-        window_at=window_at,
+        slot=limit.slot,
+        window_at=account.state(limit).window_at or 0,
         resets_at=limits.window_end(limit, tx.now),
         needed=why.needed,
         amount=limits.ceiling(limit, account.state(limit)),
@@ -484,7 +493,8 @@ def follow_policy(
         return
     tx.unwritten.write()
     for name in sorted(changed):
-        for account in tx.accounts.of_resource(name):
+        # What is taken is carried over as of now, by the limits under which it was taken.
+        for account in tx.accounts.of_resource(name, old.get(name)):
             if name in old and name in new:
                 _adapt(tx, account, old[name], new[name])
             account.wake_at = None

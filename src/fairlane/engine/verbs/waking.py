@@ -21,7 +21,6 @@ from fairlane.engine.verbs.resources import (
     demands,
     first_blocked,
     settle_ended,
-    spent_budget,
     wake_by,
 )
 from fairlane.store.transaction import Transaction
@@ -30,6 +29,7 @@ LINES_MAX: Final = 32  # lines that one check considers
 WOKEN_MAX: Final = 256  # tasks that one transaction wakes
 OVERTAKEN_MAX: Final = 8
 ACCOUNTS_MAX: Final = 500
+SPENT_ERROR: Final = "resource_spent"  # of tasks that a spent budget ended; part of the API
 
 
 def tick(tx: Transaction) -> None:
@@ -82,7 +82,7 @@ class _Look:
         self.passed: list[WaitLine] = []
         self.woken = 0
         self.wake_at: int | None = None
-        self.refused: bool | None = None  # whether a person refused to raise a spent budget
+        self.refused: dict[str | None, bool] = {}  # whether a person did not raise spent budgets
 
     def run(self) -> int:
         tx, account = self.tx, self.account
@@ -160,16 +160,10 @@ class _Look:
         return True
 
     def _refused(self, why: Blocked) -> bool:
-        """Return whether a person refused to raise the budget. Ask, unless that has happened."""
-        if self.refused is None:
-            question = spent_budget(self.tx, self.account, why)
-            if question is not None:
-                self.tx.spent_budgets.append(question)
-            window_at = self.account.asked_at or 0
-            self.refused = question is None and budgets.was_rejected(
-                self.tx, self.account, why.unit or "", window_at
-            )
-        return self.refused
+        """Return whether a person refused to raise the budget; ask one who has not been asked."""
+        if why.slot not in self.refused:
+            self.refused[why.slot] = budgets.ask(self.tx, self.account, why)
+        return self.refused[why.slot]
 
     def _finish(self, *, more: bool) -> None:
         tx, account = self.tx, self.account
@@ -184,4 +178,4 @@ class _Look:
 
 
 def _reason(why: Blocked) -> str:
-    return f"budget spent: {why.account} does not have enough {why.unit} left until it resets"
+    return f"{SPENT_ERROR}: {why.account} does not have enough {why.unit} left until it resets"

@@ -133,7 +133,9 @@ DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at <= :before ORDER 
 -- name: usage_add
 -- rows: account int, unit text, agent text, day int, used int, settled int
 INSERT INTO resource_usage (account, unit, agent, day, used, settled) SELECT * FROM rows WHERE true
-ON CONFLICT (account, unit, agent, day) DO UPDATE SET used = resource_usage.used + excluded.used,
+ON CONFLICT (account, unit, agent, day) DO UPDATE SET
+  used = CASE WHEN resource_usage.used > 4000000000000000000 THEN resource_usage.used
+    ELSE resource_usage.used + excluded.used END,
   settled = resource_usage.settled + excluded.settled
 
 -- name: usage_list
