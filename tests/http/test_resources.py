@@ -34,6 +34,10 @@ POLICY = {
         },
         "gpu": {"limits": [{"unit": "mb", "amount": 1000}], "by": "key"},
         "profile": {"limits": [{"amount": 1}], "by": "key"},
+        "nested": {
+            "limits": [{"unit": "usd", "amount": "10", "resetEvery": "month"}],
+            "by": ["session", "agent"],
+        },
     },
 }
 _numbers = itertools.count(1)
@@ -71,8 +75,8 @@ class Fleet:
         found: list[dict[str, Any]] = answer.json["leases"]
         return found
 
-    async def one(self, needs: Any = None) -> dict[str, Any]:
-        await self.submit(needs)
+    async def one(self, needs: Any = None, **fields: Any) -> dict[str, Any]:
+        await self.submit(needs, **fields)
         (lease,) = await self.lease(waitMs=30_000)
         return lease
 
@@ -355,6 +359,39 @@ async def test_usage_is_counted_per_agent_and_day_and_exported_as_csv(fleet: Fle
     text = (await fleet.api.get("/resources/spend/usage", key=fleet.agent, format="csv")).raw
     (line,) = csv.DictReader(io.StringIO(text.decode()))
     assert (line["agentId"], line["used"]) == (fleet.agent, "0.75")
+
+
+async def test_the_use_of_several_levels_is_counted_once(fleet: Fleet) -> None:
+    async def counted() -> float:
+        lines = (await fleet.api.get("/metrics")).raw.decode().splitlines()
+        start = 'fairlane_resource_usage_total{resource="nested",unit="usd"} '
+        return sum(float(line.removeprefix(start)) for line in lines if line.startswith(start))
+
+    before = await counted()
+    lease = await fleet.one({"nested": {"usd": 1}}, sessionKey=fleet.agent)
+    await fleet.well(lease, "complete", usage={"nested": {"usd": "0.75"}})
+    report = (await fleet.api.get("/resources/nested/usage")).json
+    mine = [row["used"] for row in report["rows"] if row["agentId"] == fleet.agent]
+    assert mine == ["0.75"]
+    of_session = {"key": f"session:{fleet.agent}"}
+    assert (await fleet.api.get("/resources/nested/usage", **of_session)).json["count"] == 1
+    assert await counted() == before + 0.75
+
+
+async def test_a_list_of_resources_has_pages(fleet: Fleet) -> None:
+    for number in range(3):
+        await fleet.one({f"profile/{fleet.agent}-{number}": {}})
+    everything = (await fleet.api.get("/resources", limit=1000)).json["resources"]
+    found: list[Any] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = (await fleet.api.get("/resources", limit=2, **cursor)).json
+        found += page["resources"]
+        if "nextCursor" not in page:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    names = [(one["name"], one.get("key")) for one in found]
+    assert names == [(one["name"], one.get("key")) for one in everything]
 
 
 async def test_metrics_show_limits_and_use(fleet: Fleet) -> None:

@@ -57,10 +57,11 @@ MAY_SCAN = {
     "dependency_recount": "is the doctor's, who trusts no index",
     "unmet_recount": "is the doctor's, who trusts no index",
     "approval_recount": "is the doctor's, who trusts no index",
-    "account_all": "lists every account for a person who looks at them, and for the doctor",
     "ledger_sums": "is the doctor's, who trusts no index",
-    "reservation_all": "reads what open leases hold, for a person who looks at one resource",
-    "wait_line_forget": "goes through the lines in front of resources, once in a sweep",
+    "account_all": "is the doctor's, and moves every account when somebody sets the clock",
+    "account_oldest": "goes from the oldest account upwards until it has a few hundred",
+    "reservation_all": "is the doctor's; a writer that is alone takes up all of them once",
+    "reservation_of_account": "goes from the oldest reservation upwards until it has a few",
     "wait_line_all": "is the doctor's, who trusts no index",
     "wait_line_recount": "is the doctor's, who trusts no index",
     "approval_list": "goes from the newest approval downwards until it has a page",
@@ -73,7 +74,7 @@ EMPTIES = {"unsettled_forget"}
 
 # Lists whose pages come out in order, so that nobody sorts what is not shown.
 LISTS = {
-    *("audit_list", "batch_list", "delivery_list", "event_list"),
+    *("audit_list", "batch_list", "delivery_list", "event_list", "ledger_newest", "account_page"),
     *("run_list", "run_list_of", "task_ids", "task_list", "template_list"),
 }
 
@@ -227,12 +228,20 @@ INTENDED = {
     "task_ended_last": {"task_pkey"},
     "entry_page": {"task_entry"},
     "account_find": {"account_name"},
+    "account_page": {"account_name"},
     "account_due": {"account_wake"},
     "account_next": {"account_wake"},
     "wait_line_find": {"wait_line_name"},
     "wait_line_first": {"wait_line_order"},
+    "wait_line_of_agent": {"wait_line_account"},
     "task_waiting": {"task_wait"},
+    "task_move": {"task_pkey"},
     "reservation_find": {"reservation_task"},
+    "ledger_newest": {"ledger_account"},
+    "approval_by_id": {"approval_id_key"},
+    "approval_of_tasks": {"approval_task"},
+    "approval_due": {"approval_due"},
+    "approval_of_resource": {"approval_resource"},
     "approval_old": {"approval_old"},
     "endpoint_subscribed": {"endpoint_events"},
 }
@@ -245,7 +254,11 @@ INTEGERS = {
     *("account", "first", "last", "last_number", "reservations", "failed_at"),
 }
 
-TEXTS = {"session_list": {"after"}, "node_save": {"version"}}  # where such a name stands for a text
+TEXTS = {
+    "session_list": {"after"},
+    "account_page": {"after"},
+    "node_save": {"version"},
+}  # where such a name stands for a text
 
 
 @pytest.fixture
@@ -280,7 +293,7 @@ def postgres_plan(connection: Any, statement: Statement) -> str:
 def test_postgres_uses_the_intended_indexes(postgres_plans: Any) -> None:
     for name, intended in INTENDED.items():
         found = postgres_plan(postgres_plans, POSTGRES[name])
-        used = set(re.findall(r"Index (?:Only )?Scan (?:using|on) (\w+)", found))
+        used = set(re.findall(r"Index (?:Only )?Scan (?:Backward )?(?:using|on) (\w+)", found))
         assert intended <= used, f"{name}:\n{found}"
         assert "Seq Scan on" not in found, f"{name}:\n{found}"
 

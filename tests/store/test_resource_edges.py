@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.core.errors import Conflict, InvalidRequest
 from fairlane.engine.commands import Complete, Prune, SetPolicy
+from fairlane.engine.reads import accounts as reads
 from fairlane.engine.resource_commands import (
     Closing,
     Permit,
@@ -15,8 +16,9 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
+from fairlane.engine.verbs import ticks
 from fairlane.store.tables import resources as table
-from tests.store.test_resources import M, World
+from tests.store.test_resources import RESOURCES, M, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,3 +174,73 @@ def test_debt_that_passes_the_mark_warns_once(world: World) -> None:
     for task in world.take(2):
         world.end(task, usage={"money": {"usd": 12}})
     assert [event.type for event in world.events()].count("resource.warned") == 1
+
+
+# -------------------------------------------------------------------- many accounts
+
+
+def test_accounts_are_listed_in_pages_whatever_their_names(world: World) -> None:
+    _patch(world, {"gpt-5": RESOURCES["gpt"], "profile-2": RESOURCES["profile"]})
+    world.submit("t", needs={"profile-2/x": {}, **{f"profile/k{n}": {} for n in range(5)}})
+    world.take()
+    policy, now = world.engine.policy, world.clock.now()
+    labels, after = [], ""
+    while True:
+        page = reads.accounts(world.reader, policy, now, after=after, limit=2)
+        if not page:
+            break
+        labels += [view.account.label for view in page]
+        after = labels[-1]
+    keys = [f"profile/k{n}" for n in range(5)]
+    assert labels == ["gpt", "gpt-5", "gpu", *keys, "profile-2/x"]
+
+
+def test_an_agent_lists_its_own_accounts_only(world: World) -> None:
+    _patch(world, {"both": {**RESOURCES["spend"], "by": ["agent", "lane"]}})
+    needs: Any = {"spend": {"usd": "0.1"}, "both": {"usd": "0.1"}}
+    world.submit("t", agent="a", needs=needs)
+    world.submit("u", agent="b", needs=needs)
+    world.take(2)
+    found = reads.accounts(world.reader, world.engine.policy, world.clock.now(), agent="b")
+    labels = [view.account.label for view in found]
+    assert labels == ["both/agent:b", "both/lane:main", "gpt", "gpu", "spend/b"]
+
+
+def test_holders_are_found_among_many_reservations(world: World) -> None:
+    world.submit(*(f"t{n}" for n in range(30)), agent="a", needs={"gpu": {"mb": "0.1"}})
+    world.submit("mine", agent="b", needs={"gpu": {"mb": 1}, "profile/bank": {}})
+    world.take(40)
+    policy, now = world.engine.policy, world.clock.now()
+    everybody = reads.account(world.reader, policy, now, ("gpu", ""), None)
+    assert len(everybody.holders) == reads.HOLDERS_SHOWN
+    (mine,) = reads.account(world.reader, policy, now, ("gpu", ""), "b").holders
+    assert (mine.task_id, mine.amounts) == ("mine", {"mb": M})
+    (holder,) = reads.account(world.reader, policy, now, ("profile", "bank"), None).holders
+    assert holder.task_id == "mine"
+
+
+def test_the_use_of_the_first_accounts_and_of_all_without_keys_is_followed(world: World) -> None:
+    for number in range(5):
+        world.submit(f"t{number}", needs={f"profile/k{number}": {}})
+    world.submit("g", needs={"gpt": {"tokens": 1}})
+    world.take(9)
+    found = reads.sampled(world.reader, world.engine.policy, world.clock.now(), 2)
+    assert {view.account.label for view in found} == {"gpt", "profile/k0", "profile/k1"}
+
+
+def test_an_old_ledger_is_forgotten_even_if_nothing_else_happens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticks, "LEDGER_STEP", 4)
+    world.submit("t")
+    (task,) = world.take()
+    key = (task.seq, task.fencing_token)
+    for _ in range(5):
+        granted = world.ask(Permit(*key, {"gpt": {"tokens": 1}}))
+        world.ask(SettlePermit(*key, granted.id))
+    world.clock.advance(30 * 86_400_000)
+    for _ in range(4):
+        world.apply()
+    (account,) = table.accounts(world.reader, [("gpt", "")])
+    kept = table.entries(world.reader, account.id, after=0, limit=99)
+    assert [entry.kind for entry, _ in kept] in ([], ["reset"])

@@ -36,3 +36,13 @@ def test_steps_and_accounts_are_bounded() -> None:
     history.add(0, [UseSample("spend", str(n), "usd", 1, 2) for n in range(2 * ACCOUNTS_MAX)])
     known = [bool(history.span("spend", str(n), "5m", 0)) for n in range(2 * ACCOUNTS_MAX)]
     assert sum(known) == ACCOUNTS_MAX - 1
+
+
+def test_an_account_that_is_no_longer_sampled_makes_room_after_a_day() -> None:
+    history = ResourceHistory()
+    history.add(0, [UseSample("spend", str(n), "usd", 1, 2) for n in range(ACCOUNTS_MAX)])
+    day = 86_400_000
+    history.add(day, [UseSample("gpt", "", "tokens", 1, 2)])
+    assert history.span("gpt", "", "5m", day) == []
+    history.add(2 * day, [UseSample("gpt", "", "tokens", 1, 2)])
+    assert history.span("gpt", "", "5m", 2 * day) == [UseStep(2 * day, {"tokens": (1, 2)})]

@@ -162,6 +162,7 @@ class Outcome(msgspec.Struct):
     changes: list[Change]  # all changes of tasks, in order
     reclaimed: list[Task]  # tasks whose leases were reclaimed
     settled: list[commands.SettleDelivery]
+    resource_usage: Mapping[tuple[str, str], int]  # what was used, by resource and unit
     now: int
     stepped_ms: int = 0  # by how much the clock was set
     committed: bool = False  # False: there was nothing to write
@@ -335,6 +336,7 @@ class Engine:
             changes=tx.changes,
             reclaimed=tx.reclaimed,
             settled=[batch[number] for number in by_verb.get(commands.SettleDelivery, ())],
+            resource_usage=tx.accounts.used,
             now=tx.now,
             stepped_ms=stepped_ms,
         )
@@ -398,7 +400,8 @@ class Engine:
         if tx.now >= self._prune_at:
             went = ticks.prune(tx, tx.now)
             tx.changed = tx.changed or went > 0
-            self._prune_at = tx.now + (0 if went >= ticks.STEP else PRUNE_EVERY_MS)
+            more = went >= ticks.STEP or tx.prune_again
+            self._prune_at = tx.now + (0 if more else PRUNE_EVERY_MS)
         tx.note_due(self._prune_at)
 
     def _begin(self, connection: Connection) -> Transaction:

@@ -30,7 +30,7 @@ from fairlane.engine.reads.workers import Presence
 from fairlane.engine.telemetry.history import History
 from fairlane.engine.telemetry.metrics import Metrics
 from fairlane.engine.telemetry.outages import Outages
-from fairlane.engine.telemetry.resource_history import ResourceHistory, use_samples
+from fairlane.engine.telemetry.resource_history import ACCOUNTS_MAX, ResourceHistory, use_samples
 from fairlane.engine.writer import Writer
 from fairlane.store.base import Store
 from fairlane.version import __version__
@@ -125,7 +125,7 @@ class WritingNode(Node):
         self.history.add(sample, self.policy, self.metrics)
         if self.policy.resources:
             found = await self.views.read(
-                self.views.resources.accounts, self.clock, self.policy, None
+                self.views.resources.sampled, self.clock, self.policy, ACCOUNTS_MAX
             )
             self.resource_history.add(sample.at, use_samples(found, self.policy))
 

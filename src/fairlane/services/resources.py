@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from fairlane.core import amounts, limits, resources
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidRequest, NotFound
@@ -46,12 +48,16 @@ _EPOCH: Final = date(1970, 1, 1)
 async def list_resources(node: Node, caller: Caller, request: schema.ListResources) -> ResourceList:
     policy = node.policy
     if request.name is not None:
-        _declared(node, request.name)
-    found = await node.views.read(node.views.resources.accounts, node.clock, policy, caller.agent)
-    if request.name is not None:
-        found = [one for one in found if one.account.resource == request.name]
-    if request.cursor is not None:
-        found = [one for one in found if one.account.label > request.cursor]
+        only = {request.name: _declared(node, request.name)}
+        policy = msgspec.structs.replace(policy, resources=only)
+    found = await node.views.read(
+        node.views.resources.accounts,
+        node.clock,
+        policy,
+        caller.agent,
+        request.cursor or "",
+        request.limit + 1,
+    )
     page = found[: request.limit]
     return ResourceList(
         resources=[_status(one, policy.resources[one.account.resource]) for one in page],
@@ -66,8 +72,8 @@ async def show_resource(
 ) -> ResourceStatus:
     declared, key = _owned(node, caller, request)
     account = node.views.resources.account
-    view = await node.views.read(account, node.clock, node.policy, request.name, key)
-    return _status(view, declared, caller.agent)
+    view = await node.views.read(account, node.clock, node.policy, request.name, key, caller.agent)
+    return _status(view, declared)
 
 
 def _declared(node: Node, name: str) -> ResourcePolicy:
@@ -99,16 +105,13 @@ def _owned(
     return declared, key or ""
 
 
-def _status(
-    view: AccountView, declared: ResourcePolicy, agent: str | None = None
-) -> ResourceStatus:
+def _status(view: AccountView, declared: ResourcePolicy) -> ResourceStatus:
     account, now = view.account, view.now
     closed = account.closed_until > now
     lasting = account.closed_until >= FOREVER
     holders = [
         HolderStatus(one.task_id, one.agent, {u: amounts.shown(a) for u, a in one.amounts.items()})
         for one in view.holders
-        if agent is None or one.agent == agent
     ]
     return ResourceStatus(
         name=account.resource,
@@ -177,7 +180,7 @@ def _entry(one: LedgerView) -> LedgerLine:
 
 @implements(schema.RESOURCE_USAGE)
 async def show_usage(node: Node, caller: Caller, request: schema.ShowUsage) -> UsageReport:
-    _declared(node, request.name)
+    levels = _declared(node, request.name).levels
     today = datetime.fromtimestamp(node.clock.now() / 1000, UTC).date()
     last = _day(request.to_day, "toDay") or today
     first = _day(request.from_day, "fromDay") or last - timedelta(days=USAGE_DAYS - 1)
@@ -188,15 +191,22 @@ async def show_usage(node: Node, caller: Caller, request: schema.ShowUsage) -> U
         request.key,
         caller.agent,
     )
+    # Of several levels each has the same use; every task has an agent, a lane and a key.
+    level = next((one for one in levels if one in ("agent", "lane", "key")), "")
+    prefix = f"{level}:" if level and len(levels) > 1 and request.key is None else ""
+    sums: dict[tuple[int, str, str], int] = {}
+    for row in rows:
+        if request.unit in (None, row.unit) and row.key.startswith(prefix):
+            of = (row.day, row.agent, row.unit)
+            sums[of] = sums.get(of, 0) + row.used
     lines = [
         UsageLine(
-            day=(_EPOCH + timedelta(days=row.day)).isoformat(),
-            agent=row.agent,
-            unit=row.unit,
-            used=amounts.shown(row.used),
+            day=(_EPOCH + timedelta(days=day)).isoformat(),
+            agent=agent,
+            unit=unit,
+            used=amounts.shown(used),
         )
-        for row in rows
-        if request.unit in (None, row.unit)
+        for (day, agent, unit), used in sums.items()
     ]
     return UsageReport(name=request.name, rows=lines, count=len(lines))
 

@@ -76,6 +76,7 @@ class Accounts:
         self.kept = cache.kept
         self.ended: list[Change] = []  # ends of leases whose reservations have to be settled
         self.usage_of: dict[int, resources.Needs] = {}  # reported use by task
+        self.used: dict[tuple[str, str], int] = {}  # in this transaction, by resource and unit
         self.wrote = False  # then the transaction must be committed: the cache has it too
         self._advanced: set[int] = set()
         self._dirty: set[int] = set()
@@ -217,6 +218,9 @@ class Accounts:
         sums = self._usage.setdefault(at, [0, 0])
         sums[0] = min(sums[0] + used, amounts.BALANCE_MAX)
         sums[1] += 1
+
+    def count_total(self, resource: str, unit: str, used: int) -> None:
+        self.used[resource, unit] = self.used.get((resource, unit), 0) + used
 
     # ---------------------------------------------------------------- lines
 

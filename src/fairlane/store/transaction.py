@@ -64,6 +64,7 @@ class Transaction:
             open_reservations=row.reservations,
         )
         # Budgets that ran out, for which a person is to be asked; accounts with woken tasks.
+        self.prune_again = False  # more is old than was forgotten in one step
         self.spent_budgets: dict[str, BudgetSpent] = {}  # by the name of the question
         self.woken_at: set[int] = set()
         self.unwritten = Unwritten(connection, self.vault, self.counters, self.accounts, now)

@@ -9,12 +9,14 @@ from fairlane.clock import Clock
 from fairlane.core import resources
 from fairlane.core.policy import Policy
 from fairlane.core.resources import Account, LedgerEntry, Reservation
+from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.store.base import Connection
 from fairlane.store.tables import resources as table
 from fairlane.store.tables import task_views
-from fairlane.store.tables.resources import UsageRow
+from fairlane.store.tables.resources import AccountFilter, UsageRow
 
 HOLDERS_SHOWN: Final = 20
+RESERVATIONS_READ: Final = 200  # for the holders; a task has one for its lease and for each permit
 
 
 class Holder(NamedTuple):
@@ -35,38 +37,76 @@ class AccountView(NamedTuple):
 
 
 def accounts(
-    connection: Connection, policy: Policy, now: int, *, agent: str | None = None
+    connection: Connection,
+    policy: Policy,
+    now: int,
+    *,
+    agent: str | None = None,
+    after: str = "",
+    limit: int = LIST_LIMIT_MAX,
 ) -> list[AccountView]:
-    """Return all accounts by name and key; a resource without any has an empty one.
+    """Return accounts in the order of resources and keys, from the one after the label `after` on.
 
-    With `agent`, of resources that are counted by agent only that agent's account.
+    A resource without keys that was never used has an empty one. With `agent`, of resources that
+    are counted by agent only that agent's account.
     """
-    stored = table.all_accounts(connection)
-    waiting = table.count_waiting(connection)
-    found: list[AccountView] = []
-    known: set[str] = set()
-    for account in stored:
-        declared = policy.resources.get(account.resource)
-        if declared is None or not visible(declared, account.key, agent):
+    last, _, last_key = after.partition("/")
+    found: list[Account] = []
+    for name in sorted(policy.resources):
+        declared = policy.resources[name]
+        if len(found) >= limit:
+            break
+        if name < last or (name == last and not declared.levels):
             continue
-        known.add(account.resource)
-        resources.advance(account, declared, now)
-        found.append(AccountView(account, now, waiting.get(account.id, 0)))
-    for name, declared in policy.resources.items():
-        if name not in known and not declared.levels:
-            found.append(AccountView(Account(0, name, ""), now, 0))
-    return sorted(found, key=lambda one: (one.account.resource, one.account.key))
+        wanted = _filter(declared, agent)
+        if name == last:
+            wanted = wanted._replace(after=last_key)
+        stored = table.page_of(connection, name, wanted, limit - len(found))
+        if not stored and not declared.levels:
+            stored = [Account(0, name, "")]
+        found += stored
+    return _views(connection, policy, now, found)
 
 
-def account(connection: Connection, policy: Policy, now: int, name: str, key: str) -> AccountView:
-    """Return one account with its holders; a new one if it was never used."""
-    stored = table.accounts(connection, [(name, key)])
+def _filter(declared: resources.ResourcePolicy, agent: str | None) -> AccountFilter:
+    """Return which accounts of a resource a caller may see; the counterpart of `visible`."""
+    if agent is None or "agent" not in declared.levels:
+        return AccountFilter()
+    if isinstance(declared.by, str):
+        return AccountFilter(key=agent)
+    return AccountFilter(own=f"agent:{agent}")
+
+
+def _views(
+    connection: Connection, policy: Policy, now: int, found: Sequence[Account]
+) -> list[AccountView]:
+    blocked = [one.id for one in found if one.blocked]
+    waiting = table.count_waiting_for(connection, blocked) if blocked else {}
+    for one in found:
+        resources.advance(one, policy.resources[one.resource], now)
+    return [AccountView(one, now, waiting.get(one.id, 0)) for one in found]
+
+
+def sampled(connection: Connection, policy: Policy, now: int, limit: int) -> list[AccountView]:
+    """Return the accounts whose use is followed: those without keys, and the oldest others."""
+    plain = [(name, "") for name, one in policy.resources.items() if not one.levels]
+    known = {one.id: one for one in table.accounts(connection, plain)}
+    known |= {one.id: one for one in table.oldest_accounts(connection, limit)}
+    found = [one for one in known.values() if one.resource in policy.resources]
+    return _views(connection, policy, now, found)
+
+
+def account(
+    connection: Connection, policy: Policy, now: int, name: tuple[str, str], agent: str | None
+) -> AccountView:
+    """Return the account of a resource and key with its holders, of one agent if it is given; a new
+    account if it was never used.
+    """
+    stored = table.accounts(connection, [name])
     if not stored:
-        return AccountView(Account(0, name, key), now, 0)
-    (found,) = stored
-    resources.advance(found, policy.resources[name], now)
-    waiting = table.count_waiting(connection).get(found.id, 0)
-    return AccountView(found, now, waiting, _holders(connection, found))
+        return AccountView(Account(0, *name), now, 0)
+    (view,) = _views(connection, policy, now, stored)
+    return view._replace(holders=_holders(connection, view.account, agent))
 
 
 def visible(declared: resources.ResourcePolicy, key: str, agent: str | None) -> bool:
@@ -79,9 +119,9 @@ def visible(declared: resources.ResourcePolicy, key: str, agent: str | None) -> 
     return key == own or not key.startswith("agent:")
 
 
-def _holders(connection: Connection, account: Account) -> list[Holder]:
+def _holders(connection: Connection, account: Account, agent: str | None) -> list[Holder]:
     held: dict[int, dict[str, int]] = {}
-    for one in table.all_reservations(connection):
+    for one in table.reservations_of(connection, account.id, RESERVATIONS_READ, agent):
         for slot, amount in _of(one, account.id).items():
             units = held.setdefault(one.seq, {})
             unit = slot.partition(":")[0]
@@ -106,22 +146,38 @@ class ResourceViews:
         self._ask = ask
         self._moment = moment
 
-    def accounts(self, clock: Clock, policy: Policy, agent: str | None) -> list[AccountView]:
-        """Return all accounts of resources that a caller may see."""
+    def accounts(
+        self, clock: Clock, policy: Policy, agent: str | None, after: str, limit: int
+    ) -> list[AccountView]:
+        """Return accounts of resources that a caller may see."""
 
         def read(connection: Connection) -> list[AccountView]:
             with connection.snapshot():
-                return accounts(connection, policy, self._moment(connection, clock), agent=agent)
+                now = self._moment(connection, clock)
+                return accounts(connection, policy, now, agent=agent, after=after, limit=limit)
 
         found: list[AccountView] = self._ask(read)
         return found
 
-    def account(self, clock: Clock, policy: Policy, name: str, key: str) -> AccountView:
+    def sampled(self, clock: Clock, policy: Policy, limit: int) -> list[AccountView]:
+        """Return the accounts whose use is followed."""
+
+        def read(connection: Connection) -> list[AccountView]:
+            with connection.snapshot():
+                return sampled(connection, policy, self._moment(connection, clock), limit)
+
+        found: list[AccountView] = self._ask(read)
+        return found
+
+    def account(
+        self, clock: Clock, policy: Policy, name: str, key: str, agent: str | None
+    ) -> AccountView:
         """Return one account with the tasks that hold it."""
 
         def read(connection: Connection) -> AccountView:
             with connection.snapshot():
-                return account(connection, policy, self._moment(connection, clock), name, key)
+                now = self._moment(connection, clock)
+                return account(connection, policy, now, (name, key), agent)
 
         found: AccountView = self._ask(read)
         return found

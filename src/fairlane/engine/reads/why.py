@@ -129,13 +129,9 @@ def _of_resource(connection: Connection, task: Task, agent: str | None, now: int
     if found is None:
         return {}
     account, blocked = found
-    holding = [
-        one.seq
-        for one in resource_table.all_reservations(connection)
-        if any(held.account == account.id for held in one.held)
-    ]
-    tasks = task_table.by_seq(connection, dict.fromkeys(holding[: 10 * NAMED_MAX]))
-    holders = [one.id for one in tasks if agent in (None, one.agent)][:NAMED_MAX]
+    holding = resource_table.reservations_of(connection, account.id, 10 * NAMED_MAX, agent)
+    tasks = task_table.by_seq(connection, dict.fromkeys(one.seq for one in holding))
+    holders = [one.id for one in tasks][:NAMED_MAX]
     return {"blocked": blocked, "holders": holders}
 
 

@@ -59,6 +59,7 @@ class Metrics:
         self.round_trips = Histogram(TRIPS)
         self.loop_lags = Histogram()
         self.clock_steps = 0
+        self.resource_usage: dict[tuple[str, str], int] = {}  # by resource and unit
         # Starts of repeated attempts; bounded, because other nodes may end them.
         self._begun: dict[int, int] = {}
 
@@ -91,6 +92,12 @@ class Metrics:
         self._count(outcome.changes, outcome.now)
         for task in outcome.reclaimed:
             self.lane(task.lane).reclaimed += 1
+        if outcome.resource_usage:
+            # A new dict, so that a concurrent reader of the old one is not disturbed.
+            sums = dict(self.resource_usage)
+            for name, used in outcome.resource_usage.items():
+                sums[name] = sums.get(name, 0) + used
+            self.resource_usage = sums
         for settled in outcome.settled:
             self.webhooks[_delivery_outcome(settled)] += 1
 

@@ -54,11 +54,21 @@ class ResourceHistory:
         for account, units in accounts.items():
             rings = self._rings.get(account)
             if rings is None:
-                if len(self._rings) >= ACCOUNTS_MAX:
+                if len(self._rings) >= ACCOUNTS_MAX and not self._forget_one(at):
                     continue
                 rings = self._rings[account] = _rings()
             for window, (_, step_ms) in WINDOWS.items():
                 _add(rings[window], at - at % step_ms, units)
+
+    def _forget_one(self, at: int) -> bool:
+        """Make room: forget an account that was not sampled within the longest window."""
+        longest = max(WINDOWS, key=lambda window: WINDOWS[window][0])
+        oldest = at - WINDOWS[longest][0]
+        for account, rings in self._rings.items():
+            if rings[longest][-1].at < oldest:
+                del self._rings[account]
+                return True
+        return False
 
     def span(self, resource: str, key: str, window: str, now: int) -> Sequence[UseStep]:
         span_ms, step_ms = WINDOWS[window]

@@ -311,6 +311,7 @@ def settle(
 ) -> None:
     """Replace a reservation by the amounts used: as reserved, unless `usage` says otherwise."""
     found = {one.id: one for one in tx.accounts.accounts_by_id(h.account for h in reservation.held)}
+    counted: set[tuple[str, str]] = set()  # units of needs: each level is charged with the same use
     for held in reservation.held:
         account = found[held.account]
         policy = tx.accounts.resource(account.resource)
@@ -326,6 +327,9 @@ def settle(
             if actual and limit.unit not in seen:
                 seen.add(limit.unit)
                 tx.accounts.count_usage(account, limit.unit, task.agent, actual)
+                if (held.need, limit.unit) not in counted:
+                    counted.add((held.need, limit.unit))
+                    tx.accounts.count_total(account.resource, limit.unit, actual)
         tx.accounts.touch(account)
     tx.accounts.drop(reservation)
     tx.changed = True
@@ -497,8 +501,9 @@ def follow_policy(
         for account in tx.accounts.of_resource(name, old.get(name)):
             if name in old and name in new:
                 _adapt(tx, account, old[name], new[name])
-            account.wake_at = None
-            tx.accounts.touch(account)
+            if account.blocked:
+                account.wake_at = None
+                tx.accounts.touch(account)
 
 
 def _adapt(tx: Transaction, account: Account, old: ResourcePolicy, new: ResourcePolicy) -> None:
@@ -507,6 +512,7 @@ def _adapt(tx: Transaction, account: Account, old: ResourcePolicy, new: Resource
         was = before.get(limit.slot)
         if was is not None and was != limit and limit.slot in account.states:
             by = limits.adapt(was, limit, account.state(limit), tx.now)
+            tx.accounts.save(account)
             if by:
                 tx.accounts.enter(account, limit, ledger.RESET, by, detail="policy")
 

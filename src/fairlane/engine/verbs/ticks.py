@@ -24,6 +24,7 @@ from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 
 STEP = 500
+LEDGER_STEP = 2000
 _WRITER_KEPT_MS = 86_400_000  # far longer than any writer takes to look up its last commit
 _REJECTED_KEPT_MS = 3_600_000
 _DAY_MS = 86_400_000
@@ -135,8 +136,16 @@ def prune(tx: Transaction, now: int) -> int:
     tx.changed = tx.changed or bool(idle)
     approval_table.prune(tx.connection, before, STEP)
     cron.prune(tx, now)
-    resource_table.prune(tx.connection, before=before, day=before // _DAY_MS, limit=STEP)
+    _prune_resources(tx, before)
     return len(seqs)
+
+
+def _prune_resources(tx: Transaction, before: int) -> None:
+    """Forget old entries of ledgers. A task may have many, so they are not counted with tasks."""
+    count = resource_table.count_old_entries(tx.connection, before, LEDGER_STEP)
+    tx.changed = tx.changed or count > 0
+    tx.prune_again = count == LEDGER_STEP
+    resource_table.prune(tx.connection, before=before, day=before // _DAY_MS, limit=LEDGER_STEP)
 
 
 def prune_now(tx: Transaction, requests: Sequence[Prune], now: int) -> Iterator[int]:

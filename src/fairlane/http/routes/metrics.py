@@ -27,6 +27,7 @@ from fairlane.version import __version__
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OWED_MAX: Final = 100_000
+ACCOUNTS_MAX: Final = 10_000  # more accounts of resources are not added up
 
 Labels = Mapping[str, str]
 Value = tuple[Labels, float]
@@ -113,7 +114,9 @@ class MetricsText:
         node = self._node
         if not node.policy.resources:
             return []
-        found = await node.views.read(node.views.resources.accounts, node.clock, node.policy, None)
+        found = await node.views.read(
+            node.views.resources.accounts, node.clock, node.policy, None, "", ACCOUNTS_MAX
+        )
         sums: dict[str, dict[tuple[str, str], float]] = {name: {} for name in _RESOURCES}
         for view in found:
             account = view.account
@@ -130,15 +133,23 @@ class MetricsText:
                 }
                 for name, value in values.items():
                     sums[name][at] = sums[name].get(at, 0) + value / MICRO
+        used = [
+            ({"resource": resource, "unit": unit}, amount / MICRO)
+            for (resource, unit), amount in node.metrics.resource_usage.items()
+        ]
+        about = "Amount of a resource that runs have used"
         return [
-            line
-            for name, about in _RESOURCES.items()
-            for line in _family(
-                f"resource_{name}",
-                "gauge",
-                about,
-                [({"resource": r, "unit": u}, value) for (r, u), value in sums[name].items()],
-            )
+            *_family("resource_usage_total", "counter", about, used),
+            *(
+                line
+                for name, about in _RESOURCES.items()
+                for line in _family(
+                    f"resource_{name}",
+                    "gauge",
+                    about,
+                    [({"resource": r, "unit": u}, value) for (r, u), value in sums[name].items()],
+                )
+            ),
         ]
 
     def _done(self) -> Iterator[str]:

@@ -47,6 +47,8 @@ CREATE UNIQUE INDEX wait_line_name ON wait_line (lane, agent, route, accounts);
 CREATE INDEX wait_line_order ON wait_line (account, share, since, id)
   WHERE account IS NOT NULL AND awake = 0;
 CREATE INDEX wait_line_account ON wait_line (account, agent) WHERE account IS NOT NULL;
+CREATE INDEX wait_line_idle ON wait_line (since)
+  WHERE waiting = 0 AND awake = 0 AND account IS NULL;
 
 -- What an open lease holds (permit 0), and each of its open permits.
 CREATE TABLE reservation (
@@ -73,7 +75,7 @@ CREATE TABLE ledger (
   agent {text},
   detail {text}
 ) {table};
-CREATE INDEX ledger_account ON ledger (account, slot, id);
+CREATE INDEX ledger_account ON ledger (account, id);
 CREATE INDEX ledger_at ON ledger (at);
 
 CREATE TABLE resource_usage (

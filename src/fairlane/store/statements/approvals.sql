@@ -98,7 +98,7 @@ LEFT JOIN request ON request.seq = approval.task_seq
 WHERE true
 --? before: AND approval.seq < :before
 --? state: AND approval.state = :state
---? task: AND approval.task = :task
+--? task: AND approval.task_seq = (SELECT task.seq FROM task WHERE task.id = :task)
 --? agent: AND (approval.agent = :agent OR approval.approvers LIKE :named ESCAPE '!' OR approval.approvers LIKE :also ESCAPE '!')
 ORDER BY approval.seq DESC LIMIT :limit
 

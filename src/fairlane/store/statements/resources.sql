@@ -11,6 +11,16 @@ SELECT {account} FROM rows JOIN account ON account.id = rows.id
 -- name: account_of_resource
 SELECT {account} FROM account WHERE resource = :resource ORDER BY key
 
+-- name: account_page
+SELECT {account} FROM account WHERE resource = :resource
+--? after: AND key > :after
+--? key: AND key = :key
+--? own: AND (key = :own OR substr(key, 1, 6) <> 'agent:')
+ORDER BY key LIMIT :limit
+
+-- name: account_oldest
+SELECT {account} FROM account ORDER BY id LIMIT :limit
+
 -- name: account_all
 SELECT {account} FROM account ORDER BY resource, key
 
@@ -31,9 +41,12 @@ ON CONFLICT (id) DO UPDATE SET states = excluded.states, closed_until = excluded
   wake_at = excluded.wake_at, idle_at = excluded.idle_at
 
 -- name: account_forget
-DELETE FROM account WHERE idle_at IS NOT NULL AND idle_at <= :before AND blocked = 0 AND awake = 0
-  AND NOT EXISTS (SELECT 1 FROM ledger WHERE ledger.account = account.id)
-  AND NOT EXISTS (SELECT 1 FROM resource_usage WHERE resource_usage.account = account.id)
+DELETE FROM account WHERE id IN (
+  SELECT id FROM account
+  WHERE idle_at IS NOT NULL AND idle_at <= :before AND blocked = 0 AND awake = 0
+    AND NOT EXISTS (SELECT 1 FROM ledger WHERE ledger.account = account.id)
+    AND NOT EXISTS (SELECT 1 FROM resource_usage WHERE resource_usage.account = account.id)
+  ORDER BY idle_at LIMIT :limit)
 
 -- name: wait_line_find
 -- rows: lane text, agent text, route text, accounts text
@@ -58,6 +71,11 @@ SELECT {wait_line} FROM wait_line WHERE account = :account AND agent = :agent
 -- name: wait_line_count
 SELECT account, sum(waiting) FROM wait_line WHERE account IS NOT NULL GROUP BY account
 
+-- name: wait_line_count_of
+-- rows: account int
+SELECT wait_line.account, sum(wait_line.waiting) FROM rows
+JOIN wait_line ON wait_line.account = rows.account GROUP BY wait_line.account
+
 -- name: wait_line_save
 -- rows: id int, lane text, agent text, route text, accounts text, waiting int, awake int, account int, share real, since int, overtaken int
 INSERT INTO wait_line (id, lane, agent, route, accounts, waiting, awake, account, share, since, overtaken)
@@ -67,7 +85,9 @@ ON CONFLICT (id) DO UPDATE SET waiting = excluded.waiting, awake = excluded.awak
   overtaken = excluded.overtaken
 
 -- name: wait_line_forget
-DELETE FROM wait_line WHERE waiting = 0 AND awake = 0 AND account IS NULL AND since <= :before
+DELETE FROM wait_line WHERE id IN (
+  SELECT id FROM wait_line WHERE waiting = 0 AND awake = 0 AND account IS NULL AND since <= :before
+  ORDER BY since LIMIT :limit)
 
 -- name: wait_line_recount
 SELECT wait, sum(CASE WHEN gate = 'resource' THEN 1 ELSE 0 END),
@@ -96,6 +116,12 @@ UPDATE task SET wait = rows.wait FROM rows WHERE task.seq = rows.seq
 -- name: reservation_find
 -- rows: seq int
 SELECT {reservation} FROM rows JOIN reservation ON reservation.seq = rows.seq
+
+-- name: reservation_of_account
+SELECT {reservation} FROM reservation JOIN task ON task.seq = reservation.seq
+WHERE reservation.held LIKE :held
+--? agent: AND task.agent = :agent
+ORDER BY reservation.id LIMIT :limit
 
 -- name: reservation_all
 SELECT {reservation} FROM reservation ORDER BY id
@@ -129,6 +155,9 @@ SELECT {entry} FROM rows JOIN ledger ON ledger.id = rows.id
 
 -- name: ledger_prune
 DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at <= :before ORDER BY at LIMIT :limit)
+
+-- name: ledger_due
+SELECT count(*) FROM (SELECT 1 FROM ledger WHERE at <= :before LIMIT :limit) AS found
 
 -- name: usage_add
 -- rows: account int, unit text, agent text, day int, used int, settled int

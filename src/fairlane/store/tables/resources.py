@@ -43,6 +43,28 @@ def all_accounts(connection: Connection) -> list[Account]:
     return [_account(row) for row in connection.run("account_all")]
 
 
+class AccountFilter(NamedTuple):
+    """Accounts of a resource whose key comes after `after`; with `key` only that one, with `own`
+    no other key that begins with `agent:`.
+    """
+
+    after: str | None = None
+    key: str | None = None
+    own: str | None = None
+
+
+def page_of(
+    connection: Connection, resource: str, wanted: AccountFilter, limit: int
+) -> list[Account]:
+    """Return accounts of a resource in the order of their keys."""
+    rows = connection.run("account_page", resource=resource, limit=limit, **wanted._asdict())
+    return [_account(row) for row in rows]
+
+
+def oldest_accounts(connection: Connection, limit: int) -> list[Account]:
+    return [_account(row) for row in connection.run("account_oldest", limit=limit)]
+
+
 def due_accounts(connection: Connection, now: int, limit: int) -> list[Account]:
     """Return accounts that may have room for a waiting line by now."""
     return [_account(row) for row in connection.run("account_due", now=now, limit=limit)]
@@ -110,6 +132,12 @@ def count_waiting(connection: Connection) -> dict[int, int]:
     return {row[0]: int(row[1]) for row in connection.run("wait_line_count")}
 
 
+def count_waiting_for(connection: Connection, accounts: Iterable[int]) -> dict[int, int]:
+    """Return how many tasks wait in front of accounts."""
+    rows = connection.run_rows("wait_line_count_of", [(id_,) for id_ in accounts])
+    return {row[0]: int(row[1]) for row in rows}
+
+
 def save_wait_lines(connection: Connection, lines: Iterable[WaitLine]) -> None:
     connection.run_rows("wait_line_save", [astuple(line) for line in lines])
 
@@ -141,6 +169,18 @@ def _reservation(row: Row) -> Reservation:
 
 def reservations(connection: Connection, seqs: Iterable[int]) -> list[Reservation]:
     rows = connection.run_rows("reservation_find", [(seq,) for seq in seqs])
+    return [_reservation(row) for row in rows]
+
+
+def reservations_of(
+    connection: Connection, account: int, limit: int, agent: str | None = None
+) -> list[Reservation]:
+    """Return the first reservations that took something from an account, of one agent's tasks if it
+    is given.
+    """
+    rows = connection.run(
+        "reservation_of_account", held=f'%",{account},{{%', agent=agent, limit=limit
+    )
     return [_reservation(row) for row in rows]
 
 
@@ -251,9 +291,14 @@ def usage(
     return [UsageRow(*row) for row in rows]
 
 
+def count_old_entries(connection: Connection, before: int, limit: int) -> int:
+    count: int = connection.run("ledger_due", before=before, limit=limit)[0][0]
+    return count
+
+
 def prune(connection: Connection, *, before: int, day: int, limit: int) -> None:
-    """Delete old ledger entries and use, and blank accounts and lines."""
+    """Delete some old ledger entries, old use, and some blank accounts and lines."""
     connection.run("ledger_prune", before=before, limit=limit)
     connection.run("usage_prune", before=day)
-    connection.run("account_forget", before=before)
-    connection.run("wait_line_forget", before=before)
+    connection.run("account_forget", before=before, limit=limit)
+    connection.run("wait_line_forget", before=before, limit=limit)
