@@ -137,10 +137,10 @@ async def _latency(store: str, samples: int) -> Row:
             handle = await app.submit(handler="now")
             waits.append((await started.get() - began) * 1000)
             await handle.result()
-    return _percentiles(waits[20:])
+    return percentiles(waits[20:])
 
 
-def _percentiles(values: list[float]) -> Row:
+def percentiles(values: list[float]) -> Row:
     ordered = sorted(values)
     ranks = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
     return {name: round(ordered[int(len(ordered) * rank)], 2) for name, rank in ranks.items()}

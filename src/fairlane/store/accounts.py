@@ -8,7 +8,7 @@ ledger gets an entry for every change of used + reserved, so that its sum is alw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from fairlane.core import amounts, limits, resources
 from fairlane.core.lifecycle import QUEUED
@@ -76,6 +76,8 @@ class Accounts:
         self.kept = cache.kept
         self.ended: list[Change] = []  # ends of leases whose reservations have to be settled
         self.usage_of: dict[int, resources.Needs] = {}  # reported use by task
+        # What tasks with the same needs, agent, lane, session and batch need of each account.
+        self.demands: dict[tuple[str | None, ...], Any] = {}
         self.used: dict[tuple[str, str], int] = {}  # in this transaction, by resource and unit
         self.wrote = False  # then the transaction must be committed: the cache has it too
         self._advanced: set[int] = set()
@@ -144,6 +146,7 @@ class Accounts:
     def all_stored(self) -> list[Account]:
         """Return all accounts as they are stored, not advanced: the clock was set."""
         self._cache.clear()
+        self.demands.clear()
         return [self._take(account) for account in table.all_accounts(self._connection)]
 
     def next_wake(self) -> int | None:
@@ -237,8 +240,10 @@ class Accounts:
         has its name now: a name has one line.
         """
         assert task.wait is not None
-        self.load_lines([task.wait])
         found = self._cache.lines.get(task.wait)
+        if found is None:
+            self.load_lines([task.wait])
+            found = self._cache.lines.get(task.wait)
         if found is None:
             found = self.line(name())
             task.wait = self._moved[task.seq] = found.id

@@ -99,6 +99,7 @@ class Transaction:
 
     def use_policy(self, policy: Policy) -> None:
         self.policy = self.counters.policy = self.accounts.policy = policy
+        self.accounts.demands.clear()
 
     # ---------------------------------------------------------------- load
 

@@ -129,10 +129,18 @@ def _line_name(tx: Transaction, task: Task) -> LineName:
     return task.lane, task.agent, task.capability, " ".join(labels)
 
 
-def demands(tx: Transaction, task: Task, needs: Needs | None = None) -> list[Demand]:
+def demands(tx: Transaction, task: Task, needs: Needs | None = None) -> Sequence[Demand]:
     """Return the demands of a task on each account; with `needs`, those of a permit."""
-    if needs is None:
-        needs = needs_of(task.needs or "{}")
+    if needs is not None:
+        return _demands(tx, task, needs)
+    of = (task.needs, task.agent, task.lane, task.session, task.batch)
+    found: Sequence[Demand] | None = tx.accounts.demands.get(of)
+    if found is None:
+        found = tx.accounts.demands[of] = _demands(tx, task, needs_of(task.needs or "{}"))
+    return found
+
+
+def _demands(tx: Transaction, task: Task, needs: Needs) -> list[Demand]:
     subject = Subject(task.agent, task.lane, task.session, task.batch)
     found = []
     for name, wanted in needs.items():
