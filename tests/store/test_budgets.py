@@ -11,6 +11,7 @@ from fairlane.core import approvals
 from fairlane.core.approvals import Approval, Voter
 from fairlane.engine.commands import Decide, Reset
 from fairlane.engine.reads import resource_recount
+from fairlane.engine.reads import why as explaining
 from fairlane.engine.reads.recount import recount
 from fairlane.engine.resource_commands import Permit, RaiseResource, SettlePermit
 from fairlane.store.tables import approvals as table
@@ -172,3 +173,17 @@ def test_a_permit_asks_for_more_money(broke: Scheduler) -> None:
         assert refused.why.spent
     assert [one.title for one in questions(broke)] == ["Raise spend/a?"]
     sound(broke)
+
+
+def test_a_task_that_waits_for_money_names_the_question(broke: Scheduler) -> None:
+    (one,) = questions(broke)
+
+    def reason(agent: str | None = None) -> str:
+        moment = broke.clock.now()
+        found = explaining.read(broke.reader, "t2", agent=agent, moment=lambda _: moment)
+        assert found is not None
+        return found.why.reason
+
+    assert reason().endswith(f"{one.id} asks a person to raise it")
+    assert one.id in reason("a")
+    assert one.id not in reason("b")

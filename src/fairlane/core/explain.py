@@ -47,6 +47,7 @@ GLOBAL: Final = "global"
 WORKER: Final = "worker"
 AHEAD_MAX: Final = 10_000
 NAMED_MAX: Final = 20
+HOLDERS_NAMED: Final = 3  # in a sentence
 # Fewer starts than this are too few to estimate a pace.
 PACE_STARTS_MIN: Final = 3
 PACE_MS_MIN: Final = 5_000
@@ -79,8 +80,9 @@ class Facts(msgspec.Struct, frozen=True):
     tasks that hold what it waits for. `ahead` is how many go before it in its line, `beside` how
     many in other lines. `pace` is how fast its line has moved recently, if known, and `lane_pace`
     how fast the lane has. `servers` is how many tasks each server with the capability runs.
-    `approval` is the one that it waits for, and `blocked` the account of a resource. `unserved`
-    says that no worker can run it, empty if one can.
+    `approval` is the one that it waits for, or the open question whether to raise a spent budget,
+    and `blocked` the account of a resource. `unserved` says that no worker can run it, empty if one
+    can.
     """
 
     task: Task
@@ -219,13 +221,15 @@ def _without_resource(facts: Facts) -> Why:
     unit = blocked.unit or "it"
     lacks = f"it needs {amounts.text(blocked.needed)} {unit} of {blocked.account}, but "
     lacks += f"only {amounts.text(blocked.available)} is available"
+    held = f"; held by {', '.join(facts.holders[:HOLDERS_NAMED])}" if facts.holders else ""
+    asked = f"; {facts.approval.id} asks a person to raise it" if facts.approval else ""
     text = {
         resources.CLOSED: f"{blocked.account} is closed{until or ' until an operator opens it'}",
         resources.MISSING: f"the policy no longer has {blocked.account}"
         + (f" with the unit {blocked.unit}" if blocked.unit else ""),
         resources.KEPT: f"the rest of {blocked.account} is reserved for running tasks",
-        resources.SPENT: f"the budget is spent{until}: {lacks}",
-        resources.BUSY: f"{lacks}{until}",
+        resources.SPENT: f"the budget is spent{until}: {lacks}{asked}",
+        resources.BUSY: f"{lacks}{until}{held}",
     }[blocked.why]
     return Why(
         text,

@@ -18,7 +18,7 @@ from fairlane.core.model import APPROVAL_GATE, BATCH_GATE, RESOURCE_GATE, SESSIO
 from fairlane.core.policy import FAIR, Policy
 from fairlane.core.workers import KnownWorker, unserved
 from fairlane.engine.reads import plan
-from fairlane.engine.verbs import resources
+from fairlane.engine.verbs import budgets, resources
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.store.base import Connection
 from fairlane.store.tables import approvals as approval_table
@@ -132,7 +132,10 @@ def _of_resource(connection: Connection, task: Task, agent: str | None, now: int
     holding = resource_table.reservations_of(connection, account.id, 10 * NAMED_MAX, agent)
     tasks = task_table.by_seq(connection, dict.fromkeys(one.seq for one in holding))
     holders = [one.id for one in tasks][:NAMED_MAX]
-    return {"blocked": blocked, "holders": holders}
+    approval = budgets.question(tx, account, blocked) if blocked.spent else None
+    if approval is not None and agent not in (None, approval.agent):
+        approval = None
+    return {"blocked": blocked, "holders": holders, "approval": approval}
 
 
 def _of_session(

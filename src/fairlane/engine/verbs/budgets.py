@@ -40,6 +40,12 @@ def ask(tx: Transaction, account: Account, why: Blocked) -> bool:
     return newest.state == approvals.REJECTED
 
 
+def question(tx: Transaction, account: Account, why: Blocked) -> Approval | None:
+    """Return the open question whether to raise a spent budget."""
+    newest = tx.lookup.approval_of_resource(_place(resources.spent_budget(tx, account, why)))
+    return newest if newest is not None and newest.state == approvals.OPEN else None
+
+
 def ask_to_raise(tx: Transaction) -> None:
     """Open the questions about the budgets that ran out in this transaction."""
     found, tx.spent_budgets = tx.spent_budgets, {}

@@ -79,7 +79,7 @@ function one({ found }, reread) {
     found.taskId && ["Task", taskLink(found.taskId)],
     found.resource && ["Resource", found.resource],
     ["Opened", time(found.openedAt)],
-    found.expiresAt && ["Expires", [time(found.expiresAt), `, then ${found.onExpiry}`]],
+    found.expiresAt && ["Expires", [time(found.expiresAt), found.resource ? ", when the budget resets" : `, then ${found.onExpiry}`]],
     found.approvers && ["Approvers", found.approvers.join(", ")],
     found.count > 1 && ["Approvals", `${found.votes.length} of ${found.count}`],
     found.decidedBy && ["Decided by", found.decidedBy],
