@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from fairlane.clock import ManualClock, SystemClock
 from fairlane.store.opening import open_store
+from fairlane.store.postgres import PostgresConnection
 from tests.cli.processes import FAIRLANE, environment
 from tests.fakes.waiting import WAIT_SECONDS
 from tests.store.invariants import assert_sound
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.core.model import Task
-    from fairlane.store.base import Store
+    from fairlane.store.base import Read, Store
 
 LONG_MS = 600_000
 CLOCK_READ = 1  # where the process's clock judges, as in tests, its distance is read again
@@ -136,6 +139,47 @@ def test_a_batch_after_another_node_takes_two_round_trips(postgres_store: Store)
     assert_sound(mine.reader, mine.engine.policy)
     other.close()
     mine.close()
+
+
+def test_what_was_planned_for_one_batch_is_not_read_by_the_next(
+    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    mine.submit("a1")  # the first batch reads everything
+    mine.submit("a2")  # another node may be active, so the rows are read with the lock
+    sent: list[str] = []
+    send = PostgresConnection._send
+
+    def noting(self: PostgresConnection, read: Read) -> Any:
+        sent.append(read.name)
+        return send(self, read)
+
+    monkeypatch.setattr(PostgresConnection, "_send", noting)
+    mine.submit("a3")
+    mine.submit("a4")
+    assert sent == []
+    mine.close()
+
+
+def test_two_nodes_agree_whatever_isolation_the_database_prefers(postgres_store: Store) -> None:
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    with psycopg.connect(postgres_store.url, autocommit=True) as connection:
+        connection.execute(
+            f"ALTER DATABASE {connection.info.dbname} "
+            "SET default_transaction_isolation = 'repeatable read'"
+        )
+    others = [Scheduler(open_store(postgres_store.url), mine.clock, f"node_{n}") for n in "bc"]
+
+    def submit(node: Scheduler) -> None:
+        for number in range(30):
+            node.submit(f"{node.engine.name}-{number}")
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(submit, others))
+    assert mine.tally("main").queued == 60
+    assert_sound(mine.reader, mine.engine.policy)
+    for node in (*others, mine):
+        node.close()
 
 
 def test_a_look_that_changes_nothing_keeps_the_caches(postgres_store: Store) -> None:

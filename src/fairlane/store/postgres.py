@@ -163,7 +163,8 @@ class PostgresConnection:
         self._own = self._found = None
         self._pipeline = contextlib.ExitStack()
         self._pipe = self._pipeline.enter_context(self._connection.pipeline())
-        self._connection.execute("BEGIN")
+        # Each statement sees what is committed when it begins, whatever the database's default is.
+        self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         lock = self._connection.execute(self._scalar_text("scheduler_lock", {}, {}))
         name, values = self._moment
         moment = self._connection.execute(self._scalar_text(name, values, {}), values)
@@ -222,10 +223,11 @@ class PostgresConnection:
         except psycopg.Error as error:
             _raise(error)
         self._leave_pipeline()
+        self._reads, self._ahead = (), []  # planned for this transaction only
         self._left, self._own, self._found = self._own, None, None
 
     def rollback(self) -> None:
-        self._reads = ()
+        self._reads, self._ahead = (), []
         if self._found is not None:
             self._left, self._own, self._found = self._found, None, None
         with contextlib.suppress(psycopg.Error, ConnectionLost):
