@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks import dashboard, families, ours, queue, resources, tokens
+from benchmarks import dashboard, families, ours, queue, resources, servers, tokens
 from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
@@ -79,7 +79,7 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
     """Name, figure, and the bar it is held against."""
     for name, run, bar in [*plan_of(scale), *resources.plan_of(scale)]:
         if only in name:
-            with ours.sqlite_file() as url:
+            with servers.sqlite_file() as url:
                 yield show(f"sqlite: {name}", run(url), bar)
     for name, run, _ in plan_of(scale * 0.4)[:8]:
         if only in name:
@@ -87,7 +87,7 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
                 yield show(f"postgres: {name}", run(url), "")
     for name, run in families_of(scale):
         if only in name:
-            with ours.sqlite_file() as url:
+            with servers.sqlite_file() as url:
                 yield show(f"sqlite: {name}", run(url), "")
             with database(postgres_url) as url:
                 yield show(f"postgres: {name}", run(url), "")
@@ -102,12 +102,12 @@ def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
 
 
 def measure_queue(scale: float) -> Iterator[Line]:
-    with ours.sqlite_file() as url:
+    with servers.sqlite_file() as url:
         row = queue.adds(url, int(1000 * scale))
         yield show("sqlite: queue add x 1,000", row, "< 188 s by command")
     bar = "plan < 135 ms, lease < 161 ms by command, and flat"
     for count in (10_000, 1_000_000) if scale == 1 else (10_000, 100_000):
-        with ours.sqlite_file() as url:
+        with servers.sqlite_file() as url:
             row = queue.plan_and_lease(url, count)
             yield show(f"sqlite: plan and lease, {count:,} entries", row, bar)
 
@@ -117,7 +117,7 @@ def measure_flat(scale: float) -> Iterator[Line]:
     sizes = sizes if scale == 1 else sizes[:3]
     bar = "lease within 1.5x of the first"
     with ExitStack() as stack:
-        stores = [(stack.enter_context(ours.sqlite_file()), *size) for size in sizes]
+        stores = [(stack.enter_context(servers.sqlite_file()), *size) for size in sizes]
         rows = ours.flat(stores)
         for (_, queued, agents), row in zip(stores, rows, strict=True):
             del row["rss_mb"]  # of all of them together

@@ -6,10 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -24,12 +22,6 @@ from fairlane.store.opening import open_store
 Row = dict[str, Any]
 ROUNDS = 3
 FILLED_BYTES = 400_000
-
-
-@contextmanager
-def sqlite_file() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as folder:
-        yield f"sqlite:///{folder}/bench.db"
 
 
 # -------------------------------------------------------------------- Python API

@@ -114,6 +114,12 @@ def memory_mb(what: str, process: str = "self") -> float:
 
 
 @contextmanager
+def sqlite_file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as folder:
+        yield f"sqlite:///{folder}/bench.db"
+
+
+@contextmanager
 def stub_instance() -> Iterator[int]:
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.stub"],

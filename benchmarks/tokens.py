@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.ours import Row, sqlite_file
-from benchmarks.servers import Server, fairlane_server
+from benchmarks.ours import Row
+from benchmarks.servers import Server, fairlane_server, sqlite_file
 
 Round = tuple[float, float]  # submissions per second, microseconds of work for each
 

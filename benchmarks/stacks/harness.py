@@ -174,17 +174,19 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and all its descendants, ended ones included."""
-    total = 0.0
-    for one in [pid, *_descendants(pid)]:
-        try:
-            fields = Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue  # it has just ended: its parent has its time
-        total += sum(map(int, fields[11:15])) / _TICKS
-    return total
+    return sum(own_cpu_seconds(one, ended=True) for one in [pid, *descendants(pid)])
 
 
-def _descendants(pid: int) -> list[int]:
+def own_cpu_seconds(pid: int, *, ended: bool = False) -> float:
+    """User and system time of a process alone; with `ended`, also of its ended children."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0  # it has just ended: its parent has its time
+    return sum(map(int, fields[11 : 15 if ended else 13])) / _TICKS
+
+
+def descendants(pid: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
