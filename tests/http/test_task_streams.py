@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fairlane.core.access import TRUSTED
+from fairlane.core.access import ALL, TRUSTED, Token
+from fairlane.engine.commands import CreateToken, RevokeToken
+from fairlane.engine.verbs.tokens import new_token
 from fairlane.schema.wire import BODY_BYTES_MAX
 from fairlane.services import task_streams
 from fairlane.testing import MemoryFairlane
@@ -109,6 +111,43 @@ async def test_a_line_that_is_too_long_is_refused_alone(api: Api, agent: str) ->
     assert end["rejected"] == 1
 
 
+async def test_a_last_line_that_is_too_long_is_answered(api: Api, agent: str) -> None:
+    *found, end = await send(api, lines_of(task(agent), b"x" * (BODY_BYTES_MAX + 1)))
+    assert [one.get("code") for one in found] == [None, "payload_too_large"]
+    assert end["rejected"] == 1
+
+
+async def test_lines_keep_their_numbers_and_blank_ones_take_no_room() -> None:
+    buffer = task_streams.LineBuffer(5)
+    for piece in (b"a\n\n \n", b"\n" * 100_000, b"b", b"c\nd", b"e"):
+        buffer.add(read(piece))
+    assert buffer.size < 1000
+    assert buffer.take() == [(5, b"a"), (100_008, b"bc")]
+    buffer.add(read(None))
+    assert buffer.take() == [(100_009, b"de")]
+    assert buffer.is_over
+    assert buffer.size == 0
+
+
+async def test_a_line_that_arrives_byte_by_byte_is_cut_at_the_limit() -> None:
+    buffer = task_streams.LineBuffer(1)
+    for _ in range(3):
+        buffer.add(read(b"x" * BODY_BYTES_MAX))
+    buffer.add(read(b"x\nok\n"))
+    (_, first), second = buffer.take()
+    assert len(first) < 10
+    assert second == (2, b"ok")
+
+
+def read(piece: bytes | None) -> asyncio.Future[bytes]:
+    found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    if piece is None:
+        found.set_exception(StopAsyncIteration)
+    else:
+        found.set_result(piece)
+    return found
+
+
 async def test_a_stream_that_is_sent_again_doubles_nothing(api: Api, agent: str) -> None:
     data = lines_of(*(task(agent, params={"n": n}) for n in range(30)))
     first = await send(api, data[: len(data) // 2], Idempotency_Key=agent)  # cut in a line
@@ -129,6 +168,26 @@ async def test_another_task_under_the_same_key_is_a_conflict(api: Api, agent: st
     assert end["rejected"] == 1
     assert len(await listed(api, agent)) == 1
     assert first[0]["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"agentId": "somebody-else"},
+        {"priority": "high"},
+        {"lane": TINY},
+        {"sessionKey": "chat"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+async def test_a_key_belongs_to_the_whole_line(api: Api, agent: str, other: Json) -> None:
+    key, line = f"{agent}-{next(iter(other))}", task(agent)
+    await send(api, lines_of(line), Idempotency_Key=key)
+    changed, _ = await send(api, lines_of({**line, **other}), Idempotency_Key=key)
+    assert changed["code"] == "idempotency_conflict"
+    both = [{**line, "idempotencyKey": key}, {**line, **other, "idempotencyKey": key}]
+    _, second, _ = await send(api, lines_of(*both))
+    assert second["code"] == "idempotency_conflict"
 
 
 async def test_a_line_may_bring_a_key_of_its_own(api: Api, agent: str) -> None:
@@ -272,6 +331,22 @@ async def test_an_agents_token_submits_for_its_agent_and_within_its_quota(
     reading = await callers.without("submit")
     answer = await callers.ask("POST", "/tasks/stream", {"tasks": body}, token=reading)
     assert answer.status == 403
+
+
+async def test_a_revoked_token_submits_no_further_line() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield lines_of({"handler": "x"})
+        await app.node.writer.ask(RevokeToken(made.id))
+        yield lines_of({"handler": "x"})
+
+    async with MemoryFairlane() as app:
+        seed, _ = new_token(Token(0, "", "t", "", " ".join(sorted(ALL)), 0))
+        made = await app.node.writer.ask(CreateToken(seed))
+        found = [piece async for piece in task_streams.stream(app.node, made.caller(), pieces())]
+        *lines, end = [json.loads(line) for line in b"".join(found).splitlines()]
+        assert (len(lines), end["accepted"]) == (1, 1)
+        assert end["code"] == "unauthenticated"
+        assert (await app.stats())["metrics"]["tasksSubmitted"] == 1
 
 
 async def test_a_stopping_server_ends_the_stream_and_says_so() -> None:

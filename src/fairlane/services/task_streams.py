@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from fairlane.services.tasks import check_callback, submitter
 
 # How much may wait while the store is busy before no more is read.
 _AHEAD_BYTES: Final = 1 << 20
+_LINE_BYTES: Final = 64  # that a line takes beside its text
 _LOOK_SECONDS: Final = 1.0  # how soon a silent stream notices that the server stops
 
 Prepared = list[tuple[int, Submission | FairlaneError]]  # by line number
@@ -122,7 +124,7 @@ async def _outcomes(
                 outcomes, writing = writing.result(), None
                 yield outcomes
             elif writing is None and intake.node.draining:
-                raise Draining("the server is stopping; send the rest to another one or later")
+                raise _stopping()
     finally:
         for one in (reading, writing):
             if one is not None:
@@ -137,9 +139,10 @@ class LineBuffer:
         self.ended = False
         self.size = 0
         self._next = first_line
-        self._lines: list[bytes] = []
-        self._rest = b""  # the beginning of a line
-        self._skips = False  # the line is too long and has been answered
+        self._lines: deque[tuple[int, bytes]] = deque()
+        self._rest: list[bytes] = []  # the beginning of a line
+        self._rest_size = 0
+        self._skips = False  # that line is too long
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -154,27 +157,31 @@ class LineBuffer:
             piece = reading.result()
         except StopAsyncIteration:
             self.ended = True
-            piece = b"\n" if self._rest else b""
+            piece = b"\n" if self._rest or self._skips else b""
         *whole, rest = piece.split(b"\n")
         if whole:
-            whole[0] = self._rest + whole[0]
-            self._rest = rest
-            if self._skips:  # the rest of a line that was cut
-                whole[0], self._skips = _TOO_LONG, False
-            self._lines += whole
-        else:
-            self._rest += rest
-        if len(self._rest) > wire.BODY_BYTES_MAX:
-            self._rest, self._skips = b"", True
-        self.size = sum(map(len, self._lines)) + len(self._rest)
+            whole[0] = _TOO_LONG if self._skips else b"".join([*self._rest, whole[0]])
+            self._begin_line()
+            for number, line in enumerate(whole, self._next):
+                if line and not line.isspace():
+                    self._lines.append((number, line))
+                    self.size += len(line) + _LINE_BYTES
+            self._next += len(whole)
+        if rest and not self._skips:
+            self._rest.append(rest)
+            self._rest_size += len(rest)
+            if self._rest_size > wire.BODY_BYTES_MAX:
+                self._begin_line()
+                self._skips = True
+
+    def _begin_line(self) -> None:
+        self._rest, self._rest_size, self._skips = [], 0, False
 
     def take(self) -> list[tuple[int, bytes]]:
         """Return the next lines that are not blank."""
-        taken, self._lines = self._lines[:LINES_MAX], self._lines[LINES_MAX:]
-        self.size -= sum(map(len, taken))
-        numbered = enumerate(taken, self._next)
-        self._next += len(taken)
-        return [(number, line) for number, line in numbered if line and not line.isspace()]
+        taken = [self._lines.popleft() for _ in range(min(LINES_MAX, len(self._lines)))]
+        self.size -= sum(len(line) + _LINE_BYTES for _, line in taken)
+        return taken
 
 
 _TOO_LONG: Final = b"\0"  # stands for a line that is longer than a request may be
@@ -227,13 +234,16 @@ class Intake:
         return None if self._prefix is None else f"tsk_{self._prefix}{number:08x}"
 
     async def paced(self, prepared: Prepared) -> Outcomes:
-        """Submit when the caller's rate allows it."""
+        """Submit when the caller's rate allows it, if its token is still valid then."""
         while True:
             try:
-                self.node.tokens.spend(self._caller)
+                await self.node.spend(self._caller)
                 break
             except RateLimited as error:
-                await asyncio.sleep((error.retry_after_ms or 1000) / 1000)
+                if self.node.draining:
+                    raise _stopping() from None
+                await asyncio.sleep(min(_LOOK_SECONDS, (error.retry_after_ms or 1000) / 1000))
+        await self.node.tokens.require(self._caller)
         self.node.tokens.owe(self._caller, len(prepared) - 1)
         return await self.submit(prepared)
 
@@ -301,6 +311,10 @@ def _encoded(outcome: tuple[int, Task | FairlaneError, Warnings]) -> bytes:
             found.state.encode(),
         )
     return wire.encode(line_outcome(line, found, warnings)) + b"\n"
+
+
+def _stopping() -> Draining:
+    return Draining("the server is stopping; send the rest to another one or later")
 
 
 def _hash(*parts: str) -> str:

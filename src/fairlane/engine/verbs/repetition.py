@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from fairlane.core import lifecycle
 from fairlane.core.errors import FairlaneError, IdempotencyConflict
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission, Task
@@ -37,14 +38,35 @@ def submit_once(tx: Transaction, request: Submit, submit: Callable[[Submit], obj
         found.update(zip((one.id for one in new), answers, strict=True))
     texts = {id_: bodies.get(task.seq, "") for id_, task in stored.items()}
     return [
-        found[one.id] if _is_same(one, texts.get(one.id, first[one.id].body)) else _conflict()
+        found[one.id]
+        if (
+            _is_stored(one, stored[one.id], texts[one.id])
+            if one.id in stored
+            else _is_same(one, first[one.id])
+        )
+        else _conflict()
         for one in request.submissions
     ]
 
 
-def _is_same(one: Submission, stored: str) -> bool:
-    """Return whether a request equals the stored one, whatever trace it belongs to."""
-    return one.body == stored or _untraced(one.body) == _untraced(stored)
+def _is_same(one: Submission, other: Submission) -> bool:
+    return one is other or one == other
+
+
+def _is_stored(one: Submission, task: Task, body: str) -> bool:
+    """Return whether a task was made from an equal request, whatever trace that belonged to.
+
+    Times are left out: a retry, a dependency or a policy may have set them. What a rejected task
+    has lost is not compared.
+    """
+    if one.agent != task.agent or one.priority != task.priority:
+        return False
+    if one.lane is not None and one.lane != task.lane:
+        return False
+    kept = task.state != lifecycle.REJECTED
+    if kept and (one.session, one.callback_url) != (task.session, task.callback_url):
+        return False
+    return one.body == body or _untraced(one.body) == _untraced(body)
 
 
 def _untraced(body: str) -> JsonObject | None:
