@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from fairlane.cli.fronts import Reception
+from fairlane import config
+from fairlane.cli.fronts import Reception, started
 from fairlane.clock import ManualClock
 from fairlane.core.access import ALL, TRUSTED, Token
 from fairlane.core.errors import Draining, InvalidPolicy, RateLimited, Unauthenticated
@@ -27,12 +31,16 @@ from fairlane.engine.commands import (
     RevokeToken,
     SetPolicy,
 )
+from fairlane.engine.fronts import CONFIRM_SECONDS
+from fairlane.engine.node import News
+from fairlane.engine.resource_commands import Permit, PermitGranted, SettlePermit
 from fairlane.engine.verbs.tokens import new_token
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import Doorkeeper
 from fairlane.http.messages import Answer, HttpRequest
 from fairlane.http.server import HttpServer
 from fairlane.schema.leases import LEASE, LeaseTasks
+from fairlane.services import task_streams
 from fairlane.services.catalog import perform
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 from tests.http.fronted import Fronted, fronted
@@ -118,6 +126,45 @@ async def test_leases_are_refused_through_a_front_while_the_server_stops(
         await front.node.writer.ask(ONE)
 
 
+@pytest.mark.parametrize("granted", [False, True], ids=["it waits", "its answer is on the way"])
+async def test_a_permit_goes_back_when_its_caller_leaves_a_front(
+    app: Fairlane, front: Fronted, *, granted: bool
+) -> None:
+    lock = {"profile": {"limits": [{"amount": 1}]}}
+    await app.node.set_policy(SetPolicy({"resources": lock}, "test"))
+    await asyncio.gather(*(app.submit(handler="nobody-here") for _ in range(2)))
+    grants = await front.node.writer.ask(msgspec.structs.replace(ONE, limit=2, start=True))
+    holder, other = ((one.task.seq, one.task.fencing_token) for one in grants)
+    needs: dict[str, dict[str, Any]] = {"profile": {}}
+    held = await front.node.writer.ask(Permit(*holder, needs))
+    asked = Permit(*other, needs, until=app.clock.monotonic() + 1000)
+
+    def waits_for_it() -> bool:
+        return asked in [one.request for one in app.node.writer._waiting]
+
+    waiting = asyncio.create_task(front.node.writer.ask(asked))
+    await eventually(waits_for_it)
+    if granted:
+        front.read(go_on=False)
+        app.node.writer.tell(SettlePermit(*holder, held.id, unused=True))
+        await eventually(lambda: not waits_for_it())
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    front.read(go_on=True)
+    await front.node.writer.ask(SettlePermit(*holder, held.id, unused=True))
+    await free_again(front, Permit(*holder, needs))
+
+
+async def free_again(front: Fronted, permit: Permit) -> PermitGranted:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = await front.node.writer.ask(permit)
+            if isinstance(found, PermitGranted):
+                return found
+            await asyncio.sleep(0.001)
+
+
 def waits(app: Fairlane) -> int:
     """How many leases wait that are not the built-in worker's."""
     found = [one for one in app.node.writer._waiting if one.request.worker == ONE.worker]
@@ -166,6 +213,66 @@ async def test_a_front_that_does_not_confirm_is_ended(
     await eventually(lambda: front.link.closed)
 
 
+async def test_a_front_that_is_starting_delays_no_change(app: Fairlane, front: Fronted) -> None:
+    front.parent.begun = False
+    front.deaf = True
+    await asyncio.wait_for(new(app), CONFIRM_SECONDS / 2)
+    await asyncio.sleep(0)
+    assert not front.link.closed
+
+
+async def test_a_front_that_is_silent_for_long_is_ended(
+    app: Fairlane, front: Fronted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert app.node.measure_fronts == front.links.measures
+    await front.links.end_silent()
+    assert not front.link.closed
+    monkeypatch.setattr("fairlane.engine.fronts.SILENT_SECONDS", 0.05)
+    front.deaf = True
+    await front.links.end_silent()
+    await eventually(lambda: front.link.closed)
+
+
+@pytest.mark.slow
+async def test_a_front_that_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.cli.fronts.WATCH_SECONDS", 0.05)
+    monkeypatch.setattr("fairlane.engine.fronts.SILENT_SECONDS", 1.0)
+    url = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    settings = config.load({"store": url, "processes": "2"}, environment={}, folder=tmp_path)
+    async with Fairlane(url) as running:
+        fronts = await started(settings, running, [], exposed=False)
+        try:
+            (hung,) = fronts.serving
+            os.kill(hung.process.pid, signal.SIGSTOP)
+            await hung.process.wait()
+            await eventually(lambda: bool(fronts.serving) and fronts.serving != [hung])
+        finally:
+            await fronts.stop(1.0)
+
+
+async def test_news_for_a_front_that_does_not_read_take_no_memory(
+    app: Fairlane, front: Fronted
+) -> None:
+    task = await app.submit(handler="nobody-here")
+    waiting = asyncio.create_task(front.node.wait(task.id, WAIT_SECONDS))
+    await eventually(lambda: task.id in front.node._waiters)
+    front.read(go_on=False)
+    many = News(ended=tuple(f"tsk_{number:032}" for number in range(1000)))
+    while not front.parent.link.full:
+        front.links.spread(many, False)
+        await asyncio.sleep(0)
+    before = front.unsent
+    for _ in range(200):
+        front.links.spread(many, False)
+        await asyncio.sleep(0)
+    await task.cancel()
+    assert front.unsent - before < 100_000
+    front.read(go_on=True)
+    assert (await waiting).task.state == "cancelled"
+
+
 async def test_the_end_of_a_task_reaches_a_wait_in_a_front(app: Fairlane, front: Fronted) -> None:
     task = await app.submit(handler="nobody-here")
     waiting = asyncio.create_task(front.node.wait(task.id, WAIT_SECONDS))
@@ -192,6 +299,25 @@ async def test_the_rate_of_a_token_holds_over_all_processes(app: Fairlane, front
     ways = [HttpApp(app.node, lambda _: None), HttpApp(front.node, lambda _: None)]
     found = [await status(ways[number % 2], text) for number in range(6)]
     assert found == [200, 200, 200, 429, 429, 429]
+
+
+async def test_the_lines_of_a_stream_count_against_the_rate_in_any_process(
+    app: Fairlane, front: Fronted
+) -> None:
+    made, _ = await new(app, rate="10/s")
+    await front.node.tokens.refresh()
+    caller = made.caller()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            yield b'{"handler":"nobody-here"}\n' * 20
+
+    found = task_streams.stream(front.node, caller, pieces())
+    assert (await anext(found)).count(b"queued") == 20
+    with pytest.raises(RateLimited):  # its time does not pass here
+        await front.node.spend(caller)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(found), 0.2)
 
 
 async def test_the_metrics_are_those_of_the_whole_server(app: Fairlane, front: Fronted) -> None:

@@ -26,6 +26,7 @@ from fairlane.core.errors import OperatorError
 from fairlane.embedded.app import Fairlane
 from fairlane.engine.front_node import ShowMetrics
 from fairlane.engine.fronts import Call, FrontLink, FrontLinks
+from fairlane.engine.node import News
 from fairlane.engine.writing_node import WritingNode
 from fairlane.http.routes.metrics import MetricsText
 from fairlane.http.server import HttpServer
@@ -38,6 +39,7 @@ START_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.1  # before a front is started again; doubles each time
 PAUSE_SECONDS_MAX: Final = 10.0
 STEADY_SECONDS: Final = 60.0  # a front that has lived this long starts again without a pause
+WATCH_SECONDS: Final = 5.0  # between two looks whether all fronts respond
 LATE_SECONDS: Final = 2.0  # beyond the grace, until a front that does not stop is killed
 _ACCEPTED_MAX: Final = 128  # in one turn of the event loop
 _FULL_SECONDS: Final = 0.5  # until connections are accepted again when files have run out
@@ -110,6 +112,7 @@ class Fronts:
             if isinstance(one, BaseException):
                 raise one
             self._keepers.append(asyncio.create_task(self._keep(one), name="fairlane-front"))
+        self._keepers.append(asyncio.create_task(self._watch(), name="fairlane-fronts"))
 
     def receive(self, listener: socket.socket, http: HttpServer) -> None:
         """Accept connections from now on, for this process and its fronts."""
@@ -165,6 +168,8 @@ class Fronts:
         try:
             async with asyncio.timeout(START_SECONDS):
                 await front.front.link.ask(self._begin())[1]
+                front.front.begun = True
+                await front.front.link.ask(News())[1]  # it has heard everything before this
         except (TimeoutError, ConnectionError):
             self._links.remove(front.front)
             raise OperatorError(
@@ -188,6 +193,12 @@ class Fronts:
             number = front.process.pid
             log.warning("front process %d ended with code %d; starting another", number, code)
             front = await self._again(pause)
+
+    async def _watch(self) -> None:
+        """End fronts that do not respond, so that others take their place."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self._links.end_silent()
 
     async def _again(self, pause: float) -> FrontProcess:
         while True:

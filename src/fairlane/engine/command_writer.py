@@ -6,6 +6,20 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from fairlane.core.policy import Policy
+from fairlane.engine.commands import Grant, Release
+from fairlane.engine.resource_commands import PermitGranted, SettlePermit
+
+
+def releases(answer: object) -> list[Release | SettlePermit]:
+    """Return the commands that give back what was granted to a caller that is gone."""
+    found: list[Release | SettlePermit] = []
+    for one in answer if isinstance(answer, list) else ():
+        if isinstance(one, Grant):
+            found.append(Release(one.task.seq, one.task.fencing_token))
+        elif isinstance(one, PermitGranted):
+            key = one.task.seq, one.task.fencing_token
+            found.append(SettlePermit(*key, one.id, unused=True))
+    return found
 
 
 class CommandWriter(Protocol):
@@ -27,7 +41,7 @@ class CommandWriter(Protocol):
         ...
 
     def give_back(self, answer: object) -> None:
-        """Release leases that were granted to a caller that has disconnected."""
+        """Release leases and permits that were granted to a caller that has disconnected."""
         ...
 
     def keep(self, leases: Sequence[tuple[int, int]]) -> None:

@@ -18,7 +18,7 @@ from fairlane.clock import Clock
 from fairlane.core.access import Caller
 from fairlane.core.policy import Policy
 from fairlane.core.workers import KnownWorker
-from fairlane.engine.commands import Grant, Release
+from fairlane.engine.command_writer import releases
 from fairlane.engine.links import Link
 from fairlane.engine.node import News, Node
 from fairlane.engine.reads.why import Explained
@@ -58,7 +58,7 @@ class ShowMetrics(msgspec.Struct, frozen=True):
 
 
 class Abandon(msgspec.Struct, frozen=True):
-    """No answer. The caller of a waiting lease has disconnected."""
+    """No answer. The caller of a waiting lease or permit has disconnected."""
 
     number: int
 
@@ -102,9 +102,8 @@ class RemoteWriter:
             self._link.loop.call_soon_threadsafe(self._link.tell, request)
 
     def give_back(self, answer: object) -> None:
-        for one in answer if isinstance(answer, list) else ():
-            if isinstance(one, Grant):
-                self.tell(Release(one.task.seq, one.task.fencing_token))
+        for one in releases(answer):
+            self.tell(one)
 
     def keep(self, leases: Sequence[Key]) -> None:
         self._link.tell(Keep(list(leases)))

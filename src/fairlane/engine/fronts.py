@@ -3,7 +3,8 @@
 A front's commands join the batches of the writer, and the answers of a commit go back in one frame.
 A lease belongs to the front until the worker has received it; if the front dies before that, the
 lease is released and costs no attempt. Before a change of tokens or policy is answered, every front
-has confirmed it; one that does not confirm in time is ended.
+has confirmed it; one that does not confirm in time is ended, and so is one that is silent for long.
+News for a front that does not read are merged, so that they do not fill the memory.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from fairlane.engine.engine import VERBS
 from fairlane.engine.front_node import Abandon, Explain, Keep, Key, Owe, ShowRoster, Spend
 from fairlane.engine.links import Link
 from fairlane.engine.node import News, admits, stopping
+from fairlane.engine.writer import waits
 from fairlane.engine.writing_node import Measures, WritingNode
 
 log = logging.getLogger("fairlane.fronts")
 
 CONFIRM_SECONDS: Final = 2.0
+SILENT_SECONDS: Final = 30.0  # after which a front without an answer is ended
 
 Call = Callable[[Any], Awaitable[object]]
 
@@ -39,15 +42,15 @@ class Measure(msgspec.Struct, frozen=True):
 class Reply:
     """Takes the place of a caller's future: its result is sent to the front.
 
-    `key` is the number of the request, `lease` whether it asks for leases.
+    `waits` is whether the request may wait for leases or a permit.
     """
 
-    __slots__ = ("_front", "_number", "is_done", "lease")
+    __slots__ = ("_front", "_number", "is_done", "waits")
 
-    def __init__(self, front: FrontLink, number: int, *, lease: bool) -> None:
+    def __init__(self, front: FrontLink, number: int, *, waits: bool) -> None:
         self._front = front
         self._number = number
-        self.lease = lease
+        self.waits = waits
         self.is_done = False
 
     def done(self) -> bool:
@@ -55,7 +58,7 @@ class Reply:
 
     def set_result(self, answer: object) -> None:
         self.is_done = True
-        if self.lease:
+        if self.waits:
             self._front.granted(self._number, answer)
         self._front.link.answer(self._number, answer)
 
@@ -68,8 +71,9 @@ class FrontLink:
 
     def __init__(self, node: WritingNode, calls: Mapping[type, Call], end: Callable[[], None]):
         """`calls` answer requests that are no writer commands. `end` ends the front's process."""
-        self.link = Link(self._heard, self._lost)
+        self.link = Link(self._heard, self._lost, drained=self._catch_up)
         self.end = end
+        self.begun = False  # it serves, so it must confirm what it hears
         self._node = node
         self._calls: dict[type, Call] = {
             **calls,
@@ -77,15 +81,29 @@ class FrontLink:
             ShowRoster: self._show_roster,
             Spend: self._spend,
         }
-        self._leasing: dict[int, Reply] = {}
+        self._waiting: dict[int, Reply] = {}
+        self._missed: News | None = None
         self._granted: dict[Key, Grant] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def tell(self, news: News) -> None:
+        """Pass news on. While the front does not read, they are merged until it does."""
+        if self.link.full:
+            self._missed = news if self._missed is None else _merged(self._missed, news)
+        else:
+            self.link.tell(news)
+
+    def _catch_up(self) -> None:
+        missed, self._missed = self._missed, None
+        if missed is not None:
+            self.link.tell(missed)
+
     def granted(self, number: int, answer: object) -> None:
         """Remember leases until the worker has received them."""
-        self._leasing.pop(number, None)
+        self._waiting.pop(number, None)
         for one in answer if isinstance(answer, list) else ():
-            self._granted[one.task.seq, one.task.fencing_token] = one
+            if isinstance(one, Grant):
+                self._granted[one.task.seq, one.task.fencing_token] = one
 
     def _heard(self, items: Sequence[tuple[int, Any]]) -> None:
         asked: list[tuple[object, Reply]] = []
@@ -100,7 +118,7 @@ class FrontLink:
                 for key in request.leases:
                     self._granted.pop(key, None)
             elif kind is Abandon:
-                reply = self._leasing.pop(request.number, None)
+                reply = self._waiting.pop(request.number, None)
                 if reply is not None:
                     reply.is_done = True
             elif kind is Owe:
@@ -113,9 +131,9 @@ class FrontLink:
             self._node.writer.take(asked, self.link.loop)
 
     def _reply(self, number: int, request: object) -> Reply:
-        reply = Reply(self, number, lease=isinstance(request, Lease))
-        if reply.lease:
-            self._leasing[number] = reply
+        reply = Reply(self, number, waits=waits(request))
+        if reply.waits:
+            self._waiting[number] = reply
         elif isinstance(request, Release):
             self._granted.pop((request.seq, request.fencing_token), None)
         return reply
@@ -141,9 +159,9 @@ class FrontLink:
         self._node.tokens.spend(asked.caller)
 
     def _lost(self) -> None:
-        """Release undelivered leases of the front; its waiting lease requests count as answered."""
+        """Release undelivered leases of the front; its waiting requests count as answered."""
         granted, self._granted = self._granted, {}
-        self._leasing.clear()
+        self._waiting.clear()
         if granted:
             log.warning("released %d leases that a front had not delivered", len(granted))
             self._node.writer.give_back(list(granted.values()))
@@ -186,7 +204,8 @@ class FrontLinks:
 
     async def measures(self) -> list[Measures]:
         """Return what each front measures; one that does not respond in time is left out."""
-        found = await asyncio.gather(*(self._answered(front, Measure()) for front in self._links))
+        asked = (self._answered(front, Measure(), CONFIRM_SECONDS) for front in self._links)
+        found = await asyncio.gather(*asked)
         return [one for one in found if isinstance(one, Measures)]
 
     async def silent(self) -> int:
@@ -198,20 +217,47 @@ class FrontLinks:
         while self._news:
             news = self._news.popleft()
             for front in self._links:
-                front.link.tell(news)
+                front.tell(news)
 
     def _confirm(self, news: News, heard: threading.Event) -> None:
-        confirming = asyncio.gather(*(self._confirmed(front, news) for front in self._links))
+        for front in self._links:
+            if not front.begun:  # it has heard them before it gets its first connection
+                front.tell(news)
+        serving = [front for front in self._links if front.begun]
+        confirming = asyncio.gather(*(self._confirmed(front, news) for front in serving))
         confirming.add_done_callback(lambda _: heard.set())
 
     async def _confirmed(self, front: FrontLink, news: News) -> None:
-        if isinstance(await self._answered(front, news), TimeoutError):
+        if isinstance(await self._answered(front, news, CONFIRM_SECONDS), TimeoutError):
             log.warning("a front did not confirm a change of tokens or policy; ending it")
             front.end()
 
-    async def _answered(self, front: FrontLink, value: object) -> object:
+    async def end_silent(self) -> None:
+        """End the fronts that do not respond: their connections would wait for ever."""
+        serving = [front for front in self._links if front.begun]
+        answers = (self._answered(front, Measure(), SILENT_SECONDS) for front in serving)
+        for front, answer in zip(serving, await asyncio.gather(*answers), strict=True):
+            if isinstance(answer, TimeoutError):
+                log.warning("a front did not respond for %g seconds; ending it", SILENT_SECONDS)
+                front.end()
+
+    @staticmethod
+    async def _answered(front: FrontLink, value: object, seconds: float) -> object:
         """Return the answer of a front, or the error if there is none."""
         try:
-            return await asyncio.wait_for(front.link.ask(value)[1], CONFIRM_SECONDS)
+            return await asyncio.wait_for(front.link.ask(value)[1], seconds)
         except (TimeoutError, ConnectionError) as error:
             return error
+
+
+def _merged(one: News, other: News) -> News:
+    """Return what both say. It is not known then which tasks have ended."""
+    return News(
+        ended=() if one.ended == other.ended == () else None,
+        events=one.events or other.events,
+        access=one.access or other.access,
+        policy=other.policy or one.policy,
+        draining=one.draining or other.draining,
+        drained=one.drained or other.drained,
+        judged=other.judged or one.judged,
+    )

@@ -22,6 +22,7 @@ from fairlane.engine import codec
 log = logging.getLogger("fairlane.links")
 
 _SIZE_BYTES: Final = 4
+_UNSENT_BYTES_MAX: Final = 1 << 20  # beyond this the link is full
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[tuple[int, str, msgspec.Raw]])
 
@@ -30,7 +31,8 @@ Heard = Callable[[list[tuple[int, Any]]], None]
 
 class Link(asyncio.Protocol):
     """`heard` receives the requests and notices of a frame, `late` an answer whose caller has gone,
-    and `lost` is called once when the other process has exited. All of it belongs to one event
+    and `lost` is called once when the other process has exited. The link is `full` while the other
+    process does not read; `drained` is called when it does again. All of it belongs to one event
     loop.
     """
 
@@ -39,12 +41,15 @@ class Link(asyncio.Protocol):
         heard: Heard,
         lost: Callable[[], None],
         late: Callable[[Any], None] = lambda _: None,
+        drained: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.closed = False
+        self.full = False
         self._heard = heard
         self._lost = lost
         self._late = late
+        self._drained = drained
         self._transport: asyncio.Transport | None = None
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -86,7 +91,15 @@ class Link(asyncio.Protocol):
         self, transport: asyncio.Transport
     ) -> None:
         self._transport = transport
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
         self._flush()
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._drained()
 
     def connection_lost(self, _: Exception | None) -> None:
         self.closed = True

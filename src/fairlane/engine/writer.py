@@ -23,23 +23,18 @@ import msgspec
 
 from fairlane.core.errors import FairlaneError, OperatorError, StoreMoved, StoreUnavailable
 from fairlane.core.policy import Policy
+from fairlane.engine.command_writer import releases
 from fairlane.engine.commands import (
     AppendOutput,
     Complete,
     Enqueue,
-    Grant,
     Lease,
-    Release,
     Report,
     Submit,
     UseTemplate,
 )
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.resource_commands import (
-    Permit,
-    PermitGranted,
-    SettlePermit,
-)
+from fairlane.engine.resource_commands import Permit
 from fairlane.engine.telemetry.outages import store_unavailable
 
 log = logging.getLogger("fairlane.writer")
@@ -297,7 +292,7 @@ class Writer:
             room = BATCH_CHARACTERS_MAX
             while self._inbox and len(batch) < BATCH_MAX and room > 0:
                 ticket = self._inbox.popleft()
-                if _waits(ticket.request):
+                if waits(ticket.request):
                     self._waiting.append(ticket)
                     self._nudged = True
                     self._hear(ticket)
@@ -440,16 +435,12 @@ class Writer:
         return [(ticket, grants) for ticket, grants in served if id(ticket) in present]
 
     def give_back(self, answer: object) -> None:
-        """Release leases that were granted to a caller that has gone."""
-        if not isinstance(answer, list):
-            return
-        releases: list[object] = [
-            Release(g.task.seq, g.task.fencing_token) for g in answer if isinstance(g, Grant)
-        ]
-        releases += [_unused(g) for g in answer if isinstance(g, PermitGranted)]
-        with self._wake:
-            self._inbox.extend(_of_thread(release) for release in releases)
-            self._wake.notify()
+        """Release leases and permits that were granted to a caller that has gone."""
+        found = releases(answer)
+        if found:
+            with self._wake:
+                self._inbox.extend(map(_of_thread, found))
+                self._wake.notify()
 
     def keep(self, leases: Sequence[tuple[int, int]]) -> None:
         """Do nothing: this process needs no record of the leases it has sent."""
@@ -469,7 +460,7 @@ class Writer:
                 asked, self._inbox = self._inbox, deque()
                 refused = []
                 for ticket in asked:
-                    if _waits(ticket.request):
+                    if waits(ticket.request):
                         self._waiting.append(ticket)
                     elif _is_overdue(ticket, before):
                         refused.append(ticket)
@@ -501,11 +492,7 @@ def _is_lease_of(ticket: Ticket, worker: str | None) -> bool:
     return isinstance(ticket.request, Lease) and worker in (None, ticket.request.worker)
 
 
-def _unused(permit: PermitGranted) -> SettlePermit:
-    return SettlePermit(permit.task.seq, permit.task.fencing_token, permit.id, unused=True)
-
-
-def _waits(request: object) -> bool:
+def waits(request: object) -> bool:
     """Return whether a request is tried again until it can be served."""
     if isinstance(request, Permit):
         return request.until is not None
