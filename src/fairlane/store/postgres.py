@@ -28,6 +28,7 @@ from psycopg.conninfo import conninfo_to_dict
 from fairlane.core.errors import OperatorError, StoreMoved
 from fairlane.core.json_types import JsonObject
 from fairlane.store import closed, migrate, queries
+from fairlane.store.arrays import ARRAYS, register
 from fairlane.store.base import (
     PART_ROWS_MIN,
     Connection,
@@ -99,6 +100,8 @@ _DEFAULTS: Final = {
 class PostgresConnection:
     def __init__(self, connection: PatientConnection) -> None:
         self._connection = connection
+        self._encoding = connection.info.encoding
+        register(connection.adapters)
         self._moment: tuple[str, JsonObject] = ("lock_moment", {})
         if connection.info.server_version >= TRANSACTION_TIMEOUT_FROM:
             self._moment = ("lock_moment_limited", {"limit": str(_TRANSACTION_MS)})
@@ -282,8 +285,8 @@ class PostgresConnection:
         text = self._guarded_text(name) if guarded else self._rows_text(name)
         columns = self._statements[name].columns
         arrays = zip(*rows, strict=True)
-        for (column, _), array in zip(columns, arrays, strict=True):
-            values[f"rows_{column}"] = list(array)
+        for (column, kind), array in zip(columns, arrays, strict=True):
+            values[f"rows_{column}"] = ARRAYS[kind](array, self._encoding)
         return self._execute(text, values)
 
     def _bind(self, name: str, values: JsonObject) -> tuple[str, JsonObject]:
