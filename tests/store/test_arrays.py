@@ -51,6 +51,11 @@ def test_awkward_texts_are_only_texts(postgres_url: str) -> None:
     assert read_back(postgres_url, "text", values) == values
 
 
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_a_column_may_be_empty(postgres_url: str, kind: str) -> None:
+    assert read_back(postgres_url, kind, [None] * 3) == [None] * 3
+
+
 def test_a_number_that_does_not_fit_is_refused_here() -> None:
     for values in ([2**63], [None, 2**63]):
         with pytest.raises(struct.error):

@@ -85,6 +85,8 @@ def _numbers(kind: int, code: str, values: Sequence[float | None]) -> bytes:
         items: list[Any] = [_NUMBER_BYTES] * (2 * count)
         items[1::2] = values
         return head + struct.pack(f"!{f'i{code}' * count}", *items)
+    if values.count(None) == count:  # most columns are, of most batches
+        return head + _NULL * count
     number = struct.Struct(f"!i{code}").pack
     return head + b"".join(
         _NULL if value is None else number(_NUMBER_BYTES, value) for value in values
