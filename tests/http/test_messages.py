@@ -39,7 +39,7 @@ async def test_a_message_is_a_task_of_its_session_in_the_lane_main(work: Work) -
     talk = Talk(work)
     answer = await talk.post("Hello", sender="ann", metadata={"channel": "c1"}, priority="high")
     assert answer.status == 202
-    assert set(answer.json) == {"taskId", "state", "position", "createdAt"}
+    assert set(answer.json) == {"taskId", "state", "position", "createdAt", "messageId"}
     task = await talk.api.end_of(answer.json["taskId"])
     assert (task["state"], task["lane"], task["sessionKey"]) == ("done", "main", talk.key)
     assert (task["kind"], task["handler"], task["agentId"]) == ("handler", "echo", work.agent)

@@ -45,6 +45,7 @@ class WhichEvents(TypedDict, total=False):
     batch: str | None
     agent: str | None
     lane: str | None
+    session: str | None
     types: Sequence[str]
 
 

@@ -723,6 +723,7 @@ class Methods(ABC):
         batch: str | None = None,
         agent: str | None = None,
         lane: str | None = None,
+        session: str | None = None,
         types: Sequence[str] | None = None,
         after: int | None = None,
         limit: int = 100,
@@ -735,6 +736,7 @@ class Methods(ABC):
             batch: Only events of this batch
             agent: Only events of this agent
             lane: Only events of this lane
+            session: Only events of this session
             types: Only events of these types
             after: Only events after the event with this id, 0 to 4611686018427387904
             limit: Maximum number of items, 1 to 1000
@@ -745,6 +747,7 @@ class Methods(ABC):
             batch=batch,
             agent=agent,
             lane=lane,
+            session=session,
             types=as_list(types),
             after=after,
             limit=limit,
@@ -1583,6 +1586,7 @@ class Methods(ABC):
         max_concurrent: int | None = None,
         agent: str | None = None,
         sender: str | None = None,
+        message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
         media: Sequence[Any] | None = None,
@@ -1610,6 +1614,7 @@ class Methods(ABC):
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
             sender: Author of the message; only messages of one sender are merged
+            message_id: Id of the message in the chat, for the run; default: a new one
             sent_at: When the message was sent; refused if before the last stopall
             handler: Handler that gets the message; default: the message is an instruction
             media: Attachments, as any JSON
@@ -1633,6 +1638,7 @@ class Methods(ABC):
             text=text,
             agent=agent,
             sender=sender,
+            message_id=message_id,
             sent_at=as_text(sent_at),
             handler=handler,
             media=as_list(media),
@@ -2588,6 +2594,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         agent: str | None = None,
         lane: str | None = None,
+        session: str | None = None,
         types: Sequence[str] | None = None,
         after: int | None = None,
         limit: int = 100,
@@ -2600,6 +2607,7 @@ class AsyncMethods(ABC):
             batch: Only events of this batch
             agent: Only events of this agent
             lane: Only events of this lane
+            session: Only events of this session
             types: Only events of these types
             after: Only events after the event with this id, 0 to 4611686018427387904
             limit: Maximum number of items, 1 to 1000
@@ -2610,6 +2618,7 @@ class AsyncMethods(ABC):
             batch=batch,
             agent=agent,
             lane=lane,
+            session=session,
             types=as_list(types),
             after=after,
             limit=limit,
@@ -3452,6 +3461,7 @@ class AsyncMethods(ABC):
         max_concurrent: int | None = None,
         agent: str | None = None,
         sender: str | None = None,
+        message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
         media: Sequence[Any] | None = None,
@@ -3479,6 +3489,7 @@ class AsyncMethods(ABC):
             text: Text of the message; /stop and /stopall stop the session
             agent: Agent that the message belongs to
             sender: Author of the message; only messages of one sender are merged
+            message_id: Id of the message in the chat, for the run; default: a new one
             sent_at: When the message was sent; refused if before the last stopall
             handler: Handler that gets the message; default: the message is an instruction
             media: Attachments, as any JSON
@@ -3502,6 +3513,7 @@ class AsyncMethods(ABC):
             text=text,
             agent=agent,
             sender=sender,
+            message_id=message_id,
             sent_at=as_text(sent_at),
             handler=handler,
             media=as_list(media),

@@ -7,13 +7,14 @@ turn at once: one when the conversation has filled the policy's share of its con
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from fairlane.core import moments
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.types import json_name
 
@@ -128,6 +129,31 @@ class Session(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(SessionSettings)
+
+
+_CONVERSATIONS: Final = uuid.UUID("6f1c1e0e-5a0f-4c39-9c55-2f3c1d7a6b10")
+
+
+def conversation_id(agent: str, key: str | None, generation: int) -> str | None:
+    """Return the id of the conversation that an agent has in a session: the same for all of its
+    tasks, and a new one after each reset. A cron job's runs are no conversation.
+    """
+    if key is None or key.startswith(OF_CRON):
+        return None
+    return str(uuid.uuid5(_CONVERSATIONS, f"{agent}\n{key}\n{generation}"))
+
+
+def messages_of(request: JsonMapping) -> list[JsonObject]:
+    """Return the messages that a task consists of, oldest first, each with its media and metadata.
+
+    The request of a single message has both only once, beside the list.
+    """
+    found: list[JsonObject] = [dict(one) for one in request.get("messages") or ()]
+    if len(found) == 1:
+        for name in ("media", "metadata"):
+            if request.get(name):
+                found[0].setdefault(name, request[name])
+    return found
 
 
 def resolved(

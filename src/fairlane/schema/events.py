@@ -19,6 +19,7 @@ class ListEvents(Request):
     batch: Annotated[str | None, Meta(description="Only events of this batch")] = None
     agent: Annotated[str | None, Meta(description="Only events of this agent")] = None
     lane: Annotated[str | None, Meta(description="Only events of this lane")] = None
+    session: Annotated[str | None, Meta(description="Only events of this session")] = None
     types: Annotated[
         list[str] | None,
         Meta(description="Only events of these types", examples=[[events.TYPES[0]]]),
@@ -46,6 +47,7 @@ class EventShown(Response, kw_only=True):
     batch: str | None = None
     agent: str | None = None
     lane: str | None = None
+    session: str | None = None
     state: Annotated[
         Annotated[
             str, one_of(dict.fromkeys((*lifecycle.STATES, *batches.STATES, *approvals.STATES)))
@@ -83,6 +85,7 @@ def event_shown(
     lane: str | None,
     batch: str | None,
     result: str | None,
+    session: str | None = None,
 ) -> EventShown:
     """Return an event with the fields that its task adds."""
     return EventShown(
@@ -93,6 +96,7 @@ def event_shown(
         batch=one.batch or batch,
         agent=agent,
         lane=lane,
+        session=session,
         state=one.approval[1] if one.approval else one.state,
         attempt=one.attempt or None,
         error=one.error,

@@ -79,6 +79,10 @@ class SendMessage(MessageSettings, Request, kw_only=True):
         Annotated[str, Meta(max_length=256)] | None,
         Meta(description="Author of the message; only messages of one sender are merged"),
     ] = None
+    message_id: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="Id of the message in the chat, for the run; default: a new one"),
+    ] = None
     sent_at: Annotated[
         Moment | None,
         Meta(description="When the message was sent; refused if before the last stopall"),
@@ -128,6 +132,7 @@ class MessageAccepted(TaskAccepted):
     merged: Annotated[bool, Meta(description="Whether the text was added to a waiting task")] = (
         False
     )
+    message_id: Annotated[str | None, Meta(description="Id of the message in its run")] = None
 
 
 class SessionStopped(Response):

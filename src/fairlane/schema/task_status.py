@@ -13,6 +13,7 @@ from fairlane.core.events import Attempt
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.secrets import mask_secrets
+from fairlane.core.sessions import conversation_id
 from fairlane.core.types import Moment, json_name
 from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.operation import Response, one_of
@@ -35,6 +36,26 @@ class AttemptStatus(Response):
     traceback: Annotated[
         str | None, Meta(description="Traceback of the attempt; omitted in lists")
     ] = None
+
+
+class TaskMessage(Response):
+    """A message of a session that a task was made from."""
+
+    id: str
+    sender: str | None = None
+    sent_at: Moment | None = None
+    media: list[Any] | None = None
+    metadata: JsonObject | None = None
+
+
+class CronOrigin(Response):
+    """The cron job that submitted a task, why it did, and the time of its schedule."""
+
+    job_id: str
+    job_name: str
+    run_id: str
+    trigger: str
+    slot_at: Moment
 
 
 class TaskStatus(Response, kw_only=True):
@@ -65,6 +86,14 @@ class TaskStatus(Response, kw_only=True):
     sender: str | None = None
     media: list[Any] | None = None
     no_merge: bool | None = None
+    messages: Annotated[
+        list[TaskMessage] | None,
+        Meta(description="Messages that the task consists of, oldest first"),
+    ] = None
+    cron: Annotated[CronOrigin | None, Meta(description="Cron job that submitted the task")] = None
+    generation: Annotated[
+        int | None, Meta(description="Number of resets of the session before the task")
+    ] = None
     traceparent: str | None = None
     priority: int
     state: TaskState
@@ -74,6 +103,10 @@ class TaskStatus(Response, kw_only=True):
     retry_count: int
     position: int | None = None
     session: str | None = None
+    conversation_id: Annotated[
+        str | None,
+        Meta(description="The same for all tasks of an agent in a session, until its next reset"),
+    ] = None
     batch: str | None = None
     gate: str | None = None
     notice: Annotated[
@@ -101,6 +134,16 @@ class TaskStatus(Response, kw_only=True):
     lease_expires_at: Moment | None = None
 
 
+class StoredMessage(msgspec.Struct, rename=json_name, omit_defaults=True):
+    """`TaskMessage` as it is stored."""
+
+    id: str
+    sender: str | None = None
+    sent_at: str | None = None
+    media: list[msgspec.Raw] | None = None
+    metadata: dict[str, msgspec.Raw] | None = None
+
+
 class StoredRequest(msgspec.Struct, rename=json_name):
     """The stored request of a task, with the fields that responses show; user JSON stays as
     it is.
@@ -125,6 +168,9 @@ class StoredRequest(msgspec.Struct, rename=json_name):
     sender: str | None = None
     media: list[msgspec.Raw] | None = None
     no_merge: bool | None = None
+    messages: list[StoredMessage] | None = None
+    cron: CronOrigin | None = None
+    generation: int | None = None
     traceparent: str | None = None
 
 
@@ -175,6 +221,9 @@ def task_status(
         completed_at=_moment(row.completed_at),
         **({} if request is None else {name: getattr(request, name) for name in _REQUEST_FIELDS}),
     )
+    status.conversation_id = conversation_id(row.agent, row.session, status.generation or 0)
+    if status.messages is not None and len(status.messages) == 1:
+        status.messages[0].media, status.messages[0].metadata = status.media, status.metadata
     _add_particulars(status, row, log)
     return status
 

@@ -63,6 +63,7 @@ def event_filter(caller: Caller, request: schema.ListEvents) -> EventFilter:
         batch=request.batch,
         agent=request.agent,
         lane=request.lane,
+        session=request.session,
         types=tuple(words) or None,
         owner=caller.agent,
     )
@@ -92,6 +93,7 @@ def shown(view: EventView) -> EventShown:
         lane=view.lane,
         batch=view.batch,
         result=view.result,
+        session=view.session,
     )
 
 

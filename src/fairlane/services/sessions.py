@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from fairlane.core import moments
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.json_types import JsonMapping
@@ -66,7 +67,9 @@ async def send_message(
     if isinstance(answer, FairlaneError):
         raise answer
     accepted = msgspec.structs.asdict(task_accepted(answer, warnings))
-    return MessageAccepted(**accepted, merged=key is None and answer.id != made.id)
+    return MessageAccepted(
+        **accepted, merged=key is None and answer.id != made.id, message_id=_message_id(made)
+    )
 
 
 @implements(schema.STOP_SESSION)
@@ -182,7 +185,13 @@ def message_submission(
         needs=request.needs,
     )
     made = submission(task, task_id=task_id, agent=agent, submitter=submitter)
-    return as_message(made, message, stored)
+    return as_message(made, message, stored, message_id=request.message_id)
+
+
+def _message_id(made: Submission) -> str:
+    """Return the id of the message that a submission was made from."""
+    found: str = msgspec.json.decode(made.body)["messages"][-1]["id"]
+    return found
 
 
 def message_of(request: SendMessage, agent: str | None, *, no_merge: bool) -> Message:
@@ -196,9 +205,14 @@ def message_of(request: SendMessage, agent: str | None, *, no_merge: bool) -> Me
     )
 
 
-def as_message(made: Submission, message: Message, stored: JsonMapping) -> Submission:
+def as_message(
+    made: Submission, message: Message, stored: JsonMapping, *, message_id: str | None = None
+) -> Submission:
     """Return a task as a message of its session. `stored` is kept with its request."""
-    body = {**msgspec.json.decode(made.body), **stored}
+    entry = {"id": message_id or f"msg_{made.id.partition('_')[2]}", "sender": message.sender}
+    if message.sent_at is not None:
+        entry["sentAt"] = moments.text(message.sent_at)
+    body = {**msgspec.json.decode(made.body), **stored, "messages": [entry]}
     text = msgspec.json.encode(body).decode()
     return msgspec.structs.replace(made, body=text, message=message)
 

@@ -273,6 +273,8 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         timeout_ms=lease.timeout_ms,
         inputs=[one.to_dict() for one in lease.inputs or ()],
         **decisions(lease.approval, lease.answers),
+        session=task.session,
+        conversation_id=task.conversation_id,
     )
     capability = capability_of(task.kind, task.handler)
     return Assignment(*key, work, capability, task.state == "running")

@@ -19,6 +19,7 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
+from fairlane.core.sessions import conversation_id
 from fairlane.engine.commands import (
     AppendOutput,
     Ask,
@@ -278,6 +279,12 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
         inputs=wire.task_inputs(grant.body, grant.inputs) if grant.inputs else [],
         **(decisions(gate_of(grant.approvals), answers_of(grant.approvals))),
         quota=None if task.needs is None else quota_of(request, task.needs, policy),
+        session=task.session,
+        conversation_id=(
+            conversation_id(task.agent, task.session, request.get("generation") or 0)
+            if task.session
+            else None
+        ),
     )
     return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
 

@@ -108,7 +108,7 @@ def _events_options(parser: Parser) -> None:
         type=whole,
         help="start after the event with this ID (default: the first event; with --follow: now)",
     )
-    filters(parser, "events", "task", "batch", "agent", "lane")
+    filters(parser, "events", "task", "batch", "agent", "lane", "session")
     parser.add_argument(
         "--type",
         metavar="TYPE",
@@ -126,6 +126,7 @@ def events(args: argparse.Namespace, side: Side, out: Output) -> None:
         batch=args.batch,
         agent=args.agent,
         lane=args.lane,
+        session=args.session,
         types=args.type or (),
     )
     with closing(found):

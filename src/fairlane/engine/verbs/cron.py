@@ -351,7 +351,19 @@ def _submission(tx: Transaction, job: Job, run: RunRecord, run_at: int) -> Submi
         # An action runs until its deadline. A cron action has none and must not run forever.
         definition = msgspec.structs.replace(definition, timeout_ms=seconds * 1000)
         made = jobs.submission(definition, task_id=made.id, session=job.session, run_at=run_at)
-    return made
+    body = {**msgspec.json.decode(made.body), "cron": _origin(run)}
+    return msgspec.structs.replace(made, body=msgspec.json.encode(body).decode())
+
+
+def _origin(run: RunRecord) -> JsonObject:
+    """Return what the task of a run is told about its job."""
+    return {
+        "jobId": run.job_id,
+        "jobName": run.job_name,
+        "runId": run.id,
+        "trigger": run.trigger,
+        "slotAt": moments.text(run.scheduled_at),
+    }
 
 
 def _refused(tx: Transaction, job: Job, run: RunRecord, error: FairlaneError, now: int) -> None:

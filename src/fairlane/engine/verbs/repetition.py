@@ -54,7 +54,8 @@ def _is_same(one: Submission, other: Submission) -> bool:
 
 
 def _is_stored(one: Submission, task: Task, body: str) -> bool:
-    """Return whether a task was made from an equal request, whatever trace that belonged to.
+    """Return whether a task was made from an equal request, whatever trace and generation of its
+    session that belonged to.
 
     Times are left out: a retry, a dependency or a policy may have set them. What a rejected task
     has lost is not compared.
@@ -66,15 +67,16 @@ def _is_stored(one: Submission, task: Task, body: str) -> bool:
     kept = task.state != lifecycle.REJECTED
     if kept and (one.session, one.callback_url) != (task.session, task.callback_url):
         return False
-    return one.body == body or _untraced(one.body) == _untraced(body)
+    return one.body == body or _bare(one.body) == _bare(body)
 
 
-def _untraced(body: str) -> JsonObject | None:
+def _bare(body: str) -> JsonObject | None:
     try:
         request = msgspec.json.decode(body, type=JsonObject)
     except msgspec.DecodeError:
         return None
     request.pop(HEADER, None)
+    request.pop("generation", None)
     return request
 
 

@@ -27,6 +27,7 @@ from fairlane.store.transaction import Transaction
 TEXT_CHARACTERS_MAX: Final = 100_000
 MERGED_CHARACTERS_MAX: Final = 1_048_576  # as many as one request may have
 MERGED_KEYS_MAX: Final = 1000
+MERGED_MESSAGES_MAX: Final = 1000
 REQUESTS_AT_A_TIME: Final = 8
 TOKENS_MAX: Final = 2**53
 
@@ -195,7 +196,12 @@ def _stays_small(body: str, later: Submission) -> bool:
     """Return whether the merged request is within the limits of a single one."""
     if len(body) + len(later.body) > MERGED_CHARACTERS_MAX:
         return False
-    merged: JsonObject = msgspec.json.decode(join_text(body, later))
+    text = join_text(body, later)
+    if len(text) > MERGED_CHARACTERS_MAX:
+        return False
+    merged: JsonObject = msgspec.json.decode(text)
+    if len(merged.get("messages", ())) > MERGED_MESSAGES_MAX:
+        return False
     objects = (merged.get(field) for field in _SAID_BESIDES)
     return all(len(one) <= MERGED_KEYS_MAX for one in objects if isinstance(one, dict))
 
@@ -249,6 +255,8 @@ def join_text(body: str, later: Submission) -> str:
     else:
         params = request.setdefault("params", {})
         params["message"] = _lines(params.get("message", ""), text)
+    if "messages" in new:
+        request["messages"] = [*sessions.messages_of(request), *sessions.messages_of(new)]
     for field in _SAID_BESIDES:
         if field in new:
             known = request.get(field)

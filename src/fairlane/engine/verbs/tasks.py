@@ -255,9 +255,19 @@ def _admit(
         window_ends = sessions.window_ends(tx, submission, now)
         if window_ends is not None:
             after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
-    tx.apply(change, body=submission.body, submitter=submission.submitter)
+    tx.apply(change, body=_numbered(tx, submission), submitter=submission.submitter)
     approvals.open_gate(tx, after, submission, now)
     return after
+
+
+def _numbered(tx: Transaction, submission: Submission) -> str:
+    """Return the request with the generation of its session, if that was ever reset."""
+    session = tx.counters.session(submission.session) if submission.session else None
+    if session is None or not session.generation:
+        return submission.body
+    request = msgspec.json.decode(submission.body, type=JsonObject)
+    request["generation"] = session.generation
+    return msgspec.json.encode(request).decode()
 
 
 def _refusal(

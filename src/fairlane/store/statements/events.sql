@@ -29,7 +29,7 @@ SELECT last_event FROM scheduler WHERE id = 1
 -- Events are read by their numbers: an index of tasks would read all tasks of an agent or a lane
 -- for each window, and sort. `coalesce` keeps the databases from using one.
 -- name: event_list
-SELECT {event}, task.id, task.agent, task.lane, task.batch, result.result FROM event
+SELECT {event}, task.id, task.agent, task.lane, task.batch, result.result, task.session FROM event
 LEFT JOIN task ON task.seq = event.seq
 LEFT JOIN result ON result.seq = event.seq AND event.type = 'task.completed'
 WHERE event.id > :after AND event.id <= :until
@@ -38,6 +38,7 @@ WHERE event.id > :after AND event.id <= :until
 --? agent: AND coalesce(task.agent, '') = :agent
 --? owner: AND (task.agent = :owner OR EXISTS (SELECT 1 FROM batch WHERE batch.id = event.batch AND batch.agent = :owner))
 --? lane: AND coalesce(task.lane, '') = :lane
+--? session: AND coalesce(task.session, '') = :session
 --? types: AND event.type IN (:types...)
 ORDER BY event.id LIMIT :limit
 

@@ -21,6 +21,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     batch: str | None = None
     agent: str | None = None
     lane: str | None = None
+    session: str | None = None
     types: tuple[str, ...] | None = None
     owner: str | None = None
 
@@ -34,6 +35,7 @@ class EventView(msgspec.Struct, frozen=True):
     lane: str | None
     batch: str | None
     result: str | None
+    session: str | None = None
 
 
 def insert(connection: Connection, rows: list[Row]) -> None:

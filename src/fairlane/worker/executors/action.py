@@ -124,7 +124,7 @@ def headers_of(work: Work, tab_id: str) -> dict[str, str]:
         "Content-Type": "application/json",
         **pinchtab.action_headers(tab_id),
         **exchange.agent_header(work),
-        **exchange.trace_header(work),
+        **exchange.context_headers(work),
     }
 
 

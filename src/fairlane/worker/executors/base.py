@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from fairlane.core.json_types import JsonObject
+from fairlane.core.sessions import messages_of
 from fairlane.worker.executors import current
 from fairlane.worker.executors.permits import Amount, Amounts, PermitBlock, ResourceNotes
 
@@ -43,6 +44,9 @@ class Work(msgspec.Struct, frozen=True):
         approval: The decision of a person that let the task start, if it needed one
         answers: Decisions about the questions of earlier runs, by name
         traceparent: Trace of this attempt, if traces are recorded
+        session: Key of the session that the task belongs to, or None
+        conversation_id: The same for all tasks of its agent in its session, until the session is
+            reset; None without a session
         quota: Resource that a provider's "too many requests" closes, or None
     """
 
@@ -60,6 +64,8 @@ class Work(msgspec.Struct, frozen=True):
     answers: dict[str, JsonObject] = {}  # decisions about questions of earlier runs, by name
     traceparent: str | None = None  # of this attempt, if traces are recorded
     quota: str | None = None
+    session: str | None = None
+    conversation_id: str | None = None
 
     @property
     def params(self) -> JsonObject:
@@ -70,6 +76,32 @@ class Work(msgspec.Struct, frozen=True):
     def metadata(self) -> JsonObject:
         """Metadata of the task; empty if it was submitted without any."""
         return self.request.get("metadata") or {}
+
+    @property
+    def sender(self) -> str | None:
+        """Author of the message that the task was made from, or None."""
+        return self.request.get("sender")
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        """Messages that the task was made from, oldest first.
+
+        Each has `id` and `sender`, and `sentAt`, `media` and `metadata` if they were sent.
+        """
+        return messages_of(self.request)
+
+    @property
+    def cron(self) -> JsonObject | None:
+        """Cron job that submitted the task, or None: `jobId`, `jobName`, `runId`, `trigger` and
+        `slotAt`, the time of its schedule.
+        """
+        return self.request.get("cron")
+
+    @property
+    def trace_id(self) -> str | None:
+        """Trace that the task belongs to, or None."""
+        parts = str(self.traceparent or self.request.get("traceparent") or "").split("-")
+        return parts[1] if len(parts) == 4 else None
 
     def ask(
         self,

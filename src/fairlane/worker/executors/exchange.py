@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import string
+import urllib.parse
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Characters of header values that are sent as they are.
+_PLAIN: Final = string.punctuation.replace("%", "") + " "
 _CLOSING: Final = frozenset({429, 503})
 
 
@@ -55,8 +59,31 @@ def agent_header(work: Work) -> dict[str, str]:
     return {"X-Agent-Id": work.agent}
 
 
-def trace_header(work: Work) -> dict[str, str]:
-    return {} if work.traceparent is None else {"traceparent": work.traceparent}
+def context_headers(work: Work) -> dict[str, str]:
+    """Return what the receiver should know about the run. Characters that a header cannot carry are
+    percent-encoded as UTF-8.
+    """
+    cron, messages = work.cron or {}, work.messages
+    found = {
+        "Task-Id": work.task_id,
+        "Attempt": str(work.attempt),
+        "Session": work.session,
+        "Conversation-Id": work.conversation_id,
+        "Sender": work.sender,
+        "Message-Id": messages[-1].get("id") if messages else None,
+        "Cron-Job": cron.get("jobId"),
+        "Cron-Run": cron.get("runId"),
+        "Cron-Trigger": cron.get("trigger"),
+        "Cron-Slot": cron.get("slotAt"),
+        "Trace-Id": work.trace_id,
+    }
+    headers = {
+        f"X-Fairlane-{name}": urllib.parse.quote(str(value), safe=_PLAIN)
+        for name, value in found.items()
+        if value is not None
+    }
+    traceparent = work.traceparent or work.request.get("traceparent")
+    return headers if traceparent is None else {**headers, "traceparent": str(traceparent)}
 
 
 @contextlib.contextmanager

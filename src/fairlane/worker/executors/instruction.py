@@ -114,23 +114,34 @@ def body_of(work: Work, config: JsonMapping) -> bytes:
         raise ExecutionFailed("instruction is required for task execution", retryable=False)
     body: JsonObject = {"supportsImages": False, "provider": browseros.PROVIDER}
     body.update({key: config[key] for key in config.keys() - RESERVED})
-    body["conversationId"] = str(uuid.uuid4())
+    body["conversationId"] = work.conversation_id or str(uuid.uuid4())
     body["message"] = instruction
     body["isScheduledTask"] = True
     body["mode"] = "agent"
     if work.inputs:
         body["inputs"] = work.inputs
+    body.update(_context(work))
     return msgspec.json.encode(body)
+
+
+def _context(work: Work) -> JsonObject:
+    """Return what the agent should know about the session and the messages of the run."""
+    found = {
+        "sessionKey": work.session,
+        "sender": work.sender,
+        "messages": work.messages,
+        "media": work.request.get("media"),
+        "cron": work.cron,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def headers_of(work: Work) -> dict[str, str]:
     return {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
-        "X-Fairlane-Task-Id": work.task_id,
-        "X-Fairlane-Attempt": str(work.attempt),
         **exchange.agent_header(work),
-        **exchange.trace_header(work),
+        **exchange.context_headers(work),
     }
 
 
