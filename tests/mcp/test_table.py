@@ -32,6 +32,7 @@ LEFT_OUT = {
     "decide": "approve and reject call it",
     "link_approval": "is for operators: its answer is a secret",
     "ask_lease": "a model asks the person that it talks to",
+    "checkpoint_lease": "steps are for programs that are run again from their beginning",
     "perform": "is no verb, but how operations are carried out",
     "wait_once": "wait asks it as often as it takes",
     "task_events": "events takes the id of a task",

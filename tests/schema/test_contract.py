@@ -111,6 +111,7 @@ async def test_every_response_is_as_declared(
     await work(contract, app, hooks.new(200, 500))
     await report(contract, app)
     await decide(contract, app)
+    await record(contract)
     await use(contract)
     await talk(contract)
     await queue(contract)
@@ -316,6 +317,20 @@ async def decide(ask: Contract, app: MemoryFairlane) -> None:
     await app.settle()
 
 
+async def record(ask: Contract) -> None:
+    """Record steps, and lease the task again with them."""
+    await ask.post("/tasks", {"handler": "steps", "priority": "critical"}, status=202)
+    wanted = {"worker": "w", "handlers": ["steps"]}
+    for number in (1, 2):
+        (lease,) = (await ask.post("/leases", wanted))["leases"]
+        target = f"/leases/{lease['leaseId']}"
+        for _ in range(2):
+            await ask.post(f"{target}/checkpoint", {"name": f"s{number}", "value": {"n": number}})
+        await ask.get(f"/tasks/{lease['taskId']}")
+        await ask.post(f"{target}/release", {})
+    await read_tasks(ask)
+
+
 async def read_tasks(ask: Contract) -> None:
     for query in ("", "?brief=true", "?limit=1", "?state=done,failed&text=a"):
         page = await ask.get(f"/tasks{query}")
@@ -330,7 +345,8 @@ async def read_tasks(ask: Contract) -> None:
 
 async def talk(ask: Contract) -> None:
     await ask.ask("PATCH", "/sessions/chat", {"mode": "queue", "debounceMs": 60_000})
-    message = {"message": "hello", "handler": "outside", "sender": "ada"}
+    message: dict[str, object] = {"message": "hello", "handler": "outside", "sender": "ada"}
+    message |= {"sentAt": "2100-01-01T00:00:00Z", "metadata": {"chat": 7}}
     await ask.post("/sessions/chat/messages", message, status=202)
     await ask.post("/sessions/chat/messages", message, status=202)
     await ask.post(
@@ -347,6 +363,8 @@ async def talk(ask: Contract) -> None:
     await ask.post("/sessions/chat/stopall")
     await ask.post("/sessions/chat/reset")
     await ask.get("/sessions/chat")
+    await ask.post("/tasks", {"handler": "outside", "sessionKey": "chat"}, status=202)
+    await read_tasks(ask)
 
 
 async def queue(ask: Contract) -> None:

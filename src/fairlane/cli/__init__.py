@@ -26,6 +26,7 @@ _EXITS: Final[tuple[tuple[type[FairlaneError], Exit], ...]] = (
     (errors.IdempotencyConflict, Exit.REFUSED),
     (errors.MessageStale, Exit.REFUSED),
     (errors.ApprovalChanged, Exit.REFUSED),
+    (errors.StepChanged, Exit.REFUSED),
     (errors.ApprovalClosed, Exit.REFUSED),
     (errors.LeaseLost, Exit.REFUSED),
     (errors.CallerError, Exit.USAGE),

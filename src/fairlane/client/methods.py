@@ -89,6 +89,7 @@ from fairlane.schema.lanes import (
     ListLanes,
 )
 from fairlane.schema.leases import (
+    CHECKPOINT_LEASE,
     COMPLETE_LEASE,
     FAIL_LEASE,
     LEASE,
@@ -115,11 +116,13 @@ from fairlane.schema.leases import (
     PermitRequest,
     PermitSettled,
     PermitStatus,
+    RecordStep,
     ReleaseLease,
     RenewLease,
     ReportLeases,
     SendOutput,
     SettleRequest,
+    StepRecorded,
     WithdrawLeases,
 )
 from fairlane.schema.operation import Operation, Request
@@ -236,6 +239,7 @@ from fairlane.schema.tasks import (
     ManyTasks,
     NamedTask,
     PruneTasks,
+    QueueAgain,
     SubmitBatch,
     SubmitTask,
     TaskAccepted,
@@ -981,6 +985,28 @@ class Methods(ABC):
         """
         request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
         return self.perform(OUTPUT_LEASE, request)
+
+    def checkpoint_lease(
+        self,
+        lease_id: str,
+        name: str,
+        *,
+        token: int | None = None,
+        value: Any = None,
+        number: int | None = None,
+    ) -> StepRecorded:
+        """Record the result of a step; later runs of the task get it with their lease.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            name: Name of the step
+            value: Result of the step, as any JSON
+            number: Place of the step among the steps of the run, from 1; default: the next one,
+                unless a step of this name is recorded, 1 to 1000
+        """
+        request = RecordStep(lease_id=lease_id, token=token, name=name, value=value, number=number)
+        return self.perform(CHECKPOINT_LEASE, request)
 
     def complete_lease(
         self,
@@ -1836,22 +1862,24 @@ class Methods(ABC):
         request = NamedTask(task_id=task_id)
         return self.perform(DELETE, request)
 
-    def retry(self, task_id: str) -> TaskRetried:
+    def retry(self, task_id: str, *, fresh: bool = False) -> TaskRetried:
         """Queue a failed or cancelled task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
+            fresh: Forget the recorded steps, so that the task starts from the beginning
         """
-        request = NamedTask(task_id=task_id)
+        request = QueueAgain(task_id=task_id, fresh=fresh)
         return self.perform(RETRY, request)
 
-    def reset(self, task_id: str) -> TaskReset:
+    def reset(self, task_id: str, *, fresh: bool = False) -> TaskReset:
         """Queue a parked task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
+            fresh: Forget the recorded steps, so that the task starts from the beginning
         """
-        request = NamedTask(task_id=task_id)
+        request = QueueAgain(task_id=task_id, fresh=fresh)
         return self.perform(RESET, request)
 
     def cancel_many(
@@ -2853,6 +2881,28 @@ class AsyncMethods(ABC):
         request = SendOutput(lease_id=lease_id, token=token, text=text, part=part)
         return await self.perform(OUTPUT_LEASE, request)
 
+    async def checkpoint_lease(
+        self,
+        lease_id: str,
+        name: str,
+        *,
+        token: int | None = None,
+        value: Any = None,
+        number: int | None = None,
+    ) -> StepRecorded:
+        """Record the result of a step; later runs of the task get it with their lease.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            name: Name of the step
+            value: Result of the step, as any JSON
+            number: Place of the step among the steps of the run, from 1; default: the next one,
+                unless a step of this name is recorded, 1 to 1000
+        """
+        request = RecordStep(lease_id=lease_id, token=token, name=name, value=value, number=number)
+        return await self.perform(CHECKPOINT_LEASE, request)
+
     async def complete_lease(
         self,
         lease_id: str,
@@ -3711,22 +3761,24 @@ class AsyncMethods(ABC):
         request = NamedTask(task_id=task_id)
         return await self.perform(DELETE, request)
 
-    async def retry(self, task_id: str) -> TaskRetried:
+    async def retry(self, task_id: str, *, fresh: bool = False) -> TaskRetried:
         """Queue a failed or cancelled task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
+            fresh: Forget the recorded steps, so that the task starts from the beginning
         """
-        request = NamedTask(task_id=task_id)
+        request = QueueAgain(task_id=task_id, fresh=fresh)
         return await self.perform(RETRY, request)
 
-    async def reset(self, task_id: str) -> TaskReset:
+    async def reset(self, task_id: str, *, fresh: bool = False) -> TaskReset:
         """Queue a parked task again, with a full set of attempts.
 
         Args:
             task_id: Id of the task
+            fresh: Forget the recorded steps, so that the task starts from the beginning
         """
-        request = NamedTask(task_id=task_id)
+        request = QueueAgain(task_id=task_id, fresh=fresh)
         return await self.perform(RESET, request)
 
     async def cancel_many(

@@ -16,6 +16,7 @@
     |   |-- IdempotencyConflict  idempotency_conflict
     |   |-- MessageStale         message_stale
     |   |-- ApprovalChanged      approval_changed
+    |   |-- StepChanged          step_changed
     |   |-- ApprovalClosed       approval_closed
     |   `-- LeaseLost            lease_lost
     |-- BusyError            the request is fine: repeat it later
@@ -173,6 +174,12 @@ class ApprovalClosed(CallerError):
     """The approval has been decided, has expired, or its task has ended."""
 
     code = "approval_closed"
+
+
+class StepChanged(CallerError):
+    """A run calls other steps than the ones that earlier runs of its task recorded."""
+
+    code = "step_changed"
 
 
 class LeaseLost(CallerError):

@@ -1,8 +1,8 @@
 """Events: the facts that a change records, one row each, in commit order.
 
 A row is small; fields of the task are joined when it is read. `detail` is the error of a failure,
-the worker of a start, the reported progress, the job and run of a cron firing, an approval and its
-state, or the state if the type does not imply it.
+the worker of a start, the reported progress, the number and name of a step, the job and run of a
+cron firing, an approval and its state, or the state if the type does not imply it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SUSPENDED: Final = "task.suspended"
 REQUEUED: Final = "task.requeued"
 UNBLOCKED: Final = "task.unblocked"
 PROGRESS: Final = "task.progress"
+STEP: Final = "task.step"
 BATCH_COMPLETED: Final = "batch.completed"
 CRON_FIRED: Final = "cron.fired"
 APPROVAL_OPENED: Final = "approval.opened"
@@ -74,7 +75,7 @@ STATES: Final[Mapping[str, str]] = {
     UNBLOCKED: lifecycle.QUEUED,
 }
 RESOURCES: Final = (RESOURCE_CLOSED, RESOURCE_OPENED, RESOURCE_WARNED, RESOURCE_RAISED)
-TYPES: Final = (*STATES, PROGRESS, BATCH_COMPLETED, CRON_FIRED, *APPROVALS, *RESOURCES)
+TYPES: Final = (*STATES, PROGRESS, STEP, BATCH_COMPLETED, CRON_FIRED, *APPROVALS, *RESOURCES)
 # Names that filters accept for a type. Subscribers dispatch on the type that they receive, so an
 # event keeps its old name until the version after the one that first accepts the new name.
 ALIASES: Final[Mapping[str, str]] = {"task.retried": REQUEUED}
@@ -142,6 +143,14 @@ class Event(msgspec.Struct, gc=False):
     def resource(self) -> str | None:
         """Return the detail of a resource event as JSON text."""
         return self.detail if self.type in RESOURCES else None
+
+    @property
+    def step(self) -> tuple[int, str] | None:
+        """Return the number and the name of the step that was recorded."""
+        if self.type != STEP or self.detail is None:
+            return None
+        number, _, name = self.detail.partition(" ")
+        return int(number), name
 
     @property
     def progress(self) -> str | None:
@@ -213,6 +222,6 @@ def attempts(events: Iterable[Event]) -> list[Attempt]:
             log[-1].ended_at = event.at
             log[-1].outcome = _ENDS[event.type]
             log[-1].error = event.detail
-        if event.type != PROGRESS and event.type not in APPROVALS:
+        if event.type not in (PROGRESS, STEP, *APPROVALS):
             last = event.attempt
     return log

@@ -234,6 +234,11 @@ def lost(task: Task | None, fencing_token: int) -> LeaseLost | None:
     return _lost(task) if task is None or _stale(task, fencing_token) else None
 
 
+def ended(task: Task | None) -> LeaseLost:
+    """Return the error for a report about a task that ended while its run continued."""
+    return _lost(task)
+
+
 def may_retry(task: Task | None) -> bool:
     """Return whether a failure now could lead to another attempt."""
     return task is not None and task.attempts < task.max_attempts

@@ -101,7 +101,8 @@ class Task(msgspec.Struct, gc=False):
     once it is decided, None if it never had one. `delay_ms` and `deadline_ms` are the durations
     that end at `eligible_at` and `deadline_at`, None if the caller named the time. `needs` are
     amounts of resources in micro-units, as JSON text, and `wait` is the number of the line in which
-    it waits for them; both are None for a task without needs.
+    it waits for them; both are None for a task without needs. `steps` is how many steps its runs
+    have recorded, None if none.
     """
 
     seq: int
@@ -137,6 +138,7 @@ class Task(msgspec.Struct, gc=False):
     unapproved: int | None = None
     needs: str | None = None
     wait: int | None = None
+    steps: int | None = None
 
     @property
     def ready(self) -> bool:

@@ -20,8 +20,10 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import SessionSettings
+from fairlane.core.steps import Step
 from fairlane.core.templates import Template, TemplateDefinition
 from fairlane.engine.resource_commands import ResourceReport, SettlePermit
+from fairlane.engine.step_commands import Checkpoint
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -78,7 +80,8 @@ class Lease(msgspec.Struct, frozen=True):
 class Grant(msgspec.Struct, frozen=True, gc=False):
     """`inputs` are the ids, states and results (JSON text) of the tasks that it depended on.
 
-    `at` is the time of the transaction that granted it. `approvals` are the decided ones.
+    `at` is the time of the transaction that granted it. `approvals` are the decided ones, and
+    `steps` what earlier runs have recorded.
     """
 
     task: Task
@@ -86,6 +89,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     inputs: tuple[tuple[str, str, str | None], ...] = ()
     at: int = 0
     approvals: tuple[Approval, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 class Start(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -185,7 +189,7 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     With `agent`, only leases of that agent's tasks are known.
     """
 
-    reports: list[Start | Renew | AppendOutput | Complete | Fail | Release]
+    reports: list[Start | Renew | AppendOutput | Checkpoint | Complete | Fail | Release]
     agent: str | None = None
 
 
@@ -203,15 +207,20 @@ class CancelBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`, failed or cancelled before, queued again."""
+    """Answer: the `Task`, failed or cancelled before, queued again.
+
+    With `fresh`, its recorded steps are forgotten.
+    """
 
     id: str
+    fresh: bool = False
 
 
 class Reset(msgspec.Struct, frozen=True, gc=False):
-    """Answer: the `Task`, parked before, queued again."""
+    """Answer: the `Task`, parked before, queued again. `fresh` is as in `Retry`."""
 
     id: str
+    fresh: bool = False
 
 
 class Decide(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
 from fairlane.core.workers import KnownWorker
-from fairlane.engine import commands, resource_commands
+from fairlane.engine import commands, resource_commands, step_commands
 from fairlane.engine.commands import Lease
 from fairlane.engine.resource_commands import (
     Permit,
@@ -44,8 +44,10 @@ from fairlane.engine.verbs import (
     policies,
     queue,
     reporting,
+    requeueing,
     resources,
     sessions,
+    steps,
     tasks,
     templates,
     ticks,
@@ -79,6 +81,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Record: audit.record,
     commands.Report: reporting.report,
     commands.Start: tasks.start,
+    step_commands.Checkpoint: steps.checkpoint,
     commands.Complete: tasks.complete,
     commands.Fail: tasks.fail,
     commands.Release: tasks.release,
@@ -105,8 +108,8 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Submit: tasks.submit,
     commands.Enqueue: queue.enqueue,
     commands.ImportFinished: imports.import_finished,
-    commands.Retry: tasks.retry,
-    commands.Reset: tasks.reset,
+    commands.Retry: requeueing.retry,
+    commands.Reset: requeueing.reset,
     commands.CreateLink: approvals.create_link,
     commands.Decide: approvals.decide,
     commands.DecideByLink: approvals.decide_by_link,
@@ -135,6 +138,7 @@ REPORTS: Final = (
     commands.Release,
     commands.Renew,
     commands.AppendOutput,
+    step_commands.Checkpoint,
 )
 PRUNE_EVERY_MS: Final = 10_000
 SHARED_LOOK_MS: Final = 500

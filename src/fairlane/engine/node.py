@@ -164,14 +164,14 @@ class Node:
         task: Task = await self.writer.ask(Cancel(task_id))
         return task
 
-    async def retry(self, task_id: str, agent: str | None = None) -> Task:
+    async def retry(self, task_id: str, agent: str | None = None, *, fresh: bool = False) -> Task:
         await self._mine(task_id, agent)
-        task: Task = await self.writer.ask(Retry(task_id))
+        task: Task = await self.writer.ask(Retry(task_id, fresh))
         return task
 
-    async def reset(self, task_id: str, agent: str | None = None) -> Task:
+    async def reset(self, task_id: str, agent: str | None = None, *, fresh: bool = False) -> Task:
         await self._mine(task_id, agent)
-        task: Task = await self.writer.ask(Reset(task_id))
+        task: Task = await self.writer.ask(Reset(task_id, fresh))
         return task
 
     async def _mine(self, task_id: str, agent: str | None) -> None:

@@ -37,6 +37,7 @@ STATUS: Final[Mapping[str, int]] = {
     "message_stale": 409,
     "own_task": 403,
     "approval_changed": 409,
+    "step_changed": 409,
     "approval_closed": 409,
     "lease_lost": 409,
     "payload_too_large": 413,

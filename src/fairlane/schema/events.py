@@ -61,6 +61,8 @@ class EventShown(Response, kw_only=True):
     job_id: str | None = None
     run_id: str | None = None
     approval_id: str | None = None
+    step: Annotated[str | None, Meta(description="Name of the step that was recorded")] = None
+    step_number: int | None = None
     progress: Any = None
     result: Any = None
     policy_version: int | None = None
@@ -104,6 +106,8 @@ def event_shown(
         job_id=one.fired[0] if one.fired else None,
         run_id=one.fired[1] if one.fired else None,
         approval_id=one.approval[0] if one.approval else None,
+        step=one.step[1] if one.step else None,
+        step_number=one.step[0] if one.step else None,
         progress=stored(one.progress),
         result=stored(result),
         policy_version=one.policy_version,

@@ -17,14 +17,15 @@ from fairlane.core.access import Scope
 from fairlane.core.approvals import Approval
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
+from fairlane.core.steps import STEPS_MAX, Step, StepName
 from fairlane.core.traceback_text import TRACEBACK_CHARACTERS_MAX
 from fairlane.core.types import DAY_MS, Identifier, Moment, Note, Word
 from fairlane.schema import wire
 from fairlane.schema.approvals import ApprovalOutcome, answers_of, gate_of
 from fairlane.schema.operation import POST, Operation, Request, Response
 from fairlane.schema.resources import Amount, Amounts
-from fairlane.schema.task_status import TaskState, TaskStatus, task_status
-from fairlane.schema.wire import moment
+from fairlane.schema.task_status import StepStatus, TaskState, TaskStatus, task_status
+from fairlane.schema.wire import moment, stored
 
 LIMIT_MAX: Final = 1000
 WAIT_MS_MAX: Final = 60_000
@@ -62,6 +63,15 @@ Traceback = Annotated[
     Meta(
         description=f"Traceback of the failure; only the last {TRACEBACK_CHARACTERS_MAX} "
         "characters are stored"
+    ),
+]
+StepNameField = Annotated[StepName, Meta(description="Name of the step")]
+StepValue = Annotated[Any, Meta(description="Result of the step, as any JSON")]
+StepNumber = Annotated[
+    Annotated[int, Meta(ge=1, le=STEPS_MAX)] | None,
+    Meta(
+        description="Place of the step among the steps of the run, from 1; default: the next one, "
+        "unless a step of this name is recorded"
     ),
 ]
 RawReport = Annotated[
@@ -176,6 +186,12 @@ class CompleteLease(NamedLease):
     observed: Observed = None
 
 
+class RecordStep(NamedLease, kw_only=True):
+    name: StepNameField
+    value: StepValue = None
+    number: StepNumber = None
+
+
 class ReleaseLease(NamedLease):
     usage: Usage = None
     closed: Closed = None
@@ -214,7 +230,7 @@ class LeaseReport(Request, kw_only=True):
 
     lease_id: LeaseId
     verb: Annotated[
-        Literal["start", "renew", "output", "complete", "fail", "release"],
+        Literal["start", "renew", "output", "checkpoint", "complete", "fail", "release"],
         Meta(description="Kind of report"),
     ]
     token: Token = None
@@ -223,6 +239,9 @@ class LeaseReport(Request, kw_only=True):
     output: Output = None
     part: Part = None
     result: Result = None
+    name: Annotated[StepName | None, Meta(description="Name of the step")] = None
+    value: StepValue = None
+    number: StepNumber = None
     error: Annotated[str | None, Meta(description="What failed, in one sentence")] = None
     retryable: Retryable = True
     retry_after_ms: RetryAfter = None
@@ -284,6 +303,9 @@ class LeaseGrant(Response, kw_only=True):
         dict[str, ApprovalOutcome] | None,
         Meta(description="Decisions about questions that earlier runs asked, by name"),
     ] = None
+    steps: Annotated[
+        list[StepStatus] | None, Meta(description="Steps that earlier runs have recorded")
+    ] = None
 
 
 class LeaseGrants(Response):
@@ -326,6 +348,14 @@ class PermitStatus(Response, kw_only=True):
 class PermitSettled(Response):
     lease_id: str
     permit_id: str
+
+
+class StepRecorded(LeaseStatus, kw_only=True):
+    name: str
+    number: int
+    recorded: Annotated[
+        bool, Meta(description="False if it was recorded before; then the first value is kept")
+    ]
 
 
 class OutputAccepted(Response):
@@ -373,10 +403,12 @@ def lease_grant(
     body: str,
     inputs: Sequence[tuple[str, str, str | None]],
     timeout_ms: int | None,
+    *,
     decided: Sequence[Approval] = (),
+    recorded: Sequence[Step] = (),
 ) -> LeaseGrant:
     """Return a lease for the worker that runs its task; `timeout_ms` is the default of the task's
-    kind, `decided` are the decisions of people about it.
+    kind, `decided` are the decisions of people about it, `recorded` the steps of earlier runs.
 
     Raise `ValueError` for a task whose stored request is damaged.
     """
@@ -396,6 +428,7 @@ def lease_grant(
         inputs=[TaskInput(*one.values()) for one in wire.task_inputs(body, inputs)] or None,
         approval=gate_of(decided),
         answers=answers_of(decided),
+        steps=[StepStatus(one.number, one.name, stored(one.value)) for one in recorded] or None,
     )
 
 
@@ -469,6 +502,15 @@ OUTPUT_LEASE: Final = Operation(
     OutputAccepted,
     Scope.LEASE,
     "Send text that a leased task has produced",
+)
+CHECKPOINT_LEASE: Final = Operation(
+    "checkpoint_lease",
+    POST,
+    "/leases/{id}/checkpoint",
+    RecordStep,
+    StepRecorded,
+    Scope.LEASE,
+    "Record the result of a step; later runs of the task get it with their lease",
 )
 COMPLETE_LEASE: Final = Operation(
     "complete_lease",

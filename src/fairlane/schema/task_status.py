@@ -14,6 +14,7 @@ from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.secrets import mask_secrets
 from fairlane.core.sessions import conversation_id
+from fairlane.core.steps import Step
 from fairlane.core.types import Moment, json_name
 from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.operation import Response, one_of
@@ -36,6 +37,15 @@ class AttemptStatus(Response):
     traceback: Annotated[
         str | None, Meta(description="Traceback of the attempt; omitted in lists")
     ] = None
+
+
+class StepStatus(Response):
+    """A step that a run of a task has recorded."""
+
+    number: Annotated[int, Meta(description="Place of the step among those of a run, from 1")]
+    name: str
+    value: Any
+    at: Annotated[Moment | None, Meta(description="When it was recorded; not in a lease")] = None
 
 
 class TaskMessage(Response):
@@ -123,6 +133,10 @@ class TaskStatus(Response, kw_only=True):
     ] = None
     latency_ms: int | None = None
     attempt_log: list[AttemptStatus] | None = None
+    steps: Annotated[
+        list[StepStatus] | None,
+        Meta(description="Steps that its runs have recorded; only of one task, not in lists"),
+    ] = None
     execution_time_ms: int | None = None
     lease_id: str | None = None
     worker: str | None = None
@@ -269,6 +283,10 @@ def _readable(body: str, *, secrets: bool) -> StoredRequest | None:
     if request.llm_config is not None and not secrets:
         request.llm_config = mask_secrets(request.llm_config)
     return request
+
+
+def step_status(one: Step) -> StepStatus:
+    return StepStatus(one.number, one.name, stored(one.value), moment(one.at))
 
 
 def _attempt(one: Attempt) -> AttemptStatus:

@@ -124,6 +124,15 @@ class NamedTask(Request):
     task_id: TaskId = field(name="id")
 
 
+class QueueAgain(NamedTask):
+    """A task to queue again, with or without its recorded steps."""
+
+    fresh: Annotated[
+        bool,
+        Meta(description="Forget the recorded steps, so that the task starts from the beginning"),
+    ] = False
+
+
 class WaitForTask(Request):
     task_id: TaskId = field(name="id")
     timeout_ms: Annotated[
@@ -427,7 +436,7 @@ RETRY: Final = Operation(
     "retry",
     POST,
     "/tasks/{id}/retry",
-    NamedTask,
+    QueueAgain,
     TaskRetried,
     Scope.OPERATE,
     "Queue a failed or cancelled task again, with a full set of attempts",
@@ -436,7 +445,7 @@ RESET: Final = Operation(
     "reset",
     POST,
     "/tasks/{id}/reset",
-    NamedTask,
+    QueueAgain,
     TaskReset,
     Scope.OPERATE,
     "Queue a parked task again, with a full set of attempts",

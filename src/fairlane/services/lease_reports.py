@@ -17,8 +17,16 @@ import msgspec
 from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, FairlaneError, InvalidRequest
 from fairlane.core.model import Task
-from fairlane.engine.commands import AppendOutput, Grant, Release, Renew, Report, Start
+from fairlane.engine.commands import (
+    AppendOutput,
+    Grant,
+    Release,
+    Renew,
+    Report,
+    Start,
+)
 from fairlane.engine.node import Node
+from fairlane.engine.step_commands import CheckpointOutcome
 from fairlane.schema import decoding, wire
 from fairlane.schema import leases as schema
 from fairlane.schema.leases import (
@@ -38,6 +46,7 @@ from fairlane.services.leases import (
     lease_key,
     leases_of,
     must_stop,
+    recorded_step,
     renewal,
     wanted_by,
 )
@@ -52,6 +61,7 @@ _FIELDS: Final = {
     "start": frozenset[str](),
     "renew": frozenset({"ttl_ms", "progress", "output", "part", "permits", "closed", "observed"}),
     "output": frozenset({"output", "part"}),
+    "checkpoint": frozenset({"name", "value", "number"}),
     "complete": frozenset({"result"}) | _SETTLED,
     "fail": frozenset({"error", "retryable", "retry_after_ms", "traceback"}) | _SETTLED,
     "release": _SETTLED,
@@ -149,14 +159,18 @@ def _commands(one: LeaseReport) -> list[Any]:
     if verb == "renew":
         return [*renewal(key, one)]
     if verb == "output":
-        if one.output is None:
-            raise InvalidRequest("missing required field 'output'")
-        return [AppendOutput(*key, one.part, one.output, trusted=False)]
+        return [AppendOutput(*key, one.part, _required("output", one.output), trusted=False)]
+    if verb == "checkpoint":
+        return [recorded_step(key, _required("name", one.name), one)]
     if verb == "fail":
-        if one.error is None:
-            raise InvalidRequest("missing required field 'error'")
-        return [failure(key, one.error, one)]
+        return [failure(key, _required("error", one.error), one)]
     return [Start(*key) if verb == "start" else Release(*key, report_of(one))]
+
+
+def _required(field: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequest(f"missing required field '{field}'")
+    return value
 
 
 def _outcomes(parsed: Sequence[Parsed], answers: Any) -> list[ReportOutcome]:
@@ -176,6 +190,8 @@ def _outcomes(parsed: Sequence[Parsed], answers: Any) -> list[ReportOutcome]:
 
 
 def _outcome(name: str | None, answer: object) -> ReportOutcome:
+    if isinstance(answer, CheckpointOutcome):
+        answer = answer.task
     if isinstance(answer, Task):
         return ReportOutcome(**lease_state(answer))
     if answer is None:  # output has no other answer

@@ -30,6 +30,7 @@ from fairlane.engine.commands import (
     Start,
 )
 from fairlane.engine.node import Node
+from fairlane.engine.step_commands import Checkpoint, CheckpointOutcome
 from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import leases as schema
 from fairlane.schema import wire
@@ -45,6 +46,7 @@ from fairlane.schema.leases import (
     LeaseTasks,
     NamedLease,
     OutputAccepted,
+    StepRecorded,
     lease_grant,
     lease_state,
 )
@@ -180,7 +182,14 @@ def leases_of(node: Node, grants: Sequence[Grant]) -> list[LeaseGrant]:
         timeout_ms = node.policy.kinds[grant.task.kind].timeout_ms
         try:
             found.append(
-                lease_grant(grant.task, grant.body, grant.inputs, timeout_ms, grant.approvals)
+                lease_grant(
+                    grant.task,
+                    grant.body,
+                    grant.inputs,
+                    timeout_ms,
+                    decided=grant.approvals,
+                    recorded=grant.steps,
+                )
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are leased
             log.warning("task %s cannot be leased: %s", grant.task.id, error)
@@ -210,6 +219,15 @@ async def send_output(node: Node, caller: Caller, request: schema.SendOutput) ->
     key = await owned_key(node, caller, request)
     await node.writer.ask(AppendOutput(*key, request.part, request.text, trusted=False))
     return OutputAccepted(request.lease_id)
+
+
+@implements(schema.CHECKPOINT_LEASE)
+async def checkpoint(node: Node, caller: Caller, request: schema.RecordStep) -> StepRecorded:
+    command = recorded_step(await owned_key(node, caller, request), request.name, request)
+    done: CheckpointOutcome = await node.writer.ask(command)
+    return StepRecorded(
+        **lease_state(done.task), name=request.name, number=done.number, recorded=done.new
+    )
 
 
 @implements(schema.COMPLETE_LEASE)
@@ -278,6 +296,13 @@ def renewal(
     if request.output is not None:
         found.append(AppendOutput(*key, request.part, request.output, trusted=False))
     return found
+
+
+def recorded_step(
+    key: Key, name: str, request: schema.RecordStep | schema.LeaseReport
+) -> Checkpoint:
+    _shallow("value", request.value)
+    return Checkpoint(*key, name, wire.encode(request.value).decode(), request.number)
 
 
 def completion(key: Key, request: schema.CompleteLease | schema.LeaseReport) -> Complete:

@@ -30,7 +30,7 @@ from fairlane.engine.reads.views import Filter, TaskView
 from fairlane.schema import decoding
 from fairlane.schema import tasks as schema
 from fairlane.schema.approvals import newest
-from fairlane.schema.task_status import TaskStatus, brief_status, task_status
+from fairlane.schema.task_status import TaskStatus, brief_status, step_status, task_status
 from fairlane.schema.tasks import (
     BatchAccepted,
     ManyTasks,
@@ -216,7 +216,7 @@ async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> T
 
 @implements(schema.SHOW)
 async def show(node: Node, caller: Caller, request: NamedTask) -> TaskStatus:
-    return await _with_approval(node, await node.show(request.task_id, caller.agent))
+    return await _with_details(node, await node.show(request.task_id, caller.agent))
 
 
 @implements(schema.WHY)
@@ -229,14 +229,17 @@ async def why(node: Node, caller: Caller, request: NamedTask) -> TaskWhy:
 async def wait_once(node: Node, caller: Caller, request: schema.WaitForTask) -> TaskStatus:
     view = await node.wait(request.task_id, request.timeout_ms / 1000, caller.agent)
     await node.tokens.require(caller)  # the token may have been revoked during the wait
-    return await _with_approval(node, view)
+    return await _with_details(node, view)
 
 
-async def _with_approval(node: Node, view: TaskView) -> TaskStatus:
+async def _with_details(node: Node, view: TaskView) -> TaskStatus:
     status = _status(view)
     if view.task.unapproved is not None:
         found = await node.views.read(node.views.approvals_of, view.task.seq)
         status.approval = newest(found)
+    if view.task.steps is not None:
+        recorded = await node.views.read(node.views.steps_of, view.task.seq)
+        status.steps = [step_status(one) for one in recorded]
     await offers.add_notices(node, [(view.task, status)])
     return status
 
@@ -287,13 +290,14 @@ async def delete(node: Node, caller: Caller, request: NamedTask) -> TaskDeleted:
 
 
 @implements(schema.RETRY)
-async def retry(node: Node, caller: Caller, request: NamedTask) -> TaskRetried:
-    return task_retried(await node.retry(request.task_id, caller.agent))
+async def retry(node: Node, caller: Caller, request: schema.QueueAgain) -> TaskRetried:
+    task = await node.retry(request.task_id, caller.agent, fresh=request.fresh)
+    return task_retried(task)
 
 
 @implements(schema.RESET)
-async def reset(node: Node, caller: Caller, request: NamedTask) -> TaskReset:
-    return task_reset(await node.reset(request.task_id, caller.agent))
+async def reset(node: Node, caller: Caller, request: schema.QueueAgain) -> TaskReset:
+    return task_reset(await node.reset(request.task_id, caller.agent, fresh=request.fresh))
 
 
 @implements(schema.CANCEL_MANY)

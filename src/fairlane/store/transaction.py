@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fairlane.core import approvals, consequences, dependencies, events, lifecycle
 from fairlane.core.approvals import Approval
@@ -15,11 +15,13 @@ from fairlane.core.consequences import EdgeChange, Webhook
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
 from fairlane.core.resources import BudgetSpent, Reservation
+from fairlane.core.steps import Step
 from fairlane.store.accounts import Accounts
 from fairlane.store.base import Connection, SchedulerRow
 from fairlane.store.counters import Counters, WriterCache
 from fairlane.store.draft import DraftLookup
 from fairlane.store.lookup import Lookup, StoreLookup
+from fairlane.store.tables import checkpoints as checkpoint_table
 from fairlane.store.tables import dependencies as dependency_table
 from fairlane.store.tables import events as event_table
 from fairlane.store.tables import scheduler
@@ -228,6 +230,27 @@ class Transaction:
 
     def tell_progress(self, task: Task, progress: str) -> None:
         self._record(task.seq, events.PROGRESS, task.attempts, progress, None)
+
+    def count_steps(self, task: Task, step: Step) -> None:
+        """Note a task that has recorded a step; `save_steps` writes its count."""
+        self._tasks[task.seq] = task
+        detail = f"{step.number} {step.name}"
+        self._record(task.seq, events.STEP, task.attempts, detail, None)
+
+    def save_steps(self, steps: Sequence[Step]) -> None:
+        """Save new steps, and how many their tasks have now."""
+        self.changed = True
+        self.unwritten.write()
+        checkpoint_table.insert(self.connection, steps)
+        seqs = dict.fromkeys(step.seq for step in steps)
+        checkpoint_table.count(self.connection, [self._tasks[seq] for seq in seqs])
+
+    def forget_steps(self, task: Task) -> None:
+        """Delete the steps of a task."""
+        self.changed = True
+        self.unwritten.write()
+        checkpoint_table.forget(self.connection, [task.seq])
+        checkpoint_table.count(self.connection, [task])
 
     def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:
         self._record(task.seq, events.CRON_FIRED, 0, f"{job_id} {run_id}", None)

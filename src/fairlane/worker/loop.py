@@ -29,6 +29,7 @@ from fairlane.worker.executors import failures
 from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.base import Executor, Work
 from fairlane.worker.executors.permits import NOTHING, Needs, ResourceNotes, SettlementReport
+from fairlane.worker.executors.steps import StepLog
 from fairlane.worker.source import Assignment, LeaseSource
 
 log = logging.getLogger("fairlane.worker")
@@ -70,6 +71,7 @@ class _Run:
         self._output: _Output | None = None
         self._progress: _Progress | None = None
         self._resources: ResourceNotes | None = None
+        self._steps: StepLog | None = None
 
     async def start(self) -> None:
         if not self.started:
@@ -97,6 +99,15 @@ class _Run:
         if self.has_reports:
             await self.finish_reports()
         return await _repeated(self._source.ask, self.assignment, name, request)
+
+    @property
+    def steps(self) -> StepLog:
+        if self._steps is None:
+            self._steps = StepLog(self.work.steps)
+        return self._steps
+
+    async def checkpoint(self, number: int, name: str, value: bytes) -> None:
+        await _repeated(self._source.checkpoint, self.assignment, number, name, value)
 
     @property
     def resources(self) -> ResourceNotes:

@@ -191,6 +191,13 @@ class RemoteSource:
     async def progress(self, assignment: Assignment, progress: object) -> None:
         await self._report(assignment, "renew", ttlMs=self._lease_ms, progress=progress)
 
+    async def checkpoint(
+        self, assignment: Assignment, number: int, name: str, value: bytes
+    ) -> None:
+        await self._report(
+            assignment, "checkpoint", number=number, name=name, value=msgspec.Raw(value)
+        )
+
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest
     ) -> ApprovalOutcome | None:
@@ -275,6 +282,7 @@ def _assignment(lease: LeaseGrant) -> Assignment:
         **decisions(lease.approval, lease.answers),
         session=task.session,
         conversation_id=task.conversation_id,
+        steps=[one.to_dict() for one in lease.steps or ()],
     )
     capability = capability_of(task.kind, task.handler)
     return Assignment(*key, work, capability, task.state == "running")

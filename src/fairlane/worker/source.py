@@ -40,6 +40,7 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
+from fairlane.engine.step_commands import Checkpoint
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
 from fairlane.schema import wire
@@ -102,6 +103,12 @@ class LeaseSource(Protocol):
         ...
 
     async def progress(self, assignment: Assignment, progress: object) -> None: ...
+
+    async def checkpoint(
+        self, assignment: Assignment, number: int, name: str, value: bytes
+    ) -> None:
+        """Record the value of a step, which is JSON."""
+        ...
 
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest
@@ -217,6 +224,12 @@ class EngineSource:
         text = msgspec.json.encode(progress).decode()
         await self._writer.ask(Renew(assignment.seq, assignment.fencing_token, LEASE_MS, text))
 
+    async def checkpoint(
+        self, assignment: Assignment, number: int, name: str, value: bytes
+    ) -> None:
+        key = assignment.seq, assignment.fencing_token
+        await self._writer.ask(Checkpoint(*key, name, value.decode(), number))
+
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest
     ) -> ApprovalOutcome | None:
@@ -285,6 +298,10 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
             if task.session
             else None
         ),
+        steps=[
+            {"number": one.number, "name": one.name, "value": msgspec.json.decode(one.value)}
+            for one in grant.steps
+        ],
     )
     return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
 

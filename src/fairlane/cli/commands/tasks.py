@@ -113,7 +113,8 @@ def register(commands: Commands) -> None:
     commands.add("why", connected(why), one("task"))
     commands.add("wait", connected(wait), _wait_options)
     for word in ("cancel", "retry", "reset"):
-        commands.add(word, connected(change), _change_options, epilog=_CHANGE_NOTE)
+        options = _change_options if word == "cancel" else _again_options
+        commands.add(word, connected(change), options, epilog=_CHANGE_NOTE)
     commands.add("output", connected(output), _output_options)
     commands.add("prune", connected(prune), _prune_options)
 
@@ -480,10 +481,21 @@ def _change_options(parser: Parser) -> None:
     confirmation(parser)
 
 
+def _again_options(parser: Parser) -> None:
+    _change_options(parser)
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="forget the recorded steps and start from the beginning (only with IDs)",
+    )
+
+
 def change(args: argparse.Namespace, side: Side, out: Output) -> int | None:
     verb, which = args.command, _filters(args, _WHICH)
     if args.ids and (which or args.dry_run):
         raise InvalidRequest("give either IDs or a filter, not both")
+    if which and getattr(args, "fresh", False):
+        raise InvalidRequest("--fresh needs IDs: it does not apply to a filter")
     if which:
         _change_matching(args, side, out, which)
         return None
@@ -492,6 +504,8 @@ def change(args: argparse.Namespace, side: Side, out: Output) -> int | None:
             f"no tasks given: add IDs, or a filter such as --state; see fairlane {verb} --help"
         )
     act = getattr(side.client, verb)
+    if getattr(args, "fresh", False):
+        act = partial(act, fresh=True)
     draw = draw_queued if verb != "cancel" else _draw_cancelled
     return for_each(args, args.ids, lambda task_id: out.show(act(task_id), draw))
 

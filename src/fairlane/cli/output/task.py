@@ -21,6 +21,7 @@ from fairlane.cli.output import (
     with_ago,
 )
 from fairlane.core import lifecycle
+from fairlane.schema import wire
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
@@ -30,7 +31,7 @@ MOMENTS: Final = ("createdAt", "startedAt", "completedAt", "deadline", "nextElig
 _WITHIN: Final = frozenset(
     {"taskId", "state", "action", "handler", "tabId", "ref", "selector", "kind", "maxAttempts"}
     | {"position", "latencyMs", "executionTimeMs", "parkedReason", "leaseExpiresAt"}
-    | {"attemptLog", "retryCount"}
+    | {"attemptLog", "retryCount", "steps"}
 )
 
 
@@ -42,6 +43,9 @@ def draw_task(terminal: Terminal, task: Fields, deliveries: Sequence[Fields] = (
         terminal.line("")
         terminal.table(_ATTEMPTS, task["attemptLog"])
         _draw_traceback(terminal, task["attemptLog"])
+    if task.get("steps"):
+        terminal.line("")
+        terminal.table(_STEPS, task["steps"])
 
 
 def _draw_traceback(terminal: Terminal, attempts: Sequence[Fields]) -> None:
@@ -107,6 +111,14 @@ _ATTEMPTS: Final[Columns] = {
     "OUTCOME": lambda attempt: attempt.get("outcome", "running"),
     "WORKER": "worker",
     "ERROR": "error",
+}
+
+
+_STEPS: Final[Columns] = {
+    "STEP": "number",
+    "NAME": "name",
+    "RECORDED": lambda step: ago(step["at"]),
+    "VALUE": lambda step: shortened(wire.encode(step.get("value")).decode(), 60),
 }
 
 

@@ -7,7 +7,15 @@ from typing import Final
 from fairlane.core.counts import Line, Tally
 from fairlane.engine.reads import resource_recount
 from fairlane.store.base import Connection
-from fairlane.store.tables import approvals, batches, cron, dependencies, lines, sessions
+from fairlane.store.tables import (
+    approvals,
+    batches,
+    checkpoints,
+    cron,
+    dependencies,
+    lines,
+    sessions,
+)
 from fairlane.store.tables.batches import BatchCounts
 from fairlane.store.tables.sessions import SessionCounts
 
@@ -36,6 +44,7 @@ def recount(connection: Connection) -> list[str]:
         *_recount_batches(connection),
         *_recount_dependencies(connection),
         *_recount_approvals(connection),
+        *_recount_steps(connection),
         *_astray(connection),
         *resource_recount.recount(connection),
     ]
@@ -103,6 +112,14 @@ def _recount_approvals(connection: Connection) -> list[str]:
         f"task {id_}: {'waits' if waits else 'does not wait'} for a decision, "
         f"{count} approvals are open"
         for id_, waits, count in approvals.recount(connection)
+    ]
+
+
+def _recount_steps(connection: Connection) -> list[str]:
+    return [
+        f"task {id_}: has {count} steps, but a recount gives {real}"
+        for id_, count, real in checkpoints.recount(connection)
+        if count != real
     ]
 
 

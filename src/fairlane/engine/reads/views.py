@@ -27,6 +27,7 @@ from fairlane.core.gates import holds_turn
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, INSTRUCTION, Task
 from fairlane.core.sessions import Session
+from fairlane.core.steps import Step
 from fairlane.core.templates import Template
 from fairlane.core.webhooks import Delivery, Endpoint
 from fairlane.core.workers import KnownWorker
@@ -45,6 +46,7 @@ from fairlane.store.pages import PAGE_BYTES_MAX, Page
 from fairlane.store.tables import approvals as approval_table
 from fairlane.store.tables import audit as audit_table
 from fairlane.store.tables import batches as batch_table
+from fairlane.store.tables import checkpoints as checkpoint_table
 from fairlane.store.tables import cron as cron_table
 from fairlane.store.tables import deliveries as delivery_table
 from fairlane.store.tables import endpoints as endpoint_table
@@ -156,6 +158,10 @@ class Views:
     def approvals_of(self, seq: int) -> list[Approval]:
         """Return the approvals of a task that are in force, oldest first."""
         return self.ask(approval_table.of_tasks, [seq])
+
+    def steps_of(self, seq: int) -> tuple[Step, ...]:
+        """Return the steps that the runs of a task have recorded."""
+        return self.ask(checkpoint_table.of_tasks, [seq]).get(seq, ())
 
     def open_approvals(self, agent: str | None, caller: str, limit: int) -> int:
         return self.ask(approval_table.count_open, agent, caller, limit)

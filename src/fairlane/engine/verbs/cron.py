@@ -356,7 +356,7 @@ def _submission(tx: Transaction, job: Job, run: RunRecord, run_at: int) -> Submi
 
 
 def _origin(run: RunRecord) -> JsonObject:
-    """Return what the task of a run is told about its job."""
+    """Return the fields that tell a task about its cron job."""
     return {
         "jobId": run.job_id,
         "jobName": run.job_name,

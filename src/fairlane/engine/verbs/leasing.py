@@ -22,7 +22,7 @@ from fairlane.core.fairness import Contender
 from fairlane.core.model import CRITICAL, Task, is_open
 from fairlane.core.policy import BY_PRIORITY
 from fairlane.engine.commands import Grant, Lease
-from fairlane.engine.verbs import approvals, dependencies, resources
+from fairlane.engine.verbs import approvals, dependencies, resources, steps
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.lines import BY_SHARE, URGENT, Order
 from fairlane.store.tables.tasks import Ready
@@ -176,15 +176,29 @@ def _grant(tx: Transaction, request: Lease, task: Task, body: str, now: int) -> 
 
 
 def _with_inputs(tx: Transaction, grants: list[Grant]) -> list[Grant]:
-    """Add the results of their parents, and the decisions of people, to the granted tasks."""
-    if all(grant.task.unmet is None and grant.task.unapproved is None for grant in grants):
+    """Add the results of their parents, the decisions of people and the recorded steps to the
+    granted tasks.
+    """
+    if not any(_has_inputs(grant.task) for grant in grants):
         return grants
     tasks = [grant.task for grant in grants]
     found, decided = dependencies.inputs(tx, tasks), approvals.answers(tx, tasks)
+    recorded = steps.of_tasks(tx, tasks)
     return [
-        Grant(g.task, g.body, found.get(g.task.seq, ()), g.at, decided.get(g.task.seq, ()))
+        Grant(
+            g.task,
+            g.body,
+            found.get(g.task.seq, ()),
+            g.at,
+            decided.get(g.task.seq, ()),
+            recorded.get(g.task.seq, ()),
+        )
         for g in grants
     ]
+
+
+def _has_inputs(task: Task) -> bool:
+    return not (task.unmet is None and task.unapproved is None and task.steps is None)
 
 
 def _open_lanes(tx: Transaction, lanes: Sequence[str]) -> list[str]:

@@ -21,13 +21,15 @@ from fairlane.engine.commands import (
     Report,
     Start,
 )
-from fairlane.engine.verbs import output, tasks
+from fairlane.engine.step_commands import Checkpoint
+from fairlane.engine.verbs import output, steps, tasks
 from fairlane.store.transaction import Transaction
 
 _VERBS: Final[Mapping[type, Callable[[Transaction, Sequence[Any], int], Iterator[Any]]]] = {
     Start: tasks.start,
     Renew: tasks.renew,
     AppendOutput: output.output,
+    Checkpoint: steps.checkpoint,
     Complete: tasks.complete,
     Fail: tasks.fail,
     Release: tasks.release,

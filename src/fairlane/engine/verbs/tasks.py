@@ -16,7 +16,6 @@ from fairlane.core import admission, gates, leases
 from fairlane.core import dependencies as graph
 from fairlane.core.batches import Batch
 from fairlane.core.errors import (
-    Conflict,
     Disabled,
     FairlaneError,
     IdempotencyConflict,
@@ -35,8 +34,6 @@ from fairlane.engine.commands import (
     Reclaim,
     Release,
     Renew,
-    Reset,
-    Retry,
     Start,
     Submit,
 )
@@ -222,7 +219,7 @@ def _admit(
         return problem
     policy = tx.policy
     lane = policy.lane_name(submission.lane, submission.kind)
-    refusal = _refusal(tx, submission.agent, submission.id, lane, leaving)
+    refusal = queue_refusal(tx, submission.agent, submission.id, lane, leaving)
     if refusal:
         change = admission.reject(submission, lane, policy, refusal, seq=tx.next_seq(), now=now)
         if submission.once:  # a stored one would be the answer when it is submitted again
@@ -270,7 +267,7 @@ def _numbered(tx: Transaction, submission: Submission) -> str:
     return msgspec.json.encode(request).decode()
 
 
-def _refusal(
+def queue_refusal(
     tx: Transaction, agent: str, task_id: str, lane: str, leaving: Sequence[Task] = ()
 ) -> QueueFull | None:
     agents = [task.agent for task in leaving if task.lane == lane]
@@ -546,51 +543,6 @@ def cancel(tx: Transaction, requests: Sequence[Cancel], now: int) -> Iterator[ob
         task = found.get(request.id)
         current = tx.task(task.seq) if task else None
         yield _decided(tx, leases.cancel(current, request.id, now, request.reason))
-
-
-def retry(tx: Transaction, requests: Sequence[Retry], now: int) -> Iterator[object]:
-    for task, task_id, since in _load_ended(tx, requests):
-        yield _begin_again(tx, leases.retry(task, task_id, now, since), now)
-
-
-def reset(tx: Transaction, requests: Sequence[Reset], now: int) -> Iterator[object]:
-    for task, task_id, since in _load_ended(tx, requests):
-        yield _begin_again(tx, leases.reset(task, task_id, now, since), now)
-
-
-def _load_ended(
-    tx: Transaction, requests: Sequence[Retry | Reset]
-) -> Iterator[tuple[Task | None, str, int | None]]:
-    """Return the task of each request as it is now, its id, and when it was last requeued."""
-    found = tx.tasks_by_id(request.id for request in requests)
-    tx.counters.prepare(found.values())
-    since = tx.requeued_at(task.seq for task in found.values() if task.deadline_at is not None)
-    for request in requests:
-        task = found.get(request.id)
-        if task is None:
-            yield None, request.id, None
-        else:
-            yield tx.task(task.seq), request.id, since.get(task.seq)
-
-
-def _begin_again(tx: Transaction, decision: leases.LeaseDecision, now: int) -> Task | FairlaneError:
-    """Queue a task that had left the queue, as if it had just arrived."""
-    change = decision.change
-    if change is None:
-        return decision.answer
-    after = change.after
-    if after.lane not in tx.policy.lanes:
-        return Conflict(f'lane "{after.lane}" is no longer in the policy; submit the task again')
-    tx.counters.load_lines([(after.lane, after.agent)])
-    problem = _refusal(tx, after.agent, after.id, after.lane) or dependencies.block_again(tx, after)
-    if problem is not None:
-        return problem
-    approvals.ask_again(tx, after, now)
-    if not after.unmet:
-        dependencies.let_in(tx, after, now)
-    tx.apply(change)
-    dependencies.place_again(tx, [after])
-    return after
 
 
 def reclaim(tx: Transaction, requests: Sequence[Reclaim], now: int) -> Iterator[object]:

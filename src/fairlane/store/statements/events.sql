@@ -18,10 +18,11 @@ WHERE event.type = 'task.released' AND event.id > coalesce((
   SELECT max(e.id) FROM event AS e WHERE e.seq = rows.seq AND e.type = 'task.requeued'), 0)
 GROUP BY rows.seq
 
--- Progress is not part of the attempt log, and there may be many such events.
+-- Progress and steps are not part of the attempt log, and there may be many such events.
 -- name: event_tasks
 -- rows: seq int
-SELECT {event} FROM rows JOIN event ON event.seq = rows.seq AND event.type <> 'task.progress'
+SELECT {event} FROM rows JOIN event ON event.seq = rows.seq
+  AND event.type NOT IN ('task.progress', 'task.step')
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1

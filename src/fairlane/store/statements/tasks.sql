@@ -75,7 +75,7 @@ UPDATE scheduler SET policy_version = :version WHERE id = 1
 -- ------------------------------------------------------------------ submit
 
 -- name: task_insert
--- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int, unapproved int, needs text, wait int
+-- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int, unapproved int, needs text, wait int, steps int
 INSERT INTO task ({task}) SELECT * FROM rows
 
 -- name: request_insert

@@ -28,6 +28,7 @@ DELETED_WITH_TASK: Final = (
     "event",
     "output",
     "traceback",
+    "checkpoint",
 )
 
 

@@ -17,12 +17,13 @@ from fairlane.worker.executors import current
 from fairlane.worker.executors.permits import Amount, Amounts, PermitBlock, ResourceNotes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from fairlane.core.approvals import ApprovalRequest
     from fairlane.schema.approvals import ApprovalOutcome
     from fairlane.worker.executors.permits import Needs, SettlementReport
+    from fairlane.worker.executors.steps import StepLog
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -45,6 +46,7 @@ class Work(msgspec.Struct, frozen=True):
         answers: Decisions about the questions of earlier runs, by name
         traceparent: Trace of this attempt, if traces are recorded
         session: Key of the session that the task belongs to, or None
+        steps: Steps that earlier runs of the task recorded: `number`, `name`, `value`
         conversation_id: The same for all tasks of its agent in its session, until the session is
             reset; None without a session
         quota: Resource that a provider's "too many requests" closes, or None
@@ -66,6 +68,7 @@ class Work(msgspec.Struct, frozen=True):
     quota: str | None = None
     session: str | None = None
     conversation_id: str | None = None
+    steps: list[JsonObject] = []  # recorded by earlier runs
 
     @property
     def params(self) -> JsonObject:
@@ -147,6 +150,27 @@ class Work(msgspec.Struct, frozen=True):
         }
         return asking.ask({key: one for key, one in fields.items() if one is not None}, name)
 
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a function once and record its result; later runs of the task return the record.
+
+        Await it in an async handler; in a plain one it returns the result itself. The result must
+        be JSON. Call the same steps in the same order in every run. A crash after the function and
+        before the record runs the function again.
+
+        Args:
+            name: Name of the step, the same in every run
+            function: Async or plain function to run
+            args: Its arguments
+            kwargs: Its keyword arguments
+
+        Raises:
+            ExecutionFailed: Earlier runs recorded another step in this place, or the result is too
+                large or not JSON. No further attempt is made
+        """
+        from fairlane.worker.executors import steps  # noqa: PLC0415 - it is about runs
+
+        return steps.step(name, function, args, kwargs)
+
     def permit(
         self,
         needs: Mapping[str, Amounts] | None = None,
@@ -212,6 +236,16 @@ class Run(Protocol):
 
     async def ask(self, name: str, request: ApprovalRequest) -> ApprovalOutcome | None:
         """Return the decision about a question; None if the lease was suspended until then."""
+
+    @property
+    def steps(self) -> StepLog:
+        """Return the recorded steps, and the number of the next step of the run."""
+        ...
+
+    async def checkpoint(self, number: int, name: str, value: bytes) -> None:
+        """Record the value of a step, which is JSON, durably. Raise LeaseLost if the lease is
+        lost.
+        """
 
     @property
     def resources(self) -> ResourceNotes:

@@ -20,6 +20,14 @@ def begin(run: Run) -> None:
     _current.set((run, asyncio.get_running_loop()))
 
 
+def is_on(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the calling code runs on this event loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
 def running(doing: str) -> tuple[Run, asyncio.AbstractEventLoop]:
     """Return the current run and its loop. Raise `RuntimeError` if there is none."""
     found = _current.get(None)

@@ -49,7 +49,4 @@ def _tell(say: Callable[[Run], None]) -> None:
 
 
 def is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
+    return current_run.is_on(loop)
