@@ -106,7 +106,8 @@ def test_every_statement_is_used() -> None:
         for name in queries.load(dialect)
         if f'"{name}"' not in source
     }
-    by_name_too = {"delivery_delete"}  # runs of cron jobs owe webhooks as well
+    # Runs of cron jobs owe webhooks as well; a fresh retry forgets steps.
+    by_name_too = {"delivery_delete", "checkpoint_delete"}
     assert unused == deleted_in_a_loop - by_name_too
 
 

@@ -350,7 +350,9 @@ class PermitSettled(Response):
     permit_id: str
 
 
-class StepRecorded(LeaseStatus, kw_only=True):
+class StepRecorded(Response):
+    lease_id: str
+    task_id: str
     name: str
     number: int
     recorded: Annotated[

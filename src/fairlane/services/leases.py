@@ -226,7 +226,7 @@ async def checkpoint(node: Node, caller: Caller, request: schema.RecordStep) -> 
     command = recorded_step(await owned_key(node, caller, request), request.name, request)
     done: CheckpointOutcome = await node.writer.ask(command)
     return StepRecorded(
-        **lease_state(done.task), name=request.name, number=done.number, recorded=done.new
+        request.lease_id, done.task.id, request.name, done.number, recorded=done.new
     )
 
 
