@@ -92,6 +92,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/resources/{name}/raise"): {"unit": "usd", "amount": 1},
     ("POST", "/leases/{id}/ask"): {"name": "q", "title": "Really?"},
     ("POST", "/leases/{id}/checkpoint"): {"name": "fetch", "value": 1},
+    ("POST", "/leases/{id}/suspend"): {"until": {"signal": "go"}},
     ("POST", "/approvals/{id}/decide"): {"decision": "approve", "hash": "x"},
     ("POST", "/leases/{id}/fail"): {"error": "broken"},
     ("PUT", "/policy"): ROOMY,

@@ -32,6 +32,8 @@ LEFT_OUT = {
     "decide": "approve and reject call it",
     "link_approval": "is for operators: its answer is a secret",
     "ask_lease": "a model asks the person that it talks to",
+    "suspend_lease": "waits are for programs that are run again from their beginning",
+    "send_signal": "is for the system that a run waits for",
     "checkpoint_lease": "steps are for programs that are run again from their beginning",
     "perform": "is no verb, but how operations are carried out",
     "wait_once": "wait asks it as often as it takes",

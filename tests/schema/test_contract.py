@@ -327,7 +327,14 @@ async def record(ask: Contract) -> None:
         for _ in range(2):
             await ask.post(f"{target}/checkpoint", {"name": f"s{number}", "value": {"n": number}})
         await ask.get(f"/tasks/{lease['taskId']}")
-        await ask.post(f"{target}/release", {})
+        until = {"delayMs": 0} if number == 1 else {"signal": "go"}
+        await ask.post(f"{target}/suspend", {"until": until})
+        if number == 1:
+            await ask.post(f"{target}/release", {})
+    await ask.get(f"/tasks/{lease['taskId']}/why")
+    await ask.post(f"/tasks/{lease['taskId']}/signals/go", {"value": 1})
+    (lease,) = (await ask.post("/leases", wanted))["leases"]
+    await ask.post(f"/leases/{lease['leaseId']}/suspend", {"until": {"signal": "go"}})
     await read_tasks(ask)
 
 

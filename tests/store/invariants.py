@@ -133,7 +133,8 @@ def assert_makes_sense(task: Task) -> None:
     assert task.gate is None or task.state == lifecycle.QUEUED or waits, task
     assert (task.gate == "dependency") == waits, task
     assert task.terminal or waits == bool(task.unmet), task  # an end leaves the number as it was
-    assert waits or (task.gate in TIMED) == (task.eligible_at is not None), task
+    if task.gate != "suspend":  # a run sleeps, or it waits for something else
+        assert waits or (task.gate in TIMED) == (task.eligible_at is not None), task
     assert task.unmet != ORPHANED or task.state == lifecycle.CANCELLED, task
     assert task.preempt != 1 or task.leased or task.terminal or task.state == "parked", task
     assert 0 <= task.attempts <= task.max_attempts, task

@@ -20,7 +20,7 @@ from fairlane.engine.commands import (
     Submit,
 )
 from fairlane.engine.reads.views import EventFilter, Views
-from fairlane.engine.step_commands import Checkpoint
+from fairlane.engine.step_commands import Checkpoint, SendSignal
 from tests.store.crontab import job_document
 from tests.store.histories import play
 from tests.store.scheduler import NODE, TTL_MS, WORK, Scheduler, lease_request, submission
@@ -320,6 +320,7 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     leased = scheduler.lease_one()
     scheduler.ask(Renew(leased.seq, leased.fencing_token, TTL_MS, "50"))
     scheduler.ask(Checkpoint(leased.seq, leased.fencing_token, "fetch", "1"))
+    scheduler.ask(SendSignal(leased.id, "go", "1"))
     scheduler.release(leased)
     scheduler.complete_next()
     scheduler.fail(scheduler.lease_one())

@@ -57,6 +57,7 @@ MAY_SCAN = {
     "dependency_recount": "is the doctor's, who trusts no index",
     "unmet_recount": "is the doctor's, who trusts no index",
     "approval_recount": "is the doctor's, who trusts no index",
+    "suspension_recount": "is the doctor's, who trusts no index",
     "checkpoint_recount": "is the doctor's, who trusts no index",
     "ledger_sums": "is the doctor's, who trusts no index",
     "account_all": "is the doctor's, and moves every account when somebody sets the clock",

@@ -216,6 +216,14 @@ from fairlane.schema.sessions import (
     SessionStopped,
     ShowSession,
 )
+from fairlane.schema.suspensions import (
+    SEND_SIGNAL,
+    SUSPEND_LEASE,
+    LeaseSuspended,
+    SendSignalTo,
+    SignalSent,
+    SuspendLease,
+)
 from fairlane.schema.task_status import TaskStatus
 from fairlane.schema.task_streams import SUBMIT_LINES, LinesSubmitted, SubmitLines
 from fairlane.schema.tasks import (
@@ -1717,6 +1725,40 @@ class Methods(ABC):
         """
         request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
         return self.perform(SET_USAGE, request)
+
+    def suspend_lease(
+        self,
+        lease_id: str,
+        until: Mapping[str, Any],
+        *,
+        token: int | None = None,
+        name: str | None = None,
+        number: int | None = None,
+    ) -> LeaseSuspended:
+        """Wait for a time, tasks or a signal without a lease; spends no attempt.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            until: What the run waits for; exactly one of its fields
+            name: Name of the wait; default: one that follows from until
+            number: Place of the wait among the steps of the run, from 1, 1 to 1000
+        """
+        request = SuspendLease(
+            lease_id=lease_id, token=token, until=as_object(until), name=name, number=number
+        )
+        return self.perform(SUSPEND_LEASE, request)
+
+    def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
+        """Send a value to a task; a run that waits for the signal continues with it.
+
+        Args:
+            task_id: Id of the task
+            name: Name of the signal
+            value: Value for the run, as any JSON
+        """
+        request = SendSignalTo(task_id=task_id, name=name, value=value)
+        return self.perform(SEND_SIGNAL, request)
 
     def submit(
         self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]
@@ -3616,6 +3658,40 @@ class AsyncMethods(ABC):
         """
         request = ReportUsage(key=key, tokens=tokens, context_window=context_window)
         return await self.perform(SET_USAGE, request)
+
+    async def suspend_lease(
+        self,
+        lease_id: str,
+        until: Mapping[str, Any],
+        *,
+        token: int | None = None,
+        name: str | None = None,
+        number: int | None = None,
+    ) -> LeaseSuspended:
+        """Wait for a time, tasks or a signal without a lease; spends no attempt.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            until: What the run waits for; exactly one of its fields
+            name: Name of the wait; default: one that follows from until
+            number: Place of the wait among the steps of the run, from 1, 1 to 1000
+        """
+        request = SuspendLease(
+            lease_id=lease_id, token=token, until=as_object(until), name=name, number=number
+        )
+        return await self.perform(SUSPEND_LEASE, request)
+
+    async def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
+        """Send a value to a task; a run that waits for the signal continues with it.
+
+        Args:
+            task_id: Id of the task
+            name: Name of the signal
+            value: Value for the run, as any JSON
+        """
+        request = SendSignalTo(task_id=task_id, name=name, value=value)
+        return await self.perform(SEND_SIGNAL, request)
 
     async def submit(
         self, *, idempotency_key: str | None = None, **task: Unpack[TaskFields]

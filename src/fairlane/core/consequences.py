@@ -13,7 +13,7 @@ import msgspec
 
 from fairlane.core import dependencies, events, lifecycle
 from fairlane.core.batches import Batch
-from fairlane.core.model import Change, Task, is_run
+from fairlane.core.model import SUSPEND_GATE, Change, Task, is_run
 
 
 class EdgeChange(NamedTuple):
@@ -37,7 +37,7 @@ class Webhook(msgspec.Struct, frozen=True, gc=False):
 class Consequences(msgspec.Struct, gc=False):
     """`outcome` is the result and the error to save. `run_changes` says that the task belongs to a
     cron run, which has to follow. `stops_run` says that the worker with its lease has to stop,
-    `closes_approval` that its open approval has to be closed.
+    `closes_approval` that its open approval has to be closed, `leaves_wait` that it was suspended.
     """
 
     outcome: tuple[str | None, str | None] | None = None
@@ -47,6 +47,7 @@ class Consequences(msgspec.Struct, gc=False):
     stops_run: bool = False
     edges: EdgeChange | None = None
     closes_approval: bool = False
+    leaves_wait: bool = False
 
 
 # Verbs that do not end a task and have no consequence besides their event.
@@ -94,6 +95,7 @@ def of(change: Change, *, awaited: bool) -> Consequences | None:
         found.run_changes = is_run(after.id)
         found.stops_run = after.leased
         found.closes_approval = change.before is not None and change.before.unapproved == 1
+        found.leaves_wait = change.before is not None and change.before.gate == SUSPEND_GATE
         if awaited:
             becomes = dependencies.EDGE_AFTER[after.state]
             found.edges = EdgeChange(dependencies.OPEN, becomes, after.state)

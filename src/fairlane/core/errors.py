@@ -39,7 +39,8 @@
     |   `-- StoreMoved           store_moved
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
-    |   `-- ApprovalDenied       approval_denied
+    |   |-- ApprovalDenied       approval_denied
+    |   `-- ChildFailed          child_failed
     `-- TaskFailed           task_failed: a task that the caller waited for did not end done
         |-- QueueDropped         queue_dropped
         |-- Interrupted          interrupted
@@ -346,6 +347,21 @@ class ApprovalDenied(ExecutionFailed):
         super().__init__(message, retryable=False)
         self.state = state
         self.comment = comment
+
+
+class ChildFailed(ExecutionFailed):
+    """A task whose result `work.results` wanted did not end done. Unless the handler catches it,
+    the task fails and is not retried.
+    """
+
+    code = "child_failed"
+
+    def __init__(self, task_id: str, state: str = "failed", error: str | None = None) -> None:
+        because = f": {error}" if error else ""
+        super().__init__(f"child_failed: task {task_id} ended {state}{because}", retryable=False)
+        self.task_id = task_id
+        self.state = state
+        self.error = error
 
 
 class TaskFailed(FairlaneError):

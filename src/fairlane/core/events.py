@@ -1,8 +1,9 @@
 """Events: the facts that a change records, one row each, in commit order.
 
 A row is small; fields of the task are joined when it is read. `detail` is the error of a failure,
-the worker of a start, the reported progress, the number and name of a step, the job and run of a
-cron firing, an approval and its state, or the state if the type does not imply it.
+the worker of a start, the reported progress, the number and name of a step, the name of a signal,
+the job and run of a cron firing, an approval and its state, or the state if the type does not imply
+it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ REQUEUED: Final = "task.requeued"
 UNBLOCKED: Final = "task.unblocked"
 PROGRESS: Final = "task.progress"
 STEP: Final = "task.step"
+SIGNAL: Final = "task.signal"
 BATCH_COMPLETED: Final = "batch.completed"
 CRON_FIRED: Final = "cron.fired"
 APPROVAL_OPENED: Final = "approval.opened"
@@ -75,7 +77,16 @@ STATES: Final[Mapping[str, str]] = {
     UNBLOCKED: lifecycle.QUEUED,
 }
 RESOURCES: Final = (RESOURCE_CLOSED, RESOURCE_OPENED, RESOURCE_WARNED, RESOURCE_RAISED)
-TYPES: Final = (*STATES, PROGRESS, STEP, BATCH_COMPLETED, CRON_FIRED, *APPROVALS, *RESOURCES)
+TYPES: Final = (
+    *STATES,
+    PROGRESS,
+    STEP,
+    SIGNAL,
+    BATCH_COMPLETED,
+    CRON_FIRED,
+    *APPROVALS,
+    *RESOURCES,
+)
 # Names that filters accept for a type. Subscribers dispatch on the type that they receive, so an
 # event keeps its old name until the version after the one that first accepts the new name.
 ALIASES: Final[Mapping[str, str]] = {"task.retried": REQUEUED}
@@ -153,6 +164,11 @@ class Event(msgspec.Struct, gc=False):
         return int(number), name
 
     @property
+    def signal(self) -> str | None:
+        """Return the name of the signal that was sent."""
+        return self.detail if self.type == SIGNAL else None
+
+    @property
     def progress(self) -> str | None:
         """Return the reported progress as JSON text."""
         return self.detail if self.type == PROGRESS else None
@@ -222,6 +238,6 @@ def attempts(events: Iterable[Event]) -> list[Attempt]:
             log[-1].ended_at = event.at
             log[-1].outcome = _ENDS[event.type]
             log[-1].error = event.detail
-        if event.type not in (PROGRESS, STEP, *APPROVALS):
+        if event.type not in (PROGRESS, STEP, SIGNAL, *APPROVALS):
             last = event.attempt
     return log

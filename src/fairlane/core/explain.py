@@ -24,11 +24,13 @@ from fairlane.core.model import (
     DEPENDENCY_GATE,
     RESOURCE_GATE,
     SESSION_GATE,
+    SUSPEND_GATE,
     Task,
 )
 from fairlane.core.policy import FAIR, Policy
 from fairlane.core.resources import Blocked
 from fairlane.core.sessions import Session
+from fairlane.core.suspensions import Suspension
 
 PAUSED: Final = "paused"
 GATES: Final = (
@@ -39,6 +41,7 @@ GATES: Final = (
     BATCH_GATE,
     SESSION_GATE,
     RESOURCE_GATE,
+    SUSPEND_GATE,
     PAUSED,
 )
 LANE: Final = "lane"
@@ -81,8 +84,8 @@ class Facts(msgspec.Struct, frozen=True):
     many in other lines. `pace` is how fast its line has moved recently, if known, and `lane_pace`
     how fast the lane has. `servers` is how many tasks each server with the capability runs.
     `approval` is the one that it waits for, or the open question whether to raise a spent budget,
-    and `blocked` the account of a resource. `unserved` says that no worker can run it, empty if one
-    can.
+    `blocked` the account of a resource, and `wait` what a suspended run waits for. `unserved` says
+    that no worker can run it, empty if one can.
     """
 
     task: Task
@@ -103,6 +106,7 @@ class Facts(msgspec.Struct, frozen=True):
     approval: Approval | None = None
     blocked: Blocked | None = None
     unserved: str = ""
+    wait: Suspension | None = None
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -148,7 +152,29 @@ def why(facts: Facts) -> Why:
         return _in_batch(facts)
     if task.gate == RESOURCE_GATE:
         return _without_resource(facts)
+    if task.gate == SUSPEND_GATE:
+        return _suspended(facts)
     return _ready(facts)
+
+
+def _suspended(facts: Facts) -> Why:
+    """Explain a run that gave its slot back."""
+    task, wait = facts.task, facts.wait
+    until = None if wait is None else wait.waits_for
+    if task.eligible_at is not None:
+        moment = moments.text(task.eligible_at)
+        return Why(f"its run sleeps until {moment}", gate=SUSPEND_GATE, waiting_for=[moment])
+    if until is not None and until.signal is not None:
+        text = f'its run waits for the signal "{until.signal}"; '
+        text += f"fairlane signal {task.id} {until.signal}"
+        return Why(text, gate=SUSPEND_GATE, waiting_for=[until.signal])
+    names = ", ".join(f"{id_} ({state or 'not known'})" for id_, state in facts.parents[:3])
+    more = ", …" if len(facts.parents) > 3 else ""
+    return Why(
+        f"its run waits for tasks that have not ended: {names}{more}",
+        gate=SUSPEND_GATE,
+        waiting_for=[id_ for id_, _ in facts.parents],
+    )
 
 
 def _not_waiting(facts: Facts) -> str:

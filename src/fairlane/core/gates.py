@@ -4,10 +4,11 @@ A gate is a word in the task's row; a queued task without one is ready. Gates ar
 order: `dependency` (its parents are not done), `delay` (its start time has not come) or `debounce`
 (the message may still grow), `approval` (a person has not decided), `session` (other tasks of its
 session have the turn), `batch` (its batch is at its parallelism), `resource` (a resource that it
-needs has no room). A task that has passed the session gate keeps the turn through retries and while
-it asks a person, so that work of a session never overtakes itself; it gives up its place in the
-batch meanwhile. A task that waits for a session holds no place in a batch, and one that waits for a
-resource holds nothing of any resource, so no two tasks can wait for each other.
+needs has no room). A run that suspends itself waits behind `suspend`. A task that has passed the
+session gate keeps the turn through retries, while it asks a person and while it is suspended, so
+that work of a session never overtakes itself; it gives up its place in the batch meanwhile. A task
+that waits for a session holds no place in a batch, and one that waits for a resource holds nothing
+of any resource, so no two tasks can wait for each other.
 """
 
 from __future__ import annotations

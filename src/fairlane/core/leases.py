@@ -172,9 +172,16 @@ def release(
     return LeaseDecision(Change(task, after, lifecycle.RELEASE), after)
 
 
-def suspend(task: Task | None, fencing_token: int, now: int) -> LeaseDecision:
-    """Release a lease in the middle of a run, until a person has decided: the attempt does not
-    count and is repeated. A deadline that is a duration stops (`time_left`).
+def suspend(
+    task: Task | None,
+    fencing_token: int,
+    now: int,
+    *,
+    gate: str = APPROVAL_GATE,
+    eligible_at: int | None = None,
+) -> LeaseDecision:
+    """Release a lease in the middle of a run, until the gate opens: the attempt does not count and
+    is repeated. While a person decides, a deadline that is a duration stops (`time_left`).
     """
     if task is None or _stale(task, fencing_token):
         return LeaseDecision(None, _lost(task))
@@ -182,12 +189,14 @@ def suspend(task: Task | None, fencing_token: int, now: int) -> LeaseDecision:
         return _close(task)
     after = _requeued(task, lifecycle.SUSPEND, now)
     after.attempts -= 1
-    after.gate = APPROVAL_GATE
-    after.unapproved = 1
+    after.gate = gate
+    after.eligible_at = eligible_at
     if after.started_at is None:
         after.started_at = now
-    if time_left(task, now) is not None:
-        after.deadline_at = None
+    if gate == APPROVAL_GATE:
+        after.unapproved = 1
+        if time_left(task, now) is not None:
+            after.deadline_at = None
     return LeaseDecision(Change(task, after, lifecycle.SUSPEND), after)
 
 

@@ -32,6 +32,7 @@ DEBOUNCE_GATE: Final = "debounce"
 SESSION_GATE: Final = "session"
 BATCH_GATE: Final = "batch"
 RESOURCE_GATE: Final = "resource"
+SUSPEND_GATE: Final = "suspend"
 
 RUN_PREFIX: Final = "cron_"  # prefix of the ids of tasks that cron submits
 NODE_PREFIX: Final = "node_"  # prefix of the names of workers inside servers

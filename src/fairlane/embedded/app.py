@@ -242,6 +242,10 @@ class Fairlane(AsyncBaseClient):
         """Record a refused address in the audit log, which counts repetitions."""
         self.node.audit.blocked("outbound", host, reason=reason)
 
+    async def _submit_child(self, fields: JsonObject, key: str) -> str:
+        """Submit a task for a run of this process, once."""
+        return (await super().submit(idempotency_key=key, **fields)).task_id
+
     def _start_worker(self) -> None:
         node = self.node
         self._sender = Sender(self._executor_guard)
@@ -250,7 +254,7 @@ class Fairlane(AsyncBaseClient):
             self._instruction_executor = InstructionExecutor(
                 self._agent, self._sender, self._task_secrets.resolved
             )
-        source = EngineSource(node.writer, node.name, lambda: node.policy)
+        source = EngineSource(node.writer, node.name, lambda: node.policy, self._submit_child)
         worker = Loop(source, self._executors, lambda: node.policy.worker_count, tracer=node.tracer)
         node.runs = lambda: frozenset(self._executors())
         node.on_stopped.append(worker.stop_runs)

@@ -48,6 +48,7 @@ from fairlane.engine.verbs import (
     resources,
     sessions,
     steps,
+    suspending,
     tasks,
     templates,
     ticks,
@@ -86,6 +87,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Fail: tasks.fail,
     commands.Release: tasks.release,
     commands.Ask: approvals.ask,
+    step_commands.Suspend: suspending.suspend,
     resource_commands.SettlePermit: permits.settle_permit,
     resource_commands.CloseResource: resources.close_resource,
     resource_commands.OpenResource: resources.open_resource,
@@ -113,6 +115,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.CreateLink: approvals.create_link,
     commands.Decide: approvals.decide,
     commands.DecideByLink: approvals.decide_by_link,
+    step_commands.SendSignal: suspending.send_signal,
     commands.Drain: queue.drain,
     commands.UseTemplate: templates.use_template,
     commands.DeleteTemplate: templates.delete_template,
@@ -320,6 +323,8 @@ class Engine:
         self._let_time_pass(tx)
         ticks.settle(tx, tx.now)
         cron.follow(tx, tx.now)
+        if tx.woken or tx.left_waits:
+            suspending.save(tx)
         grants = self._serve(tx, waiting)
         if tx.spent_budgets:
             budgets.ask_to_raise(tx)

@@ -46,6 +46,7 @@ from fairlane.engine.commands import (
 )
 from fairlane.engine.reads.views import Filter, TaskView, Views
 from fairlane.engine.reads.why import Explained
+from fairlane.engine.step_commands import SendSignal, SignalOutcome
 from fairlane.engine.telemetry.outages import Outages
 from fairlane.engine.verbs.audit import Audit
 from fairlane.engine.verbs.tokens import Tokens
@@ -173,6 +174,11 @@ class Node:
         await self._mine(task_id, agent)
         task: Task = await self.writer.ask(Reset(task_id, fresh))
         return task
+
+    async def signal(self, request: SendSignal, agent: str | None = None) -> SignalOutcome:
+        await self._mine(request.id, agent)
+        done: SignalOutcome = await self.writer.ask(request)
+        return done
 
     async def _mine(self, task_id: str, agent: str | None) -> None:
         """Check that the task belongs to the agent. The owner of a task never changes."""

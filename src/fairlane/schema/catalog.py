@@ -19,6 +19,7 @@ from fairlane.schema import (
     queue,
     resources,
     sessions,
+    suspensions,
     task_streams,
     tasks,
     templates,
@@ -30,21 +31,9 @@ from fairlane.schema import (
 from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
-    *(
-        access,
-        approvals,
-        attention,
-        audit,
-        batches,
-        cron,
-        events,
-        health,
-        lanes,
-        leases,
-        policy,
-        queue,
-    ),
-    *(resources, sessions, tasks, task_streams, templates, tokens, watch, webhooks, workers),
+    *(access, approvals, attention, audit, batches, cron, events, health, lanes, leases, policy),
+    *(queue, resources, sessions, suspensions, tasks, task_streams, templates, tokens, watch),
+    *(webhooks, workers),
 )
 
 OPERATIONS: Final[dict[str, AnyOperation]] = {

@@ -63,6 +63,7 @@ class EventShown(Response, kw_only=True):
     approval_id: str | None = None
     step: Annotated[str | None, Meta(description="Name of the step that was recorded")] = None
     step_number: int | None = None
+    signal: Annotated[str | None, Meta(description="Name of the signal that was sent")] = None
     progress: Any = None
     result: Any = None
     policy_version: int | None = None
@@ -108,6 +109,7 @@ def event_shown(
         approval_id=one.approval[0] if one.approval else None,
         step=one.step[1] if one.step else None,
         step_number=one.step[0] if one.step else None,
+        signal=one.signal,
         progress=stored(one.progress),
         result=stored(result),
         policy_version=one.policy_version,

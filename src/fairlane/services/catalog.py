@@ -31,6 +31,7 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     queue,
     resources,
     sessions,
+    suspensions,
     task_streams,
     tasks,
     templates,

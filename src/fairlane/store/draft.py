@@ -13,7 +13,7 @@ from typing import Any, Final
 from fairlane.core import lifecycle
 from fairlane.core.approvals import Approval
 from fairlane.core.json_types import JsonMapping
-from fairlane.core.model import DEBOUNCE_GATE, DELAY_GATE, Task
+from fairlane.core.model import DEBOUNCE_GATE, DELAY_GATE, SUSPEND_GATE, Task
 from fairlane.store.lookup import Finder, MergingLookup
 from fairlane.store.tables import approvals, tasks
 from fairlane.store.tables.tasks import NextDue
@@ -71,8 +71,13 @@ def _abandoned(task: Task, values: JsonMapping) -> bool:
 
 
 def _due(task: Task, values: JsonMapping) -> bool:
-    waits = task.state == lifecycle.QUEUED and task.gate in (DELAY_GATE, DEBOUNCE_GATE)
-    return waits and (task.eligible_at or 0) <= values["now"]
+    waits = task.state == lifecycle.QUEUED and task.gate in (
+        DELAY_GATE,
+        DEBOUNCE_GATE,
+        SUSPEND_GATE,
+    )
+    at = task.eligible_at
+    return waits and at is not None and at <= values["now"]
 
 
 def _preemptible(task: Task, values: JsonMapping) -> bool:

@@ -96,6 +96,9 @@ class Transaction:
         self.closing: list[Task] = []
         # Changes of approvals, for endpoints that subscribe.
         self.approval_facts: list[tuple[str, Approval]] = []
+        # Suspended tasks that go on, with what they waited for if it is known; those that ended.
+        self.woken: dict[int, str | None] = {}
+        self.left_waits: list[int] = []
         # The last change of each cron task that ended or was requeued.
         self.run_changes: dict[str, Change] = {}
 
@@ -231,6 +234,10 @@ class Transaction:
     def tell_progress(self, task: Task, progress: str) -> None:
         self._record(task.seq, events.PROGRESS, task.attempts, progress, None)
 
+    def tell_signal(self, task: Task, name: str) -> None:
+        self.changed = True
+        self._record(task.seq, events.SIGNAL, task.attempts, name, None)
+
     def count_steps(self, task: Task, step: Step) -> None:
         """Note a task that has recorded a step; `save_steps` writes its count."""
         self._tasks[task.seq] = task
@@ -330,6 +337,8 @@ class Transaction:
             self.stopped.append(task)
         if following.closes_approval:
             self.closing.append(task)
+        if following.leaves_wait:
+            self.left_waits.append(task.seq)
         if following.edges is not None:
             self.settling[task.id] = following.edges
 

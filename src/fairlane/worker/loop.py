@@ -20,6 +20,8 @@ import msgspec
 from fairlane import tracing
 from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import ExecutionFailed, FairlaneError, LeaseLost, StoreUnavailable
+from fairlane.core.json_types import JsonObject
+from fairlane.core.suspensions import Until
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.verbs.nodes import HEARD_SECONDS
 from fairlane.schema.approvals import ApprovalOutcome
@@ -30,6 +32,7 @@ from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.base import Executor, Work
 from fairlane.worker.executors.permits import NOTHING, Needs, ResourceNotes, SettlementReport
 from fairlane.worker.executors.steps import StepLog
+from fairlane.worker.executors.waiting import Waited
 from fairlane.worker.source import Assignment, LeaseSource
 
 log = logging.getLogger("fairlane.worker")
@@ -108,6 +111,14 @@ class _Run:
 
     async def checkpoint(self, number: int, name: str, value: bytes) -> None:
         await _repeated(self._source.checkpoint, self.assignment, number, name, value)
+
+    async def suspend(self, number: int, name: str, until: Until) -> Waited | None:
+        if self.has_reports:
+            await self.finish_reports()
+        return await _repeated(self._source.suspend, self.assignment, number, name, until)
+
+    async def submit(self, fields: JsonObject, key: str) -> str:
+        return await _repeated(self._source.submit, fields, key)
 
     @property
     def resources(self) -> ResourceNotes:
@@ -434,7 +445,7 @@ class Loop:
         except asyncio.CancelledError:
             await self._give_back(run)
         except Suspended:
-            log.info("task %s waits for the decision of a person", run.work.task_id)
+            log.info("task %s is suspended and gave its slot back", run.work.task_id)
         except LeaseLost:
             raise
         except ExecutionFailed as error:

@@ -31,6 +31,7 @@ from fairlane.core.errors import (
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import HANDLER, capability_of, lease_id, parse_lease_id
 from fairlane.core.submissions import moment_of
+from fairlane.core.suspensions import Until
 from fairlane.schema import wire
 from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.leases import LeaseGrant, LeaseGrants, ReportLeases
@@ -38,6 +39,7 @@ from fairlane.schema.task_status import request_of
 from fairlane.version import __version__
 from fairlane.worker.executors.base import Work
 from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
+from fairlane.worker.executors.waiting import Waited
 from fairlane.worker.reporting import REPORT_BYTES_MAX, Reporter, renew_all
 from fairlane.worker.source import Assignment, decisions
 
@@ -197,6 +199,17 @@ class RemoteSource:
         await self._report(
             assignment, "checkpoint", number=number, name=name, value=msgspec.Raw(value)
         )
+
+    async def suspend(
+        self, assignment: Assignment, number: int, name: str, until: Until
+    ) -> Waited | None:
+        wanted = msgspec.to_builtins(until)
+        call = self._client.suspend_lease(_id(assignment), wanted, name=name, number=number)
+        done = await _told(call)
+        return None if done.suspended else Waited(done.value)
+
+    async def submit(self, fields: JsonObject, key: str) -> str:
+        return (await _told(self._client.submit(idempotency_key=key, **fields))).task_id
 
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest

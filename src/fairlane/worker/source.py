@@ -7,19 +7,20 @@ code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import approvals
+from fairlane.core import approvals, suspensions, validation
 from fairlane.core.approvals import ApprovalRequest
-from fairlane.core.errors import ExecutionFailed, LeaseLost, ResourceBusy
+from fairlane.core.errors import ExecutionFailed, InvalidRequest, LeaseLost, ResourceBusy
 from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import conversation_id
+from fairlane.core.suspensions import Until
 from fairlane.engine.commands import (
     AppendOutput,
     Ask,
@@ -40,13 +41,14 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
-from fairlane.engine.step_commands import Checkpoint
+from fairlane.engine.step_commands import Checkpoint, Suspend, SuspendOutcome
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
 from fairlane.schema import wire
 from fairlane.schema.approvals import ApprovalOutcome, answers_of, approval_outcome, gate_of
 from fairlane.worker.executors.base import Work
 from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
+from fairlane.worker.executors.waiting import Waited
 
 log = logging.getLogger("fairlane.worker")
 
@@ -61,6 +63,9 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     work: Work
     capability: str
     started: bool
+
+
+SubmitTask = Callable[[JsonObject, str], Awaitable[str]]  # fields and idempotency key to an id
 
 
 class LeaseSource(Protocol):
@@ -110,6 +115,16 @@ class LeaseSource(Protocol):
         """Record the value of a step, which is JSON."""
         ...
 
+    async def suspend(
+        self, assignment: Assignment, number: int, name: str, until: Until
+    ) -> Waited | None:
+        """Return what a wait has brought; None if the lease was suspended until then."""
+        ...
+
+    async def submit(self, fields: JsonObject, key: str) -> str:
+        """Submit a task and return its id. The same key gives the same task."""
+        ...
+
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest
     ) -> ApprovalOutcome | None:
@@ -124,8 +139,16 @@ class LeaseSource(Protocol):
 class EngineSource:
     """Leases from the engine in this process."""
 
-    def __init__(self, writer: Writer, worker: str, policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        worker: str,
+        policy: Callable[[], Policy],
+        submit: SubmitTask | None = None,
+    ) -> None:
+        """`submit` submits a task that a run asks for."""
         self.worker = worker
+        self._submit = submit
         self._writer = writer
         self._policy = policy
 
@@ -229,6 +252,19 @@ class EngineSource:
     ) -> None:
         key = assignment.seq, assignment.fencing_token
         await self._writer.ask(Checkpoint(*key, name, value.decode(), number))
+
+    async def suspend(
+        self, assignment: Assignment, number: int, name: str, until: Until
+    ) -> Waited | None:
+        suspensions.check(validation.convert(msgspec.to_builtins(until), Until))
+        key = assignment.seq, assignment.fencing_token
+        done: SuspendOutcome = await self._writer.ask(Suspend(*key, name, until, number))
+        return None if done.suspended else Waited(msgspec.json.decode(done.value or "null"))
+
+    async def submit(self, fields: JsonObject, key: str) -> str:
+        if self._submit is None:
+            raise InvalidRequest("this worker cannot submit tasks")
+        return await self._submit(fields, key)
 
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest

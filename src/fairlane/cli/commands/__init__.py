@@ -62,6 +62,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "cancel": ("tasks", "Cancel tasks, by ID or by filter"),
     "retry": ("tasks", "Queue failed or cancelled tasks again, with a full set of attempts"),
     "reset": ("tasks", "Queue parked tasks again, with a full set of attempts"),
+    "signal": ("tasks", "Send a value to a run that waits for it"),
     "approvals": ("approvals", "List and show approvals; create one-time approval links"),
     "approve": ("approvals", "Approve a request; on a terminal, prompt for the fields of its form"),
     "reject": ("approvals", "Reject requests for approval"),

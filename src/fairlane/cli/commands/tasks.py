@@ -27,6 +27,7 @@ from fairlane.cli.options import (
     dry_run,
     filter_tasks,
     follow,
+    json_value,
     offer,
     one,
     paging,
@@ -115,6 +116,7 @@ def register(commands: Commands) -> None:
     for word in ("cancel", "retry", "reset"):
         options = _change_options if word == "cancel" else _again_options
         commands.add(word, connected(change), options, epilog=_CHANGE_NOTE)
+    commands.add("signal", connected(signal), _signal_options)
     commands.add("output", connected(output), _output_options)
     commands.add("prune", connected(prune), _prune_options)
 
@@ -508,6 +510,23 @@ def change(args: argparse.Namespace, side: Side, out: Output) -> int | None:
         act = partial(act, fresh=True)
     draw = draw_queued if verb != "cancel" else _draw_cancelled
     return for_each(args, args.ids, lambda task_id: out.show(act(task_id), draw))
+
+
+def _signal_options(parser: Parser) -> None:
+    parser.add_argument("id", metavar="ID", help="task ID")
+    parser.add_argument("name", metavar="NAME", help="name of the signal")
+    about = "value for the run, as JSON (default: null)"
+    parser.add_argument("--value", metavar="JSON", type=json_value, help=about)
+
+
+def signal(args: argparse.Namespace, side: Side, out: Output) -> None:
+    out.show(side.client.send_signal(args.id, args.name, value=args.value), _draw_signal)
+
+
+def _draw_signal(terminal: Terminal, response: Fields) -> None:
+    kept = "" if response["accepted"] else ": it has one of this name already, which is kept"
+    verb = "sent" if response["accepted"] else "did not send"
+    terminal.line(f"{verb} signal {response['name']} to {response['taskId']}{kept}")
 
 
 def _draw_cancelled(terminal: Terminal, response: Fields) -> None:

@@ -24,6 +24,7 @@ from fairlane.core.model import (
     DEPENDENCY_GATE,
     RESOURCE_GATE,
     SESSION_GATE,
+    SUSPEND_GATE,
     Task,
 )
 from fairlane.core.policy import LanePolicy, Policy, nearest
@@ -53,6 +54,7 @@ GATES: Final = (
     SESSION_GATE,
     BATCH_GATE,
     RESOURCE_GATE,
+    SUSPEND_GATE,
 )
 COUNT_MAX: Final = 10_000  # tasks behind one gate are counted up to this
 _LOOK: Final = 1000  # the listed tasks are among this many that ended last

@@ -15,6 +15,7 @@ from fairlane.store.tables import (
     dependencies,
     lines,
     sessions,
+    suspensions,
 )
 from fairlane.store.tables.batches import BatchCounts
 from fairlane.store.tables.sessions import SessionCounts
@@ -45,6 +46,7 @@ def recount(connection: Connection) -> list[str]:
         *_recount_dependencies(connection),
         *_recount_approvals(connection),
         *_recount_steps(connection),
+        *_recount_suspensions(connection),
         *_astray(connection),
         *resource_recount.recount(connection),
     ]
@@ -120,6 +122,14 @@ def _recount_steps(connection: Connection) -> list[str]:
         f"task {id_}: has {count} steps, but a recount gives {real}"
         for id_, count, real in checkpoints.recount(connection)
         if count != real
+    ]
+
+
+def _recount_suspensions(connection: Connection) -> list[str]:
+    return [
+        f"task {id_}: {'is suspended without a wait' if is_ else 'has a wait but goes on'}"
+        for id_, is_, has in suspensions.recount(connection)
+        if is_ != has
     ]
 
 

@@ -14,7 +14,14 @@ from fairlane.core import admission, approvals, explain, fairness, lifecycle, se
 from fairlane.core.counts import Line
 from fairlane.core.explain import AHEAD_MAX, NAMED_MAX, Facts, Pace, Why
 from fairlane.core.json_types import JsonObject
-from fairlane.core.model import APPROVAL_GATE, BATCH_GATE, RESOURCE_GATE, SESSION_GATE, Task
+from fairlane.core.model import (
+    APPROVAL_GATE,
+    BATCH_GATE,
+    RESOURCE_GATE,
+    SESSION_GATE,
+    SUSPEND_GATE,
+    Task,
+)
 from fairlane.core.policy import FAIR, Policy
 from fairlane.core.workers import KnownWorker, unserved
 from fairlane.engine.reads import plan
@@ -29,6 +36,7 @@ from fairlane.store.tables import nodes as node_table
 from fairlane.store.tables import resources as resource_table
 from fairlane.store.tables import scheduler, task_views
 from fairlane.store.tables import sessions as session_table
+from fairlane.store.tables import suspensions as suspension_table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.lines import BY_SHARE, URGENT
 
@@ -117,6 +125,11 @@ def _surroundings(
         found = approval_table.of_tasks(connection, [task.seq])
         open_ = [one for one in found if one.state == approvals.OPEN]
         return {"approval": next(iter(open_), None)}
+    if task.gate == SUSPEND_GATE:
+        tasks = suspension_table.awaited_view(connection, task.seq, NAMED_MAX)
+        named = [(row[0], row[1]) for row in tasks if agent is None or row[2] in (None, agent)]
+        wait = suspension_table.of_tasks(connection, [task.seq]).get(task.seq)
+        return {"parents": named, "wait": wait}
     if task.gate == RESOURCE_GATE:
         return _of_resource(connection, task, agent, moment(connection))
     return {} if task.gate else _of_lane(connection, task, policy, agent, servers)

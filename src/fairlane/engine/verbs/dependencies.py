@@ -15,7 +15,7 @@ from fairlane.core.consequences import EdgeChange
 from fairlane.core.dependencies import BROKEN, MET, OPEN
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest
 from fairlane.core.model import APPROVAL_GATE, DELAY_GATE, ORPHANED, Change, Submission, Task
-from fairlane.engine.verbs import approvals, resources
+from fairlane.engine.verbs import approvals, resources, suspending
 from fairlane.store.tables import dependencies as table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.dependencies import Unsettled
@@ -135,10 +135,14 @@ def settle(tx: Transaction, now: int) -> None:
     if tx.unsettled:
         _load(tx)
     budget = EDGES_MAX
+    awaited: dict[str, EdgeChange] = {}
     for _ in range(LEVELS_MAX):
         if not tx.settling or budget <= 0:
             break
+        awaited |= {id_: one for id_, one in tx.settling.items() if one.leaves == OPEN}
         budget -= _level(tx, budget, now)
+    if awaited and tx.open_edges and suspending.arrive(tx, list(awaited), now):
+        tx.settling = awaited | tx.settling
     if tx.settling:
         _keep(tx)
         tx.note_due(now)

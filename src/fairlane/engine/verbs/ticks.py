@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from fairlane.core import gates, leases
 from fairlane.core.dependencies import OPEN
-from fairlane.core.model import Task
+from fairlane.core.model import SUSPEND_GATE, Task
 from fairlane.engine.commands import Prune
-from fairlane.engine.verbs import approvals, cron, dependencies, resources, waking
+from fairlane.engine.verbs import approvals, cron, dependencies, resources, suspending, waking
 from fairlane.engine.verbs.tasks import backoffs
 from fairlane.store.tables import approvals as approval_table
 from fairlane.store.tables import batches as batch_table
@@ -193,6 +193,9 @@ def _promote_due(tx: Transaction, now: int) -> bool:
     tasks = tx.lookup.tasks(task_table.due, now=now, limit=STEP)
     tx.counters.prepare(tasks)
     for task in tasks:
+        if task.gate == SUSPEND_GATE:
+            suspending.wake(tx, task, now)
+            continue
         session, batch = tx.counters.session_of(task), tx.counters.batch_of(task)
         has_turn = gates.holds_turn(task)
         gate = gates.next_gate(task, session, batch, now, has_turn=has_turn)

@@ -22,7 +22,7 @@ GROUP BY rows.seq
 -- name: event_tasks
 -- rows: seq int
 SELECT {event} FROM rows JOIN event ON event.seq = rows.seq
-  AND event.type NOT IN ('task.progress', 'task.step')
+  AND event.type NOT IN ('task.progress', 'task.step', 'task.signal')
 
 -- name: event_last
 SELECT last_event FROM scheduler WHERE id = 1

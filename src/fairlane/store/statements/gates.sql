@@ -54,7 +54,7 @@ WHERE session = :session AND lease_expires_at IS NOT NULL ORDER BY seq
 -- name: session_held
 SELECT {task} FROM task
 WHERE session = :session AND state = 'queued'
-  AND (gate IS NULL OR gate IN ('batch', 'resource') OR (gate = 'delay' AND token > 0)
+  AND (gate IS NULL OR gate IN ('batch', 'resource', 'suspend') OR (gate = 'delay' AND token > 0)
     OR (gate = 'approval' AND started_at IS NOT NULL))
 ORDER BY seq
 

@@ -113,7 +113,7 @@ SELECT key, holders, waiting, debouncing, later, interrupted FROM session
 
 -- name: session_recount
 SELECT session,
-  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate IN ('batch', 'resource') OR (gate = 'delay' AND token > 0) OR (gate = 'approval' AND started_at IS NOT NULL))) THEN 1 ELSE 0 END),
+  sum(CASE WHEN lease_expires_at IS NOT NULL OR (state = 'queued' AND (gate IS NULL OR gate IN ('batch', 'resource', 'suspend') OR (gate = 'delay' AND token > 0) OR (gate = 'approval' AND started_at IS NOT NULL))) THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'session' THEN 1 ELSE 0 END),
   sum(CASE WHEN state = 'queued' AND gate = 'debounce' THEN 1 ELSE 0 END),
   sum(CASE WHEN state IN ('waiting_dependency', 'parked') OR (state = 'queued' AND ((gate = 'delay' AND token = 0) OR (gate = 'approval' AND started_at IS NULL))) THEN 1 ELSE 0 END),
@@ -135,7 +135,8 @@ SELECT batch,
 FROM task WHERE batch IS NOT NULL GROUP BY batch
 
 -- name: dependency_recount
-SELECT open_edges, (SELECT count(*) FROM dependency WHERE state = 0),
+SELECT open_edges,
+  (SELECT count(*) FROM dependency WHERE state = 0) + (SELECT count(*) FROM awaiting),
   unsettled, (SELECT count(*) FROM unsettled)
 FROM scheduler WHERE id = 1
 

@@ -12,7 +12,8 @@ UPDATE task SET lease_expires_at = lease_expires_at + :by WHERE lease_expires_at
 -- name: step_tasks
 UPDATE task SET queued_at = queued_at + :by,
   deadline_at = CASE WHEN deadline_ms IS NULL THEN deadline_at ELSE deadline_at + :by END,
-  eligible_at = CASE WHEN delay_ms IS NOT NULL OR token > 0 OR gate = 'debounce'
+  eligible_at = CASE WHEN (coalesce(gate, '') <> 'suspend' AND (delay_ms IS NOT NULL OR token > 0 OR gate = 'debounce'))
+    OR (gate = 'suspend' AND EXISTS (SELECT 1 FROM suspension AS s WHERE s.seq = task.seq AND s.span = 1))
     THEN eligible_at + :by ELSE eligible_at END
 WHERE state IN ('waiting_dependency', 'queued', 'assigned', 'running')
 

@@ -332,7 +332,7 @@ ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: task_due
 SELECT {task} FROM task
-WHERE gate IN ('delay', 'debounce') AND state = 'queued' AND eligible_at <= :now
+WHERE gate IN ('delay', 'debounce', 'suspend') AND state = 'queued' AND eligible_at <= :now
 ORDER BY eligible_at, seq LIMIT :limit
 
 -- name: next_due
@@ -343,7 +343,7 @@ SELECT
   (SELECT lease_expires_at FROM task WHERE lease_expires_at IS NOT NULL
 --? by_hand: AND lane NOT IN (:by_hand...)
    ORDER BY lease_expires_at, seq LIMIT 1),
-  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce') AND state = 'queued'),
+  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce', 'suspend') AND state = 'queued'),
   (SELECT min(expires_at) FROM approval WHERE state = 'open' AND expires_at IS NOT NULL)
 
 -- name: task_stopped

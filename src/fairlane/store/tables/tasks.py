@@ -29,6 +29,9 @@ DELETED_WITH_TASK: Final = (
     "output",
     "traceback",
     "checkpoint",
+    "suspension",
+    "awaiting",
+    "signal",
 )
 
 

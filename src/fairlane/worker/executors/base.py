@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fairlane.core.approvals import ApprovalRequest
+    from fairlane.core.suspensions import Until
     from fairlane.schema.approvals import ApprovalOutcome
     from fairlane.worker.executors.permits import Needs, SettlementReport
     from fairlane.worker.executors.steps import StepLog
+    from fairlane.worker.executors.waiting import Waited
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -171,6 +173,58 @@ class Work(msgspec.Struct, frozen=True):
 
         return steps.step(name, function, args, kwargs)
 
+    def sleep(self, seconds: float) -> Any:
+        """Wait without a slot: the run ends here, and the task runs again after this time.
+
+        Steps and waits before it return their records then. Await it in an async handler.
+
+        Args:
+            seconds: How long to wait, by the clock of the server
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.sleep(seconds)
+
+    def signal(self, name: str) -> Any:
+        """Wait without a slot for a signal, and return its value.
+
+        `POST /tasks/{id}/signals/{name}` sends it; one that came before is returned at once. Await
+        it in an async handler.
+
+        Args:
+            name: Name of the signal
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.signal(name)
+
+    def submit(self, **fields: Any) -> Any:
+        """Submit a task once, and return its id; later runs return the same id.
+
+        Await it in an async handler. The task belongs to the agent of this one by default.
+
+        Args:
+            fields: Fields of `POST /tasks` with Python names: `handler`, `params`, `lane`, …
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.submit(fields)
+
+    def results(self, children: Sequence[object]) -> Any:
+        """Wait without a slot until tasks have ended, and return their results in order.
+
+        Await it in an async handler.
+
+        Args:
+            children: Ids of the tasks, such as `work.submit` returns them
+
+        Raises:
+            ChildFailed: One of them ended `failed`, `cancelled` or `rejected`
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.results(children)
+
     def permit(
         self,
         needs: Mapping[str, Amounts] | None = None,
@@ -246,6 +300,13 @@ class Run(Protocol):
         """Record the value of a step, which is JSON, durably. Raise LeaseLost if the lease is
         lost.
         """
+
+    async def suspend(self, number: int, name: str, until: Until) -> Waited | None:
+        """Return what a wait has brought; None if the lease was suspended until then."""
+
+    async def submit(self, fields: JsonObject, key: str) -> str:
+        """Submit a task and return its id. The same key gives the same task."""
+        ...
 
     @property
     def resources(self) -> ResourceNotes:

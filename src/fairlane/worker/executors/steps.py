@@ -67,7 +67,7 @@ def step(
     if call.recorded is not None:
         return call.recorded["value"]
     result = function(*args, **kwargs)
-    return in_thread(_record(run, call, result), loop)
+    return in_thread(record(run, call, result), loop)
 
 
 async def _stepped(
@@ -80,10 +80,10 @@ async def _stepped(
     if call.recorded is not None:
         return call.recorded["value"]
     result = function(*args, **kwargs)
-    return await _record(run, call, await result if inspect.isawaitable(result) else result)
+    return await record(run, call, await result if inspect.isawaitable(result) else result)
 
 
-async def _record(run: Run, call: StepCall, result: object) -> Any:
+async def record(run: Run, call: StepCall, result: object) -> Any:
     """Record the result. Return it as later runs get it: as JSON gives it back."""
     value = _encoded(call.name, result)
     try:

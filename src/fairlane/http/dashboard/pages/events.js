@@ -11,7 +11,7 @@ const REACH = 400; // number of past events to show at first, and to catch up on
 const REACH_FILTERED = 5000;
 const TYPES = ["task.created", "task.started", "task.completed", "task.failed", "task.retrying", "task.parked",
   "task.cancelled",
-  "task.rejected", "task.progress", "task.step", "task.released", "task.requeued", "task.unblocked", "batch.completed",
+  "task.rejected", "task.progress", "task.step", "task.signal", "task.released", "task.requeued", "task.unblocked", "batch.completed",
     "cron.fired"];
 const TONES = { created: "queued", started: "running", completed: "done", failed: "failed", retrying: "parked",
   parked: "parked", cancelled: "cancelled", rejected: "rejected", fired: "waiting_dependency" };

@@ -162,7 +162,7 @@ const WORDS = {
   "task.created": "submitted", "task.unblocked": "its dependencies are done", "task.started": "started",
     "task.completed": "done", "task.failed": "failed",
   "task.cancelled": "cancelled", "task.rejected": "refused", "task.retrying": "failed, will be retried",
-    "task.parked": "parked", "task.progress": "progress", "task.step": "recorded a step",
+    "task.parked": "parked", "task.progress": "progress", "task.step": "recorded a step", "task.signal": "got a signal",
   "task.released": "released", "task.requeued": "queued again", "cron.fired": "submitted by a cron job",
 };
 

@@ -1,0 +1,178 @@
+"""`work.sleep`, `work.signal`, `work.submit`, `work.results`: runs that wait without a slot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import AsyncClient, ChildFailed, ExecutionFailed, Worker
+from fairlane.testing import MemoryFairlane
+from tests.fakes.waiting import WAIT_SECONDS
+from tests.hostile.inside import Inside
+from tests.http.server import serving
+from tests.worker.test_steps import Calls, ended
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from fairlane import TaskHandle, Work
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[MemoryFairlane]:
+    async with MemoryFairlane() as app:
+        yield app
+
+
+async def suspended(app: MemoryFairlane, task: TaskHandle) -> None:
+    for _ in range(1000):
+        await app.settle()
+        if (await task.show()).gate == "suspend":
+            return
+    raise AssertionError(await task.show())
+
+
+async def test_a_run_sleeps_without_a_slot_and_continues(app: MemoryFairlane) -> None:
+    calls = Calls()
+
+    @app.handler("nap")
+    async def nap(work: Work) -> object:
+        first = await work.step("before", calls.plain, "before", 1)
+        await work.sleep(3600)
+        return [first, await work.step("after", calls.plain, "after", work.attempt)]
+
+    task = await app.submit(handler="nap")
+    await suspended(app, task)
+    assert (await app.why(task.id)).reason.startswith("its run sleeps until")
+    assert (await task.show()).worker is None
+    await app.advance(3600)
+    shown = await ended(app, task)
+    assert (shown.state, shown.result, shown.attempts) == ("done", [1, 1], 1)
+    assert calls.made == ["before", "after"]
+
+
+async def test_a_run_submits_children_once_and_gets_their_results(app: MemoryFairlane) -> None:
+    runs = []
+
+    @app.handler("parent")
+    async def parent(work: Work) -> object:
+        runs.append(work.attempt)
+        children = [
+            await work.submit(handler="echo", params={"n": number}, lane="subagent")
+            for number in (1, 2)
+        ]
+        if len(runs) == 1:
+            raise RuntimeError("crash")
+        return await work.results(children)
+
+    retry = {"maxRetries": 2, "backoffMs": 500}
+    task = await app.submit(handler="parent", agent="ada", retry_policy=retry)
+    shown = await ended(app, task)
+    assert shown.result == [{"n": 1}, {"n": 2}]
+    echoes = [one for one in (await app.tasks()).tasks if one.handler == "echo"]
+    assert len(echoes) == 2
+    assert {one.agent for one in echoes} == {"ada"}
+
+
+async def test_a_failed_child_is_told_and_can_be_caught(app: MemoryFairlane) -> None:
+    @app.handler("breaks")
+    async def breaks(work: Work) -> object:
+        raise ExecutionFailed("no", retryable=False)
+
+    @app.handler("parent")
+    async def parent(work: Work) -> object:
+        child = await work.submit(handler="breaks")
+        try:
+            return await work.results([child])
+        except ChildFailed as error:
+            if work.params.get("catch"):
+                return [error.task_id == child, error.state]
+            raise
+
+    caught = await app.submit(handler="parent", params={"catch": True})
+    assert (await ended(app, caught)).result == [True, "failed"]
+    task = await app.submit(handler="parent")
+    shown = await ended(app, task)
+    assert (shown.state, shown.attempts) == ("failed", 1)
+    assert str(shown.error).startswith("child_failed: task ")
+
+
+async def test_a_signal_reaches_the_run_over_http(app: MemoryFairlane) -> None:
+    @app.handler("shop")
+    def shop(work: Work) -> object:
+        return work.signal("paid")
+
+    task = await app.submit(handler="shop")
+    await suspended(app, task)
+    inside = Inside(app)
+    target = f"/tasks/{task.id}/signals/paid"
+    answer = await inside.ask("POST", target, {"value": {"amount": 5}})
+    assert (answer.status, answer.json["accepted"]) == (200, True)
+    assert (await inside.ask("POST", target, {})).json["accepted"] is False
+    assert (await ended(app, task)).result == {"amount": 5}
+
+
+async def test_a_wait_that_is_not_possible_fails_with_the_reason(app: MemoryFairlane) -> None:
+    @app.handler("lonely")
+    async def lonely(work: Work) -> object:
+        return await work.results(["tsk_nobody"])
+
+    shown = await ended(app, await app.submit(handler="lonely"))
+    assert (shown.state, shown.error) == (
+        "failed",
+        "field 'until.tasks': task \"tsk_nobody\" not found",
+    )
+
+
+@pytest.mark.parametrize(
+    ("until", "problem"),
+    [
+        ({}, "exactly one"),
+        ({"at": "2030-01-01T00:00:00Z", "signal": "x"}, "exactly one"),
+        ({"at": "soon"}, "until.at"),
+        ({"delayMs": -1}, "delayMs"),
+        ({"tasks": []}, "tasks"),
+        ({"signal": "two words"}, "signal"),
+        ({"message": True}, "message"),
+    ],
+)
+async def test_bad_waits_are_refused_and_named(
+    app: MemoryFairlane, until: dict[str, object], problem: str
+) -> None:
+    answer = await Inside(app).ask("POST", "/leases/lse_1_1/suspend", {"until": until})
+    assert answer.status == 400
+    assert problem in answer.json["error"]
+
+
+async def test_a_worker_on_the_network_waits_too(tmp_path: Path) -> None:
+    calls = Calls()
+    async with serving(tmp_path, f"sqlite:///{tmp_path / 'f.db'}") as server:
+        worker = Worker(server.url)
+
+        @worker.handler("agent")
+        async def agent(work: Work) -> object:
+            await work.step("begin", calls.plain, "begin")
+            child = await work.submit(handler="echo", params={"n": 1})
+            await work.sleep(0.05)
+            paid = await work.signal("paid")
+            return [paid, await work.results([child])]
+
+        running = asyncio.create_task(worker.run())
+        async with AsyncClient(server.url) as client:
+            task = await client.submit(handler="agent")
+            async with asyncio.timeout(WAIT_SECONDS):
+                while "signal" not in (await client.why(task.task_id)).reason:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            await client.send_signal(task.task_id, "paid", value=7)
+            shown = await client.wait(task.task_id)
+        worker.stop()
+        await running
+    assert (shown.state, shown.result, shown.attempts) == ("done", [7, [{"n": 1}]], 1)
+    assert calls.made == ["begin"]
+    assert shown.steps is not None
+    assert [one.name for one in shown.steps] == [
+        *("begin", "submit", "sleep", "signal:paid", "results")
+    ]
