@@ -64,7 +64,7 @@ def test_results_are_kept_in_order_as_long_as_they_fit() -> None:
 
 
 def test_a_suspended_run_keeps_its_deadline() -> None:
-    running = rows.leased(deadline_at=NOW + 100, deadline_ms=200)
+    running = rows.running(deadline_at=NOW + 100, deadline_ms=200)
     change = leases.suspend(running, TOKEN, NOW, gate=SUSPEND_GATE, eligible_at=NOW + 50).change
     assert change is not None
     after = change.after
@@ -102,8 +102,7 @@ def test_a_report_about_an_ended_task_names_it() -> None:
             Until(tasks=["a", "b", "c", "d"]),
             None,
             [("a", "queued"), ("b", None), ("c", "running"), ("d", "queued")],
-            "its run waits for tasks that have not ended: a (queued), b (not known), "
-            "c (running), …",
+            "its run waits for tasks that have not ended: a (queued), b (not known), c (running), …",  # noqa: E501
         ),
         (None, None, [("a", "queued")], "its run waits for tasks that have not ended: a (queued)"),
     ],
