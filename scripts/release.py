@@ -25,7 +25,7 @@ _SECTION: Final = re.compile(r"^## +\[?v?([^\]\s]+)\]?.*$", re.MULTILINE)
 
 
 class NotReleasable(Exception):
-    """What is wrong, and what to do."""
+    """A problem of the release, and what to do about it."""
 
 
 def version() -> str:

@@ -246,7 +246,7 @@ async def test_a_front_that_hangs_is_replaced(
         try:
             (hung,) = fronts.serving
             os.kill(hung.process.pid, signal.SIGSTOP)
-            await hung.process.wait()
+            assert await hung.process.wait() == -signal.SIGKILL
             await eventually(lambda: bool(fronts.serving) and fronts.serving != [hung])
         finally:
             await fronts.stop(1.0)

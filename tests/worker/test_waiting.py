@@ -9,8 +9,8 @@ import pytest
 
 from fairlane import AsyncClient, ChildFailed, ExecutionFailed, Worker
 from fairlane.testing import MemoryFairlane
-from tests.fakes.waiting import WAIT_SECONDS
 from tests.hostile.inside import Inside
+from tests.http.api import eventually
 from tests.http.server import serving
 from tests.worker.test_steps import Calls, ended
 
@@ -33,6 +33,13 @@ async def suspended(app: MemoryFairlane, task: TaskHandle) -> None:
         if (await task.show()).gate == "suspend":
             return
     raise AssertionError(await task.show())
+
+
+async def until_it_waits_for(word: str, client: AsyncClient, task_id: str) -> None:
+    async def waits() -> bool | None:
+        return word in (await client.why(task_id)).reason or None
+
+    await eventually(waits)
 
 
 async def test_a_run_sleeps_without_a_slot_and_continues(app: MemoryFairlane) -> None:
@@ -163,9 +170,7 @@ async def test_a_worker_on_the_network_waits_too(tmp_path: Path) -> None:
         running = asyncio.create_task(worker.run())
         async with AsyncClient(server.url) as client:
             task = await client.submit(handler="agent")
-            async with asyncio.timeout(WAIT_SECONDS):
-                while "signal" not in (await client.why(task.task_id)).reason:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+            await until_it_waits_for("signal", client, task.task_id)
             await client.send_signal(task.task_id, "paid", value=7)
             shown = await client.wait(task.task_id)
         worker.stop()

@@ -187,7 +187,7 @@ def _newest(file: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _draft(file: Path) -> Iterator[Path]:
-    """Give a new name beside `file` for a private file, and delete what is left there."""
+    """Give a new name beside `file` for a private file, and delete it at the end if it exists."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

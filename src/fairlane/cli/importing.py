@@ -22,9 +22,10 @@ from fairlane.compat import browseros_file, goclaw_file, policies
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, QueueFull, TargetRefused
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission
-from fairlane.engine.commands import CreateJobs, CreateTemplate, ImportFinished, Submit
+from fairlane.engine.commands import CreateJobs, CreateTemplate, Submit
 from fairlane.engine.engine import Engine, apply_one
 from fairlane.engine.ids import new_node_name
+from fairlane.engine.import_commands import ImportFinished
 from fairlane.engine.reads.views import Views
 from fairlane.schema.queue import imported_entries
 from fairlane.store.base import Store
@@ -166,7 +167,7 @@ class Import:
     # ---------------------------------------------------------------- the store
 
     def _judge(self, problems: list[str], notes: list[str]) -> None:
-        """Keep what is wrong with the file; refuse it unless that is asked for."""
+        """Keep the problems of the file; refuse it unless the caller accepts them."""
         self.problems, self.notes = problems, notes
         if problems and not (self._skip_invalid or self._dry_run):
             more = len(problems) - SHOWN_MAX

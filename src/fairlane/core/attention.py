@@ -292,7 +292,7 @@ def _cut(text: str) -> str:
 
 
 def may_be_stuck(task: Task, now: int) -> bool:
-    """Return whether a task has waited long enough to be looked at."""
+    """Return whether a task has waited long enough to be checked."""
     if task.state != lifecycle.QUEUED:
         return False
     return now - task.queued_at >= (READY_MS if task.gate is None else GATED_MS)

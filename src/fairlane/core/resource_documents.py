@@ -1,4 +1,4 @@
-"""Resources in a policy's document: what is wrong with their limits, their levels and needs."""
+"""Resources in a policy's document: the problems of their limits, levels and needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMIT_KEYS: Final = LimitPolicy.__struct_encode_fields__
 
 
 def check_limits(value: object) -> str | None:
-    """Return what is wrong with the limits of a resource in a policy, or None."""
+    """Return the problem of a resource's limits in a policy, or None."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= LIMITS_MAX:
         return f"must be a list of 1 to {LIMITS_MAX} limits"
     for number, one in enumerate(value, 1):
@@ -67,7 +67,7 @@ def _period_problem(one: JsonObject) -> str | None:
         return "window must be one of sliding, bucket"
     for key, needed in (("window", "perMs"), ("anchor", "resetEveryMs"), ("tz", "resetEvery")):
         if one.get(key) is not None and one.get(needed) is None:
-            return f"{key} goes with {needed}"
+            return f"{key} is only for limits with {needed}"
     return _text_problem(one)
 
 
@@ -92,7 +92,7 @@ def check_by(value: object) -> str | None:
 
 
 def check_needs(value: object) -> str | None:
-    """Return what is wrong with the form of needs, or None."""
+    """Return the problem of the form of needs, or None."""
     if not isinstance(value, dict) or len(value) > NEEDS_MAX:
         return f"must be an object of at most {NEEDS_MAX} resources"
     for name, units in value.items():
@@ -109,7 +109,7 @@ def check_needs(value: object) -> str | None:
 def needs_problems(
     path: str, needs: Mapping[str, Mapping[str, Any]], declared: Mapping[str, ResourcePolicy]
 ) -> list[str]:
-    """Return why needs of well-formed amounts do not go with the declared resources."""
+    """Return the problems of well-formed needs that do not match the declared resources."""
     try:
         read_needs(needs, declared, path)
     except (InvalidRequest, NeedsUnsatisfiable) as error:

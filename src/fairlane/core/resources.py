@@ -476,7 +476,7 @@ def settle(
         if limit is None:
             account.states[slot].reserved -= amount
             unit, kind = slot.split(":")[:2]
-            if kind != limits.BUCKET:  # a bucket goes on leaking if it comes back
+            if kind != limits.BUCKET:  # a bucket keeps leaking if it comes back
                 found.append((Limit(unit, slot, kind, 0), -amount, 0))
             continue
         actual = 0 if limit.kind == limits.POOL else used.get(limit.unit, amount)

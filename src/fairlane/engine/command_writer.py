@@ -11,7 +11,7 @@ from fairlane.engine.resource_commands import PermitGranted, SettlePermit
 
 
 def releases(answer: object) -> list[Release | SettlePermit]:
-    """Return the commands that give back what was granted to a caller that is gone."""
+    """Return the commands that release the leases and permits of a caller that disconnected."""
     found: list[Release | SettlePermit] = []
     for one in answer if isinstance(answer, list) else ():
         if isinstance(one, Grant):

@@ -14,7 +14,6 @@ from fairlane.core.access import Caller, Token
 from fairlane.core.approvals import Approval, Voter
 from fairlane.core.cron import Job, RunRecord
 from fairlane.core.entries import QueueEntry
-from fairlane.core.finished import FinishedTask
 from fairlane.core.job_documents import JobDocument
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Submission, Task
@@ -493,12 +492,6 @@ class DeleteEndpoint(msgspec.Struct, frozen=True):
 
     id: str
     agent: str | None = None
-
-
-class ImportFinished(msgspec.Struct, frozen=True):
-    """Answer: the list of tasks that were imported; ids that exist are left out."""
-
-    tasks: list[FinishedTask]
 
 
 class CreateTemplate(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from fairlane.core.policy import Policy, read
 from fairlane.core.workers import KnownWorker
 from fairlane.engine import commands, resource_commands, step_commands
 from fairlane.engine.commands import Lease
+from fairlane.engine.import_commands import ImportFinished
 from fairlane.engine.resource_commands import (
     Permit,
 )
@@ -109,7 +110,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.ToggleJob: cron.toggle_job,
     commands.Submit: tasks.submit,
     commands.Enqueue: queue.enqueue,
-    commands.ImportFinished: imports.import_finished,
+    ImportFinished: imports.import_finished,
     commands.Retry: requeueing.retry,
     commands.Reset: requeueing.reset,
     commands.CreateLink: approvals.create_link,
@@ -169,7 +170,7 @@ class Outcome(msgspec.Struct):
     changes: list[Change]  # all changes of tasks, in order
     reclaimed: list[Task]  # tasks whose leases were reclaimed
     settled: list[commands.SettleDelivery]
-    resource_usage: Mapping[tuple[str, str], int]  # what was used, by resource and unit
+    resource_usage: Mapping[tuple[str, str], int]  # used amounts, by resource and unit
     now: int
     stepped_ms: int = 0  # by how much the clock was set
     committed: bool = False  # False: there was nothing to write

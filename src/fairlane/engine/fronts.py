@@ -73,7 +73,7 @@ class FrontLink:
         """`calls` answer requests that are no writer commands. `end` ends the front's process."""
         self.link = Link(self._heard, self._lost, drained=self._catch_up)
         self.end = end
-        self.begun = False  # it serves, so it must confirm what it hears
+        self.begun = False  # it serves, so it must confirm news
         self._node = node
         self._calls: dict[type, Call] = {
             **calls,

@@ -45,7 +45,7 @@ class Suspend(msgspec.Struct, frozen=True):
 
 
 class SuspendOutcome(msgspec.Struct, frozen=True):
-    """The task. If it is not `suspended`, the wait is over already, and `value` is its JSON."""
+    """The task. If it is not `suspended`, the wait has already ended, and `value` is its JSON."""
 
     task: Task
     number: int

@@ -24,7 +24,7 @@ class AttentionStatus(Response):
     """One thing that needs attention."""
 
     kind: Annotated[str, one_of(KINDS)]
-    text: Annotated[str, Meta(description="What is wrong, in one sentence")]
+    text: Annotated[str, Meta(description="The problem, in one sentence")]
     command: Annotated[str, Meta(description="Command that fixes it")]
     count: Annotated[int, Meta(description="How many tasks or the like it is about, at least")]
     since: Moment | None = None

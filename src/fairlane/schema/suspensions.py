@@ -33,7 +33,7 @@ class SendSignalTo(Request):
 
 
 class LeaseSuspended(Response):
-    """`suspended`: the lease is over. Otherwise the wait is over already, with `value`."""
+    """`suspended`: the lease has ended. Otherwise the wait has already ended, with `value`."""
 
     lease_id: str
     task_id: str

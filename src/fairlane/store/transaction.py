@@ -96,7 +96,7 @@ class Transaction:
         self.closing: list[Task] = []
         # Changes of approvals, for endpoints that subscribe.
         self.approval_facts: list[tuple[str, Approval]] = []
-        # Suspended tasks that go on, with what they waited for if it is known; those that ended.
+        # Suspended tasks that continue, with the value of their wait if it is known; ended ones.
         self.woken: dict[int, str | None] = {}
         self.left_waits: list[int] = []
         # The last change of each cron task that ended or was requeued.

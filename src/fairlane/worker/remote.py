@@ -205,11 +205,11 @@ class RemoteSource:
     ) -> Waited | None:
         wanted = msgspec.to_builtins(until)
         call = self._client.suspend_lease(_id(assignment), wanted, name=name, number=number)
-        done = await _told(call)
+        done = await _answered(call)
         return None if done.suspended else Waited(done.value)
 
     async def submit(self, fields: JsonObject, key: str) -> str:
-        return (await _told(self._client.submit(idempotency_key=key, **fields))).task_id
+        return (await _answered(self._client.submit(idempotency_key=key, **fields))).task_id
 
     async def ask(
         self, assignment: Assignment, name: str, request: ApprovalRequest

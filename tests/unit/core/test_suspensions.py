@@ -20,7 +20,7 @@ from tests.unit.core.rows import NOW, TOKEN
     "until", [Until(at="2030-01-01T00:00:00Z"), Until(delay_ms=0), Until(tasks=["a"])]
 )
 def test_one_thing_can_be_waited_for(until: Until) -> None:
-    suspensions.check(until)
+    assert suspensions.check(until) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,8 @@ def test_a_report_about_an_ended_task_names_it() -> None:
             Until(tasks=["a", "b", "c", "d"]),
             None,
             [("a", "queued"), ("b", None), ("c", "running"), ("d", "queued")],
-            "its run waits for tasks that have not ended: a (queued), b (not known), c (running), …",  # noqa: E501
+            "its run waits for tasks that have not ended: "
+            "a (queued), b (not known), c (running), …",
         ),
         (None, None, [("a", "queued")], "its run waits for tasks that have not ended: a (queued)"),
     ],

@@ -1,6 +1,6 @@
 """Gather what needs the attention of an operator, each kind with a limit and by an index.
 
-Only lanes that hold tasks are looked at, at most LANES_MAX of them, so the cost does not grow with
+Only lanes that hold tasks are read, at most LANES_MAX of them, so the cost does not grow with
 the backlog.
 """
 

@@ -127,7 +127,7 @@ def _recount_steps(connection: Connection) -> list[str]:
 
 def _recount_suspensions(connection: Connection) -> list[str]:
     return [
-        f"task {id_}: {'is suspended without a wait' if is_ else 'has a wait but goes on'}"
+        f"task {id_}: {'is suspended without a wait' if is_ else 'has a wait but is not suspended'}"
         for id_, is_, has in suspensions.recount(connection)
         if is_ != has
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fairlane.core import admission, leases, lifecycle
 from fairlane.core.finished import FinishedTask
 from fairlane.core.model import Task
-from fairlane.engine.commands import ImportFinished
+from fairlane.engine.import_commands import ImportFinished
 from fairlane.engine.verbs.queue import IMPORTER
 from fairlane.store.transaction import Transaction
 

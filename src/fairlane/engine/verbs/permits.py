@@ -62,7 +62,7 @@ def wait(tx: Transaction, requests: Sequence[Permit]) -> list[list[object]]:
         found = _try(tx, request, blocked)
         if isinstance(found, tuple):
             account, why = found
-            if not why.spent:  # what is left of a spent budget is for those who need less
+            if not why.spent:  # smaller needs may still fit a spent budget
                 blocked[account.id] = account
             tx.note_due(why.at if why.at is not None and why.at > tx.now else None)
             answers.append([])

@@ -30,7 +30,7 @@ NOTHING: Final = "null"
 
 
 def suspend(tx: Transaction, requests: Sequence[Suspend], now: int) -> Iterator[object]:
-    """Release leases until something has happened; answer a wait that is over at once.
+    """Release leases until a cause occurs; answer at once if it already has.
 
     A worker that did not receive the response may suspend again.
     """
@@ -260,7 +260,7 @@ def _stop_awaiting(tx: Transaction, seqs: Sequence[int]) -> None:
 
 
 def _value(tx: Transaction, wait: Suspension, known: Iterable[StepBrief]) -> str:
-    """Return the value of a wait that is over: null for a time, the outcomes of awaited tasks."""
+    """Return the value of a wait that has ended: null for a time, the outcomes of awaited tasks."""
     ids = wait.waits_for.tasks
     if ids is None:
         return NOTHING

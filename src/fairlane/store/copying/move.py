@@ -90,7 +90,7 @@ class Move:
         )
 
     def cancel(self) -> MoveNote:
-        """Give the move up: the source goes on as before, and the target is emptied."""
+        """Cancel the move: the source continues as before, and the target is emptied."""
         self._source.lock()
         self._target.lock()
         theirs, ours = self._source.note(), self._target.note()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Waited(NamedTuple):
-    """What a wait that is over has brought."""
+    """The value of a wait that has ended."""
 
     value: Any
 
