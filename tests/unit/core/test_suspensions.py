@@ -102,8 +102,10 @@ def test_a_report_about_an_ended_task_names_it() -> None:
             Until(tasks=["a", "b", "c", "d"]),
             None,
             [("a", "queued"), ("b", None), ("c", "running"), ("d", "queued")],
-            "its run waits for tasks that have not ended: "
-            "a (queued), b (not known), c (running), …",
+            (
+                "its run waits for tasks that have not ended: "
+                "a (queued), b (not known), c (running), …"
+            ),
         ),
         (None, None, [("a", "queued")], "its run waits for tasks that have not ended: a (queued)"),
     ],
