@@ -22,7 +22,7 @@ from fairlane.store import migrate
 from fairlane.store.copying.backup import copy_store
 from fairlane.store.copying.move import Move, Say, TableReport, check_empty
 from fairlane.store.copying.side import StoreSide
-from fairlane.store.opening import carry_keys, key_path, open_side, open_store
+from fairlane.store.opening import carry_keys, key_path, open_side, open_store, sqlite_path
 
 _SQLITE = "sqlite:///"
 _BESIDE = ("-wal", "-shm")
@@ -98,13 +98,14 @@ def restore(file: Path, url: str, say: Say, *, replace: bool) -> CopyReport:
     The store has everything of the backup or, if this fails, what it had before.
     """
     began = SystemClock().monotonic()
+    path = sqlite_path(url)
+    if path is not None and not replace:
+        _check_new(Path(path))
     if not file.is_file():
         raise InvalidRequest(f"cannot read {file}: there is no such file")
     with _newest(file) as backup, _side(f"{_SQLITE}{backup}") as source:
-        if url.startswith(_SQLITE):
-            tables, replaced = _restore_file(
-                source, Path(url.removeprefix(_SQLITE)), say, replace=replace
-            )
+        if path is not None:
+            tables, replaced = _restore_file(source, Path(path), say)
         else:
             tables, replaced = _restore_database(source, url, say, replace=replace), None
     return CopyReport(
@@ -119,15 +120,18 @@ def restore(file: Path, url: str, say: Say, *, replace: bool) -> CopyReport:
     )
 
 
-def _restore_file(
-    source: StoreSide, target: Path, say: Say, *, replace: bool
-) -> tuple[list[TableReport], str | None]:
-    target = Path(os.path.realpath(target))
-    is_full = target.exists() and target.stat().st_size > 0
-    if is_full and not replace:
+def _check_new(target: Path) -> None:
+    if target.exists() and target.stat().st_size > 0:
         raise StoreMismatch(
             f"{target} is not empty; restore to a new file, or set the old one aside with --replace"
         )
+
+
+def _restore_file(
+    source: StoreSide, target: Path, say: Say
+) -> tuple[list[TableReport], str | None]:
+    target = Path(os.path.realpath(target))
+    is_full = target.exists() and target.stat().st_size > 0
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.closing(open_store(f"{_SQLITE}{target}")) as lock:
         lock.claim()  # raises if a server runs

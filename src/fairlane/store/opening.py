@@ -59,19 +59,28 @@ def _own_keys(store: Store) -> Callable[[], Sequence[bytes]]:
     return lambda: vault.keys_of_file(Path(os.path.realpath(store.path) + ".key"))
 
 
-def _store(url: str) -> Store:
+def sqlite_path(url: str) -> str | None:
+    """Return the path in the address of a SQLite store; None for PostgreSQL. Opens nothing.
+
+    Raise `OperatorError` if it is not the address of a store.
+    """
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" and rest == MEMORY:
-        return SqliteStore(MEMORY, url)
+        return MEMORY
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         # Three slashes and a relative path, or four and an absolute one, as is customary.
-        return SqliteStore(rest[1:], url)
+        return rest[1:]
     if scheme in ("postgresql", "postgres"):
-        return _postgres_store(url)
+        return None
     shown = url if not separator else f"{scheme}://…"
     raise OperatorError(
         f"{shown!r} is not the address of a store; use sqlite:///PATH or postgresql://HOST/NAME"
     )
+
+
+def _store(url: str) -> Store:
+    path = sqlite_path(url)
+    return _postgres_store(url) if path is None else SqliteStore(path, url)
 
 
 def _postgres_store(url: str) -> PostgresStore:
@@ -89,12 +98,14 @@ def _postgres_store(url: str) -> PostgresStore:
 
 def open_side(url: str, location: str) -> StoreSide:
     """Open a store for a copy of all its tables. Messages call it `location`."""
-    store = _store(url)
-    if not isinstance(store, SqliteStore):
+    path = sqlite_path(url)
+    if path is None:
         return _postgres_side(url, location)
-    if store.path == MEMORY:
+    if path == MEMORY:
         raise OperatorError(f"{url} ends with its process; use sqlite:///PATH")
-    return SqliteSide(store.path, location, store.open_connection())
+    store = SqliteStore(path, url)
+    store.refuse_others()  # opening a file as a store changes it
+    return SqliteSide(path, location, store.open_connection())
 
 
 def _postgres_side(url: str, location: str) -> StoreSide:
@@ -108,10 +119,8 @@ def _postgres_side(url: str, location: str) -> StoreSide:
 
 def key_path(url: str) -> Path:
     """Return the file with the keys of a store, if the settings name no key."""
-    store = _store(url)
-    if isinstance(store, SqliteStore):
-        return Path(os.path.realpath(store.path) + ".key")
-    return config.key_file()
+    path = sqlite_path(url)
+    return config.key_file() if path is None else Path(os.path.realpath(path) + ".key")
 
 
 def carry_keys(source_url: str, target_url: str) -> Path | None:

@@ -285,8 +285,17 @@ class SqliteStore:
 
     def _refuse_foreign(self) -> None:
         """Check the file before anything is written: opening it as a store changes it."""
+        error = self.refuse_others()
+        if error is not None:
+            raise error
+
+    def refuse_others(self) -> StoreMoved | None:
+        """Raise `StoreMismatch` if the file belongs to another program. Return why no process may
+        serve from it; None if it is open.
+        """
         if self.path == MEMORY:
-            return
+            return None
+        error = None
         try:
             flags = apsw.SQLITE_OPEN_READWRITE
             with contextlib.closing(apsw.Connection(self.path, flags=flags)) as connection:
@@ -294,15 +303,13 @@ class SqliteStore:
                 rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
                 error = _closed(connection, self.path)
         except apsw.NotADBError:
-            error = None
             rows = [("not a database",)]
-        if error is not None:
-            raise error
-        if rows and (closed.SCHEDULER,) not in rows:
+        if rows and error is None and (closed.SCHEDULER,) not in rows:
             raise StoreMismatch(
                 f"{self.path} is not a Fairlane database; "
                 "use another file with --store sqlite:///PATH"
             )
+        return error
 
     def claim(self) -> None:
         if self.path == MEMORY or self._lock_file is not None:
