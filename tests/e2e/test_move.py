@@ -60,6 +60,7 @@ async def test_a_move_under_load_that_is_killed_loses_nothing(
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps({"lanes": {"main": ROOM}}))
     store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    keys = {"XDG_DATA_HOME": str(tmp_path)}  # the key of the secrets moves there
     server = programs.server(store, "--policy", str(policy), name="old")
     await server.start()
     load = Load(server)
@@ -69,14 +70,13 @@ async def test_a_move_under_load_that_is_killed_loses_nothing(
         await until(lambda: len(load.accepted) > TASKS, WAIT_SECONDS, server.output)
 
         command = [str(FAIRLANE), "move", store, fresh_postgres]
-        keys = {"XDG_DATA_HOME": str(tmp_path)}
         mover = programs.add("move", command, r"(moved)", variables=keys)
         mover.begin()
         await until(lambda: copies(fresh_postgres), WAIT_SECONDS, mover.output)
         mover.kill()
         before = len(load.accepted)
         await until(lambda: len(load.accepted) > before, WAIT_SECONDS, server.output)
-        early = programs.server(fresh_postgres, name="early")
+        early = programs.server(fresh_postgres, name="early", variables=keys)
         early.begin()
         assert await early.end() == 6
         assert "is an unfinished copy of" in early.output()
@@ -87,7 +87,7 @@ async def test_a_move_under_load_that_is_killed_loses_nothing(
         assert "the store was moved to postgresql://" in server.output()
     assert "compared by count and checksum" in mover.output()
 
-    moved = programs.server(fresh_postgres, name="new")
+    moved = programs.server(fresh_postgres, name="new", variables=keys)
     await moved.start()
     async with Asker(moved) as asker:
         assert (await asker.task(load.accepted[-1]))["state"] == "queued"
