@@ -365,6 +365,14 @@ def test_a_wait_is_over_when_its_time_is_up(run: Run, side: list[str], agent: st
 # -------------------------------------------------------------------- version, help
 
 
+def test_help_and_version_are_commands_too(run: Run) -> None:
+    assert run("version").out == run("--version").out
+    assert run("help").out == run("--help").out
+    assert run("help", "cron", "add").out == run("cron", "add", "--help").out
+    ran = run("help", "crn")
+    assert (ran.code, ran.err) == (2, "error: unknown command 'crn'; see fairlane --help\n")
+
+
 def test_the_version_is_printed(run: Run) -> None:
     ran = run("--version")
     assert ran.code == 0

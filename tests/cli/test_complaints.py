@@ -36,6 +36,12 @@ def nobody() -> Iterator[str]:
     [
         ("tsks", "unknown command 'tsks'; did you mean tasks?"),
         ("webhooks secrt", "unknown command 'webhooks secrt'; did you mean secret?"),
+        ("run", "unknown command 'run'; did you mean submit?"),
+        ("nodes", "unknown command 'nodes'; did you mean workers?"),
+        ("prun", "unknown command 'prun'; see fairlane --help"),
+        ("cancle x", "unknown command 'cancle'; see fairlane --help"),
+        ("lanes cler", "unknown command 'lanes cler'; see fairlane lanes --help"),
+        ("token revok x", "unknown command 'token revok'; see fairlane token --help"),
         ("lanes x", "unknown command 'lanes x'; see fairlane lanes --help"),
         ("tasks --agnt x", "unknown option --agnt; did you mean --agent?"),
         ("show --jsn", "unknown option --jsn; did you mean --json?"),

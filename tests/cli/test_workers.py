@@ -1,4 +1,4 @@
-"""`fairlane workers`, and warnings on stderr about what nobody can run."""
+"""`fairlane workers` and `attention`, and warnings on stderr about what nobody can run."""
 
 from __future__ import annotations
 

@@ -42,6 +42,9 @@ def test_a_server_answers_on_a_unix_socket(tmp_path: Path, path: Path, processes
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == f"fairlane is listening on unix:{path}\n"
+        facts = [process.stdout.readline().split(maxsplit=1) for _ in range(4)]
+        assert [name for name, _ in facts] == ["version", "store", "workers", "stop"]
+        assert "echo, sleep" in facts[2][1]
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         body = b'{"handler":"nobody"}'
         assert _status(path, "POST /tasks", "localhost", body) == 202

@@ -246,13 +246,21 @@ INTENDED = {
     "approval_of_resource": {"approval_resource"},
     "approval_old": {"approval_old"},
     "endpoint_subscribed": {"endpoint_events"},
+    "attention_ready": {"task_waiting"},
+    "attention_lines": {"line_order"},
+    "attention_parked": {"task_parked", "result_pkey"},
+    "attention_edges": {"dependency_pkey", "task_id_key"},
+    "attention_jobs": {"job_failing"},
+    "attention_webhooks": {"delivery_state"},
+    "attention_closed": {"account_closed"},
+    "attention_approvals": {"approval_state"},
 }
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
-    *("pid", "started_at", "draining", "silent_ms", "old_ms", "by", "ahead", "critical"),
+    *("pid", "started_at", "draining", "silent_ms", "old_ms", "by", "ahead", "critical", "since"),
     *("account", "first", "last", "last_number", "reservations", "failed_at"),
 }
 

@@ -14,18 +14,21 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from fairlane import config, logs, tracing
 from fairlane.cli import edges
 from fairlane.cli.commands import Exit
+from fairlane.cli.direct import location
 from fairlane.cli.output import print_error
 from fairlane.compat import policies
 from fairlane.config import Settings
 from fairlane.core.errors import InvalidPolicy, OperatorError, StoreMoved
 from fairlane.core.json_types import JsonObject
+from fairlane.core.workers import KnownWorker
 from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
 from fairlane.http.cross_site import (
     HTTP_PORT,
@@ -39,6 +42,7 @@ from fairlane.http.server import HttpServer
 from fairlane.mcp.endpoint import McpEndpoint
 from fairlane.schema import wire
 from fairlane.store.opening import MEMORY_URL
+from fairlane.version import __version__
 from fairlane.worker import signals
 
 if TYPE_CHECKING:
@@ -106,7 +110,8 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         agents = edges.mcp_endpoint(settings, app.node)
         routes = edges.routes(settings, app.node, app.guard.check, agents, exposed=exposed)
         server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)), fronts)
-        await server.run(listener, _address(settings, listener), beside or _announce)
+        announce = partial(_announce, settings, app)
+        await server.run(listener, _address(settings, listener), beside or announce)
     finally:
         if fronts is not None:
             await fronts.close()
@@ -261,9 +266,21 @@ def _tell(
     loop.call_soon_threadsafe(stop, error)
 
 
-async def _announce(address: str) -> None:
-    print(f"fairlane is listening on {address}", flush=True)  # noqa: T201 - for people and scripts
+async def _announce(settings: Settings, app: Fairlane, address: str) -> None:
+    """Print where the server is and what it runs. Scripts read the first line."""
+    lines = [f"fairlane is listening on {address}", *_facts(settings, app, address)]
+    print("\n".join(lines), flush=True)  # noqa: T201 - for people and scripts
     await asyncio.Event().wait()
+
+
+def _facts(settings: Settings, app: Fairlane, address: str) -> Iterator[str]:
+    own = KnownWorker(app.node.name, app.node.name, app.node.runs() or frozenset())
+    yield f"  version    {__version__}"
+    if settings.uds is None:
+        yield f"  dashboard  {address}/"
+    yield f"  store      {location(settings.store)}"
+    yield f"  workers    one inside the server, for {', '.join(own.handlers)}; see fairlane workers"
+    yield "  stop       Ctrl-C"
 
 
 def listen(settings: Settings) -> socket.socket:

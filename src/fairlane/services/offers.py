@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from fairlane.core.errors import InvalidRequest
+from fairlane.core.errors import BusyError, InvalidRequest
 from fairlane.core.model import Submission, Task
-from fairlane.core.workers import unknown_lane
+from fairlane.core.workers import Unserved, unknown_lane
 from fairlane.engine.node import Node
 from fairlane.schema import wire
 from fairlane.schema.task_status import TaskStatus
@@ -73,7 +73,7 @@ async def _lane_warning(node: Node, made: Submission) -> list[str]:
 
 async def _handler_warning(node: Node, made: Submission) -> list[str]:
     lane = node.policy.lane_name(made.lane, made.kind)
-    found = await node.unserved(made.capability, lane, made.agent)
+    found = await _unserved(node, made.capability, lane, made.agent)
     if found is None:
         return []
     if found.unknown and node.policy.strict_handlers:
@@ -81,9 +81,17 @@ async def _handler_warning(node: Node, made: Submission) -> list[str]:
     return [found.text]
 
 
+async def _unserved(node: Node, capability: str, lane: str, agent: str) -> Unserved | None:
+    """Return why no worker can run a task. If that cannot be read, it does not matter."""
+    try:
+        return await node.unserved(capability, lane, agent)
+    except BusyError:
+        return None
+
+
 async def add_notices(node: Node, tasks: Iterable[tuple[Task, TaskStatus]]) -> None:
     """Say for each task that is ready to start if no worker can run it."""
     for task, status in tasks:
         if task.ready:
-            found = await node.unserved(task.capability, task.lane, task.agent)
+            found = await _unserved(node, task.capability, task.lane, task.agent)
             status.notice = None if found is None else found.text

@@ -97,6 +97,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "imports",
         "Import the files of PinchTab, BrowserOS, GoClaw or cool-workflow, with their IDs",
     ),
+    "help": ("system", "Show the commands, or the options of one command"),
+    "version": ("system", "Print the version"),
     "completion": ("system", "Print a completion script for your shell"),
     "templates": ("templates", "Manage instruction templates and create tasks from them"),
     "cron": ("cron", "Manage cron jobs, which submit tasks on a schedule"),
@@ -112,6 +114,23 @@ _LISTED: Final = {
     "resources": True,
 }
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
+# What people type for a command that has another name here.
+_SYNONYMS: Final = {
+    **dict.fromkeys(("agents", "info", "status"), "stats"),
+    **dict.fromkeys(("enqueue", "exec", "run", "task"), "submit"),
+    **dict.fromkeys(("handlers", "nodes"), "workers"),
+    **dict.fromkeys(("job", "jobs", "schedule"), "cron"),
+    **dict.fromkeys(("list", "ls", "ps"), "tasks"),
+    **dict.fromkeys(("log", "logs", "tail"), "output"),
+    **dict.fromkeys(("server", "start", "up"), "serve"),
+}
+# Commands that change or remove much: a typing error must not lead to them.
+_NEVER_SUGGESTED: Final = frozenset(
+    {
+        *("cancel", "clear", "close", "delete", "disable", "drain", "prune", "reclaim", "reject"),
+        *("remove", "reset", "revoke", "rollback", "rotate", "stop", "stopall"),
+    }
+)
 
 
 class WrongLine(Exception):
@@ -258,7 +277,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Exit after printing help, as argparse does. Raise `WrongLine`.
     """
     word = arguments[0] if arguments else ""
-    parser, leaves = build(word) if word in COMMANDS else _outline()
+    parser, leaves = build(word) if word in COMMANDS else outline()
     if not arguments:
         parser.print_help()
         parser.exit(Exit.USAGE)
@@ -286,7 +305,7 @@ def _modules() -> list[str]:
     return list(dict.fromkeys(module for module, _ in COMMANDS.values()))
 
 
-def _outline() -> tuple[Parser, Leaves]:
+def outline() -> tuple[Parser, Leaves]:
     """Return a parser that knows the names and summaries of commands, for help and errors."""
     parser, commands, leaves = _empty()
     for word in COMMANDS:
@@ -334,11 +353,19 @@ def _refuse_unknown(parser: Parser, leaves: Leaves, arguments: Sequence[str]) ->
     below = [other.removeprefix(inside) for other in leaves if other.startswith(inside)]
     below = [word for word in below if word and " " not in word]
     if below and rest and not rest[0].startswith("-"):
-        leaf.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{_nearest(rest[0], below)}")
+        hint = _command_hint(rest[0], below, is_top=not name)
+        leaf.error(f"unknown command {f'{name} {rest[0]}'.lstrip()!r}{hint}")
     for argument in rest[: rest.index("--")] if "--" in rest else rest:
         option = argument.partition("=")[0]
         if _is_option(argument) and not leaf.knows(option):
             leaf.error(f"unknown option {option}{_option_hint(option, leaf, is_top=not name)}")
+
+
+def _command_hint(word: str, known: Sequence[str], *, is_top: bool) -> str:
+    """Return the command that was probably meant, never one that changes or removes much."""
+    if is_top and word in _SYNONYMS:
+        return f"; did you mean {_SYNONYMS[word]}?"
+    return _nearest(word, [one for one in known if one not in _NEVER_SUGGESTED])
 
 
 def _option_hint(option: str, leaf: Parser, *, is_top: bool) -> str:

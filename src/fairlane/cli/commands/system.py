@@ -15,7 +15,16 @@ from rich.text import Text
 
 from fairlane import config
 from fairlane.cli.backends import Side, connected
-from fairlane.cli.commands import Commands, Exit, Leaves, Parser, build, nowhere, store_only
+from fairlane.cli.commands import (
+    Commands,
+    Exit,
+    Leaves,
+    Parser,
+    build,
+    nowhere,
+    outline,
+    store_only,
+)
 from fairlane.cli.options import filters, follow, seconds, whole
 from fairlane.cli.output import (
     Cell,
@@ -23,6 +32,7 @@ from fairlane.cli.output import (
     Fields,
     Output,
     Styled,
+    complain,
     fields_of,
     print_json,
     shortened,
@@ -36,6 +46,7 @@ from fairlane.clock import SystemClock
 from fairlane.core import events as types
 from fairlane.core import lifecycle
 from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreachable
+from fairlane.version import __version__
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
@@ -62,6 +73,8 @@ def register(commands: Commands) -> None:
     )
     commands.add("top", connected(top), _top_options, epilog=note)
     commands.add("doctor", doctor, side=store_only)
+    commands.add("help", help_, _help_options, side=nowhere)
+    commands.add("version", version, side=nowhere)
     note = 'For bash, add this to ~/.bashrc: eval "$(fairlane completion bash)"'
     commands.add("completion", completion, _completion_options, epilog=note, side=nowhere)
 
@@ -172,6 +185,29 @@ def _draw_report(terminal: Terminal, report: Fields) -> None:
     if not report["problems"]:
         checked = f"{', '.join(report['checked'])}: no problems found"
         terminal.line(Styled("ok      ", "green"), checked)
+
+
+# -------------------------------------------------------------------- help and version
+
+
+def _help_options(parser: Parser) -> None:
+    parser.add_argument("words", metavar="COMMAND", nargs="*", help="command, and its verb if any")
+
+
+def help_(args: argparse.Namespace) -> int:
+    """Print what `--help` prints after the same words."""
+    name = " ".join(args.words)
+    parser, leaves = build(args.words[0]) if args.words else outline()
+    if name and name not in leaves:
+        complain(f"unknown command {name!r}; see fairlane --help")
+        return Exit.USAGE
+    (leaves[name] if name else parser).print_help()
+    return Exit.OK
+
+
+def version(_: argparse.Namespace) -> int:
+    sys.stdout.write(f"fairlane {__version__}\n")
+    return Exit.OK
 
 
 # -------------------------------------------------------------------- top
