@@ -31,15 +31,17 @@ def _queued(run: Run, side: list[str], agent: str, *more: str) -> str:
 
 
 def test_submit_says_which_task_it_has_become(run: Run, side: list[str], agent: str) -> None:
-    ran = run("submit", "--handler", "nobody", "--agent", agent, *side)
+    ran = run("submit", "--handler", "echo", "--agent", agent, *side)
     assert ran.code == 0
     assert re.fullmatch(r"submitted tsk_[0-9a-f]+ \(queued, position \d+\)\n", ran.out)
     assert ran.err == ""
 
 
 def test_submit_as_json_is_the_answer_of_the_route(run: Run, side: list[str], agent: str) -> None:
-    answer = run("submit", "--handler", "nobody", "--agent", agent, "--json", *side).json
+    answer = run("submit", "--handler", "echo", "--agent", agent, "--json", *side).json
     assert list(answer) == ["taskId", "state", "position", "createdAt"]
+    answer = run("submit", "--handler", "nobody", "--agent", agent, "--json", *side).json
+    assert list(answer) == ["taskId", "state", "position", "createdAt", "warnings"]
 
 
 def test_every_option_of_submit_reaches_the_task(run: Run, server: Server, agent: str) -> None:
@@ -142,7 +144,7 @@ def test_when_the_time_is_up_the_task_is_shown_as_it_is(
     flags = ("--handler", "nobody", "--agent", agent, "--wait", "0")
     ran = run("submit", *flags, "--json", *side)
     assert (ran.code, ran.json["state"]) == (124, "queued")
-    assert ran.err.startswith("error: timed out: 1 task not finished yet, first tsk_")
+    assert "\nerror: timed out: 1 task not finished yet, first tsk_" in ran.err
 
 
 # -------------------------------------------------------------------- submit --file
