@@ -55,6 +55,8 @@ async def checked_batch(
         checked_one = next(found) if isinstance(one, Submission) else None
         items.append(checked_one if isinstance(checked_one, InvalidRequest) else one)
         counts.update(checked_one if isinstance(checked_one, list) else ())
+    if len(made) == 1:
+        return items, list(counts) or None
     return items, [f"{n} of {len(made)} tasks: {text}" for text, n in counts.items()] or None
 
 
