@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROOT = Path(__file__).parents[2]
-LABELS = {"lane", "outcome", "le", "version", "python", "store"}
+LABELS = {"lane", "outcome", "le", "version", "python", "store", "kind", "state"}
 ENDED = ("done", "failed", "cancelled")
 
 Numbers = Counter[tuple[str, ...]]
