@@ -14,16 +14,19 @@ from fairlane.core.errors import FairlaneError
 from fairlane.engine.commands import (
     Ask,
     AskOutcome,
+    CreateJobs,
     CreateLink,
     CreateToken,
     Decide,
     DecideByLink,
     RevokeToken,
     SetPolicy,
+    UpdateJob,
 )
 from fairlane.engine.reads.recount import recount
 from fairlane.store.tables import approvals as table
 from fairlane.store.tables import tasks as task_table
+from tests.store.crontab import EVERY_MINUTE, MINUTE, job_document
 from tests.store.scheduler import Scheduler, lease_request, submission
 
 BOSS = Voter("boss")
@@ -437,3 +440,31 @@ def test_a_batch_gives_the_place_of_a_task_that_waits_for_a_person(scheduler: Sc
     scheduler.ask(_decide(scheduler, "t1"))
     assert scheduler.view("t1").task.gate == "batch"
     _sound(scheduler)
+
+
+def test_the_token_that_defined_a_cron_job_cannot_decide_about_its_tasks(
+    scheduler: Scheduler,
+) -> None:
+    task = {"handler": "work", "approval": {"title": "Send?"}}
+    document = job_document("report", task=task, schedule=EVERY_MINUTE)
+    scheduler.ask(CreateJobs(["job_report"], [document], "tok_maker"))
+
+    def refusals() -> list[bool]:
+        scheduler.pass_time(MINUTE)
+        (one,) = [view.approval for view in _listed(scheduler)]
+        found = [
+            approvals.may_decide(one, Voter("x", None, token)) is not None
+            for token in ("tok_maker", "tok_editor")
+        ]
+        scheduler.ask(_decide(scheduler, one.task or "", "reject"))
+        return found
+
+    assert refusals() == [True, False]
+    scheduler.ask(UpdateJob("job_report", {"maxRuns": 9}, "tok_editor"))
+    assert refusals() == [False, True]
+
+
+def _listed(scheduler: Scheduler) -> list[Any]:
+    return list(
+        table.page(scheduler.reader, scheduler.store.vault, table.ApprovalFilter("open"), 9)
+    )

@@ -136,7 +136,8 @@ class Job(msgspec.Struct):
 
     `runs` counts what the schedule has fired, `logged` all entries that its log has ever had.
     `alerted` is true from the alert about a streak of errors until the first success after it.
-    `damaged` says that the stored definition cannot be read; `definition` then stands in for it.
+    `submitter` is the id of the token that defined it last. `damaged` says that the stored
+    definition cannot be read; `definition` then stands in for it.
     """
 
     seq: int
@@ -154,6 +155,7 @@ class Job(msgspec.Struct):
     last_run_at: int | None = None
     last_status: str | None = None
     last_error: str | None = None
+    submitter: str | None = None
     damaged: bool = False
 
     @property

@@ -526,6 +526,7 @@ class CreateJobs(msgspec.Struct, frozen=True):
 
     ids: list[str]
     documents: list[JobDocument]
+    submitter: str | None = None
 
 
 class UpdateJob(msgspec.Struct, frozen=True):
@@ -533,6 +534,7 @@ class UpdateJob(msgspec.Struct, frozen=True):
 
     id: str
     document: JsonObject
+    submitter: str | None = None
 
 
 class ToggleJob(msgspec.Struct, frozen=True):

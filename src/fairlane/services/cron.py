@@ -65,7 +65,7 @@ async def _created(node: Node, caller: Caller, documents: list[Any], *, many: bo
         parsed = [await asyncio.to_thread(jobs.parse, documents[0], now)]
     ids = [node.new_id(jobs.ID_PREFIX) for _ in parsed]
     try:
-        made: list[Job] = await node.writer.ask(CreateJobs(ids, parsed))
+        made: list[Job] = await node.writer.ask(CreateJobs(ids, parsed, caller.token))
     except Conflict as error:
         raise error if many else _of_one(error) from None
     return made
@@ -96,7 +96,7 @@ async def update_cron_job(node: Node, caller: Caller, request: schema.ChangeCron
     job = await _found(node, caller, request.job)
     if "agentId" in document:
         document = _claimed(caller, document)
-    return _shown(await node.writer.ask(UpdateJob(job.id, document)))
+    return _shown(await node.writer.ask(UpdateJob(job.id, document, caller.token)))
 
 
 @implements(schema.DELETE_CRON_JOB)

@@ -48,7 +48,7 @@ def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> It
     for request in requests:
         try:
             made = [
-                _new_job(tx, id_, jobs.define(document, now), now)
+                _new_job(tx, id_, jobs.define(document, now), request.submitter, now)
                 for id_, document in zip(request.ids, request.documents, strict=True)
             ]
             _refuse_unfit(tx, made)
@@ -59,8 +59,10 @@ def create_jobs(tx: Transaction, requests: Sequence[CreateJobs], now: int) -> It
         yield made
 
 
-def _new_job(tx: Transaction, id_: str, definition: CronDefinition, now: int) -> Job:
-    job = Job(tx.next_seq(), id_, definition, now, None, now, now)
+def _new_job(
+    tx: Transaction, id_: str, definition: CronDefinition, submitter: str | None, now: int
+) -> Job:
+    job = Job(tx.next_seq(), id_, definition, now, None, now, now, submitter=submitter)
     _set_going(tx, job, now)
     return job
 
@@ -68,7 +70,7 @@ def _new_job(tx: Transaction, id_: str, definition: CronDefinition, now: int) ->
 def update_job(tx: Transaction, requests: Sequence[UpdateJob], now: int) -> Iterator[object]:
     follow(tx, now)  # an end in this transaction comes first, as in the other verbs
     for request in requests:
-        yield _changed(tx, request.id, request.document, now)
+        yield _changed(tx, request.id, request.document, now, request.submitter)
 
 
 def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iterator[object]:
@@ -77,7 +79,9 @@ def toggle_job(tx: Transaction, requests: Sequence[ToggleJob], now: int) -> Iter
         yield _changed(tx, request.id, {"enabled": request.enabled}, now)
 
 
-def _changed(tx: Transaction, id_: str, document: JsonObject, now: int) -> Job | FairlaneError:
+def _changed(
+    tx: Transaction, id_: str, document: JsonObject, now: int, submitter: str | None = None
+) -> Job | FairlaneError:
     job = store.jobs_by_id(tx.connection, tx.vault, [id_]).get(id_)
     if job is None:
         return not_found(id_)
@@ -96,6 +100,7 @@ def _changed(tx: Transaction, id_: str, document: JsonObject, now: int) -> Job |
     except (InvalidRequest, Conflict) as error:
         return error
     job.updated_at = now
+    job.submitter = submitter or job.submitter
     store.save_jobs(tx, [job])
     return job
 
@@ -352,7 +357,10 @@ def _submission(tx: Transaction, job: Job, run: RunRecord, run_at: int) -> Submi
         definition = msgspec.structs.replace(definition, timeout_ms=seconds * 1000)
         made = jobs.submission(definition, task_id=made.id, session=job.session, run_at=run_at)
     body = {**msgspec.json.decode(made.body), "cron": _origin(run)}
-    return msgspec.structs.replace(made, body=msgspec.json.encode(body).decode())
+    made = msgspec.structs.replace(made, body=msgspec.json.encode(body).decode())
+    if job.submitter is not None:
+        made = msgspec.structs.replace(made, submitter=job.submitter)
+    return made
 
 
 def _origin(run: RunRecord) -> JsonObject:

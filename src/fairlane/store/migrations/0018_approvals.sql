@@ -50,3 +50,4 @@ CREATE INDEX approval_link_of ON approval_link (approval);
 -- Whether a task waits for a decision, and the token that submitted it: that one does not decide.
 ALTER TABLE task ADD COLUMN unapproved {int};
 ALTER TABLE request ADD COLUMN submitter {text};
+ALTER TABLE job ADD COLUMN submitter {text};

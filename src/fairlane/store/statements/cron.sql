@@ -3,10 +3,10 @@
 -- ------------------------------------------------------------------ jobs
 
 -- name: job_save
--- rows: seq int, id text, agent text, name text, definition text, enabled int, slot_at int, next_run_at int, created_at int, updated_at int, disabled_reason text, runs int, logged int, consecutive_errors int, alerted int, last_run_at int, last_status text, last_error text
+-- rows: seq int, id text, agent text, name text, definition text, enabled int, slot_at int, next_run_at int, created_at int, updated_at int, disabled_reason text, runs int, logged int, consecutive_errors int, alerted int, last_run_at int, last_status text, last_error text, submitter text
 INSERT INTO job (seq, id, agent, name, definition, enabled, slot_at, next_run_at, created_at,
   updated_at, disabled_reason, runs, logged, consecutive_errors, alerted, last_run_at, last_status,
-  last_error)
+  last_error, submitter)
 SELECT * FROM rows WHERE true
 ON CONFLICT (seq) DO UPDATE SET agent = excluded.agent, name = excluded.name,
   definition = excluded.definition, enabled = excluded.enabled, slot_at = excluded.slot_at,
@@ -14,7 +14,7 @@ ON CONFLICT (seq) DO UPDATE SET agent = excluded.agent, name = excluded.name,
   disabled_reason = excluded.disabled_reason, runs = excluded.runs, logged = excluded.logged,
   consecutive_errors = excluded.consecutive_errors, alerted = excluded.alerted,
   last_run_at = excluded.last_run_at, last_status = excluded.last_status,
-  last_error = excluded.last_error
+  last_error = excluded.last_error, submitter = excluded.submitter
 
 -- name: job_by_id
 -- rows: id text

@@ -159,6 +159,7 @@ def _job_row(job: Job, vault: Vault) -> Row:
         job.last_run_at,
         job.last_status,
         job.last_error,
+        job.submitter,
     )
 
 
