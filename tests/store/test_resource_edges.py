@@ -16,7 +16,7 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
-from fairlane.engine.verbs import ticks
+from fairlane.engine.verbs import permits, ticks
 from fairlane.store.tables import resources as table
 from tests.store.test_resources import RESOURCES, M, World
 
@@ -174,6 +174,22 @@ def test_debt_that_passes_the_mark_warns_once(world: World) -> None:
     for task in world.take(2):
         world.end(task, usage={"money": {"usd": 12}})
     assert [event.type for event in world.events()].count("resource.warned") == 1
+
+
+def test_a_run_has_a_bounded_number_of_open_permits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permits, "OPEN_MAX", 3)
+    world.submit("t", needs={"spend": {"usd": "0.1"}})
+    (task,) = world.take()
+    wanted = Permit(task.seq, task.fencing_token, {"gpt": {"tokens": 1}})
+    answers = world.apply(*[wanted] * 4).answers
+    assert [isinstance(answer, Conflict) for answer in answers] == [False] * 3 + [True]
+    settle = SettlePermit(task.seq, task.fencing_token, answers[0].id)
+    _, granted = world.apply(settle, wanted).answers
+    assert not isinstance(granted, Conflict)
+    world.end(task)
+    assert world.state("gpt", "tokens:rate").reserved == 0
 
 
 # -------------------------------------------------------------------- many accounts

@@ -379,7 +379,7 @@ def test_a_waiting_task_says_what_it_lacks_and_who_holds_it(world: World) -> Non
     world.take(9)
     found = why(world, "t2")
     assert found.gate == "resource"
-    assert found.reason == "it needs 5 mb of gpu, but only 3 is available"
+    assert found.reason == "it needs 5 mb of gpu, but only 3 is available; held by t1"
     assert (list(found.waiting_for), list(found.holders)) == (["gpu"], ["t1"])
     world.ask(CloseResource("gpu", retry_after_ms=1000))
     assert "gpu is closed until" in why(world, "t2").reason

@@ -84,6 +84,7 @@ class Accounts:
         self._dirty: set[int] = set()
         self._dirty_lines: set[int] = set()
         self._moved: dict[int, int] = {}  # tasks with their new lines
+        self._read: dict[int, list[Reservation]] = {}  # by task, as this transaction leaves them
         self._made: dict[int, Reservation] = {}
         self._gone: list[int] = []
         self._entries: list[Row] = []
@@ -344,6 +345,8 @@ class Accounts:
         self.open_reservations += 1
         if self._cache.reservations is not None:
             self._cache.reservations.setdefault(task.seq, []).append(made)
+        if task.seq in self._read:
+            self._read[task.seq].append(made)
         return made
 
     def reservations(self, seqs: Sequence[int], *, alone: bool) -> dict[int, list[Reservation]]:
@@ -354,17 +357,24 @@ class Accounts:
                 for one in self._made.values():
                     self._cache.reservations.setdefault(one.seq, []).append(one)
             return {seq: list(self._cache.reservations.get(seq, ())) for seq in seqs}
-        found = _by_task(table.reservations(self._connection, seqs))
-        for one in self._made.values():
-            found.setdefault(one.seq, []).append(one)
-        gone = set(self._gone)
-        return {seq: [one for one in found.get(seq, ()) if one.id not in gone] for seq in seqs}
+        missing = [seq for seq in dict.fromkeys(seqs) if seq not in self._read]
+        if missing:
+            found = _by_task(table.reservations(self._connection, missing))
+            for one in self._made.values():
+                if one.seq in missing:
+                    found.setdefault(one.seq, []).append(one)
+            gone = set(self._gone)
+            for seq in missing:
+                self._read[seq] = [one for one in found.get(seq, ()) if one.id not in gone]
+        return {seq: list(self._read[seq]) for seq in seqs}
 
     def drop(self, reservation: Reservation) -> None:
         """Forget a reservation that was settled."""
         self.open_reservations -= 1
         if self._made.pop(reservation.id, None) is None:
             self._gone.append(reservation.id)
+        read = self._read.get(reservation.seq, [])
+        read[:] = [one for one in read if one.id != reservation.id]
         if self._cache.reservations is not None:
             left = self._cache.reservations.get(reservation.seq, [])
             left[:] = [one for one in left if one.id != reservation.id]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fairlane.core import leases, resources
-from fairlane.core.errors import FairlaneError, NotFound
+from fairlane.core.errors import Conflict, FairlaneError, NotFound
 from fairlane.core.model import Task
 from fairlane.core.resources import Account, Blocked, Needs, Reservation
 from fairlane.engine.resource_commands import (
@@ -34,6 +34,7 @@ from fairlane.engine.verbs.resources import (
 )
 from fairlane.store.transaction import Transaction
 
+OPEN_MAX: Final = 1000  # permits of one lease; its end settles them in one transaction
 KEPT_MS: Final = 5000  # how long an account is kept for a permit whose node may be gone
 
 
@@ -41,6 +42,7 @@ def permit(tx: Transaction, requests: Sequence[Permit], _: int) -> Iterator[obje
     """Grant permits at once, or return why not."""
     settle_ended(tx)
     tx.tasks_by_seq(request.seq for request in requests)
+    tx.reservations(request.seq for request in requests)  # all at once
     for request in requests:
         found = _try(tx, request)
         if isinstance(found, tuple):
@@ -57,6 +59,7 @@ def wait(tx: Transaction, requests: Sequence[Permit]) -> list[list[object]]:
     """
     answers: list[list[object]] = []
     tx.tasks_by_seq(request.seq for request in requests)
+    tx.reservations(request.seq for request in requests)
     blocked: dict[int, Account] = {}
     for request in requests:
         found = _try(tx, request, blocked)
@@ -111,7 +114,11 @@ def _try(
 
 def _grant(
     tx: Transaction, task: Task, needs: Needs, blocked: dict[int, Account]
-) -> PermitGranted | tuple[Account, Blocked]:
+) -> PermitGranted | FairlaneError | tuple[Account, Blocked]:
+    if len(tx.reservations([task.seq])[task.seq]) > OPEN_MAX:
+        return Conflict(
+            f"the task has {OPEN_MAX} open permits, which is the maximum; settle some of them"
+        )
     wanted = demands(tx, task, needs)
     for demand in wanted:
         if demand.account.id in blocked:
@@ -132,6 +139,7 @@ def _asks(tx: Transaction, account: Account) -> bool:
 
 def settle_permit(tx: Transaction, requests: Sequence[SettlePermit], _: int) -> Iterator[object]:
     tx.tasks_by_seq(request.seq for request in requests)
+    tx.reservations(request.seq for request in requests)
     for request in requests:
         task = tx.tasks_by_seq([request.seq]).get(request.seq)
         lost = leases.lost(task, request.fencing_token)
