@@ -9,6 +9,7 @@ import pytest
 from fairlane.core import events
 from fairlane.core.events import Attempt
 from fairlane.engine.commands import (
+    Ask,
     Cancel,
     Complete,
     CreateJobs,
@@ -20,6 +21,7 @@ from fairlane.engine.commands import (
     Submit,
 )
 from fairlane.engine.reads.views import EventFilter, Views
+from fairlane.engine.resource_commands import CloseResource, OpenResource, RaiseResource
 from fairlane.engine.step_commands import Checkpoint, SendSignal
 from tests.store.crontab import job_document
 from tests.store.histories import play
@@ -330,6 +332,20 @@ def test_every_type_that_exists_has_been_seen_here(scheduler: Scheduler) -> None
     scheduler.fail_next()
     scheduler.ask(CreateJobs(["job_report"], [job_document("report")]))
     scheduler.ask(RunJob("job_report"))
-    # Approvals and resources have histories of their own in test_approvals and test_resources.
-    apart = {*events.APPROVALS, *events.RESOURCES, events.SUSPENDED}
-    assert {event.type for event in scheduler.events()} == set(events.TYPES) - apart
+    _use_resources(scheduler)
+    # Approvals have histories of their own in test_approvals.
+    apart = {name for name in events.TYPES if name.startswith("approval.")}
+    assert {event.type for event in scheduler.events()} - apart == set(events.TYPES) - apart
+
+
+def _use_resources(scheduler: Scheduler) -> None:
+    """Warn, raise, close and open; then ask in the middle of the run."""
+    limits = [{"unit": "usd", "amount": 1, "resetEvery": "day"}]
+    change = {"resources": {"spend": {"limits": limits, "warnAt": 0.5}}}
+    scheduler.ask(SetPolicy(change, "patch", how="patch"))
+    scheduler.submit("costly", needs={"spend": {"usd": 1}})
+    task = scheduler.lease_one(started=AT_ONCE)
+    scheduler.ask(RaiseResource("spend", "usd", 1_000_000))
+    scheduler.ask(CloseResource("spend"))
+    scheduler.ask(OpenResource("spend"))
+    scheduler.ask(Ask(task.seq, task.fencing_token, "q", '{"title": "Go on?"}'))
