@@ -153,7 +153,8 @@ async def test_a_permit_goes_back_when_its_caller_leaves_a_front(
         await waiting
     front.read(go_on=True)
     await front.node.writer.ask(SettlePermit(*holder, held.id, unused=True))
-    await free_again(front, Permit(*holder, needs))
+    again = await free_again(front, Permit(*holder, needs))
+    assert again.task.seq == holder[0]
 
 
 async def free_again(front: Fronted, permit: Permit) -> PermitGranted:
@@ -248,6 +249,7 @@ async def test_a_front_that_hangs_is_replaced(
             os.kill(hung.process.pid, signal.SIGSTOP)
             assert await hung.process.wait() == -signal.SIGKILL
             await eventually(lambda: bool(fronts.serving) and fronts.serving != [hung])
+            assert fronts.serving[0].process.pid != hung.process.pid
         finally:
             await fronts.stop(1.0)
 
