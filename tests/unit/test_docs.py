@@ -53,7 +53,7 @@ def test_every_code_that_http_can_answer_has_a_status() -> None:
         "store_moved",
         "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
         "resource_busy",
-        "approval_denied", "approval_rejected", "approval_expired",
+        "approval_denied", "approval_rejected", "approval_expired", "child_failed",
     }  # fmt: skip
     assert error_codes() - only_elsewhere - set(STATUS) == set()
 

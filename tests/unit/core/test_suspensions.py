@@ -20,7 +20,8 @@ from tests.unit.core.rows import NOW, TOKEN
     "until", [Until(at="2030-01-01T00:00:00Z"), Until(delay_ms=0), Until(tasks=["a"])]
 )
 def test_one_thing_can_be_waited_for(until: Until) -> None:
-    assert suspensions.check(until) is None
+    suspensions.check(until)
+    assert msgspec.json.decode(suspensions.text(until), type=Until) == until
 
 
 @pytest.mark.parametrize(
