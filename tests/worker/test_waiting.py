@@ -84,6 +84,20 @@ async def test_a_run_submits_children_once_and_gets_their_results(app: MemoryFai
     assert {one.agent for one in echoes} == {"ada"}
 
 
+async def test_a_fresh_retry_submits_new_children(app: MemoryFairlane) -> None:
+    @app.handler("parent")
+    async def parent(work: Work) -> object:
+        child = await work.submit(handler="echo")
+        raise ExecutionFailed(child, retryable=False)
+
+    task = await app.submit(handler="parent")
+    first = (await ended(app, task)).error
+    await app.retry(task.id)
+    assert (await ended(app, task)).error == first
+    await app.retry(task.id, fresh=True)
+    assert (await ended(app, task)).error != first
+
+
 async def test_a_failed_child_is_told_and_can_be_caught(app: MemoryFairlane) -> None:
     @app.handler("breaks")
     async def breaks(work: Work) -> object:

@@ -14,6 +14,7 @@ from fairlane.core.steps import Step, StepBrief
 from fairlane.engine.step_commands import Checkpoint, CheckpointOutcome
 from fairlane.engine.verbs import redaction
 from fairlane.store.tables import checkpoints as table
+from fairlane.store.tables import idempotency
 from fairlane.store.transaction import Transaction
 
 
@@ -63,7 +64,13 @@ def of_tasks(tx: Transaction, tasks: Iterable[Task]) -> Mapping[int, tuple[Step,
 
 
 def forget(tx: Transaction, task: Task) -> None:
-    """Let a task that is queued again by hand start from the beginning."""
+    """Let a task that is queued again by hand start from the beginning, with new children."""
     if task.steps is not None:
         task.steps = None
         tx.forget_steps(task)
+        idempotency.forget(tx.connection, task.agent, child_key(task.id, ""))
+
+
+def child_key(task_id: str, number: object) -> str:
+    """Return the idempotency key of the task that a step submits."""
+    return f"{task_id}.{number}"

@@ -87,6 +87,9 @@ INSERT INTO request (seq, body, submitter) SELECT * FROM rows
 SELECT i.agent, i.key, i.digest, i.answer
 FROM rows JOIN idempotency AS i ON i.agent = rows.agent AND i.key = rows.key
 
+-- name: idempotency_forget
+DELETE FROM idempotency WHERE agent = :agent AND key >= :first AND key < :end
+
 -- name: idempotency_insert
 -- rows: agent text, key text, digest text, answer text, seq int, created_at int
 INSERT INTO idempotency (agent, key, digest, answer, seq, created_at) SELECT * FROM rows

@@ -34,3 +34,8 @@ def find(connection: Connection, keys: Iterable[tuple[str, str]]) -> list[UsedKe
 
 def insert(connection: Connection, rows: list[KeyRow]) -> None:
     connection.run_rows("idempotency_insert", rows)
+
+
+def forget(connection: Connection, agent: str, prefix: str) -> None:
+    """Forget the keys of an agent that begin with `prefix`, which ends with a period."""
+    connection.run("idempotency_forget", agent=agent, first=prefix, end=f"{prefix[:-1]}/")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.core.errors import CallerError, ChildFailed, ExecutionFailed, LeaseLost
 from fairlane.core.json_types import JsonObject
 from fairlane.core.suspensions import Until
+from fairlane.engine.verbs.steps import child_key
 from fairlane.worker.executors import current, steps
 from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.steps import StepCall
@@ -97,7 +98,7 @@ async def _submitted(run: Run, call: StepCall, fields: JsonObject) -> str:
     """Submit a task once: a repeated run sends the same key."""
     if call.recorded is not None:
         return str(call.recorded["value"])
-    key = f"{run.work.task_id}.{call.number}"
+    key = child_key(run.work.task_id, call.number)
     try:
         task_id = await run.submit({"agent": run.work.agent, **fields}, key)
     except LeaseLost:
