@@ -168,10 +168,6 @@ async def test_bad_waits_are_refused_and_named(
     assert problem in answer.json["error"]
 
 
-async def waits(client: AsyncClient, task_id: str) -> bool:
-    return "signal" in (await client.why(task_id)).reason
-
-
 async def test_a_worker_on_the_network_waits_too(tmp_path: Path) -> None:
     calls = Calls()
     async with serving(tmp_path, f"sqlite:///{tmp_path / 'f.db'}") as server:
