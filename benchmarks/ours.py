@@ -7,9 +7,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.servers import WIDE_OPEN, fairlane_server, memory_mb, stub_instance
 from fairlane.clock import SystemClock
@@ -18,6 +18,8 @@ from fairlane.embedded.app import Fairlane, tune
 from fairlane.engine.commands import Complete, Lease, SetPolicy, Submit
 from fairlane.engine.engine import Engine, apply_one
 from fairlane.store.opening import open_store
+
+T = TypeVar("T")
 
 Row = dict[str, Any]
 ROUNDS = 3
@@ -347,12 +349,11 @@ async def _fairness(store: str) -> Row:
     return {"quiet_max_ms": round(max(waits), 1), "quiet_median_ms": round(median(waits), 1)}
 
 
-def run_in_loop(work: Any) -> Row:
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     tune()
-    result: Row = uvloop.run(work)
-    return result
+    return uvloop.run(work)
 
 
 def main() -> None:

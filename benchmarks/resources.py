@@ -14,8 +14,8 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from benchmarks.ours import Row, percentiles, run_in_loop, sqlite_file
-from benchmarks.servers import WIDE_OPEN
+from benchmarks.ours import Row, percentiles, run_in_loop
+from benchmarks.servers import WIDE_OPEN, sqlite_file
 from fairlane.clock import SystemClock
 from fairlane.core.model import Submission, capability_of
 from fairlane.embedded.app import Fairlane
