@@ -47,7 +47,7 @@ def idle(_connection: Any, link: Freezer) -> None:
 
 def in_a_message(connection: Any, link: Freezer) -> None:
     link.freeze_after(100_000, TO_SERVER)
-    connection.run_rows("request_insert", [(77, LARGE)])
+    connection.run_rows("request_insert", [(77, LARGE, None)])
     connection.commit()
 
 
