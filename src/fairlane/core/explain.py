@@ -246,7 +246,8 @@ def _without_resource(facts: Facts) -> Why:
     until = "" if blocked.at is None else f" until {moments.text(blocked.at)}"
     unit = blocked.unit or "it"
     lacks = f"it needs {amounts.text(blocked.needed)} {unit} of {blocked.account}, but "
-    lacks += f"only {amounts.text(blocked.available)} is available"
+    left = f"only {amounts.text(blocked.available)}" if blocked.available else "none"
+    lacks += f"{left} is available"
     held = f"; held by {', '.join(facts.holders[:HOLDERS_NAMED])}" if facts.holders else ""
     asked = f"; {facts.approval.id} asks a person to raise it" if facts.approval else ""
     text = {

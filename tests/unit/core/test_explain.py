@@ -346,12 +346,12 @@ def test_a_task_says_who_holds_what_it_lacks_and_who_is_asked() -> None:
     task = rows.queued(gate="resource")
     lock = Blocked("lock/a", "busy", None, "lock", 1_000_000, 0)
     found = why(task, blocked=lock, holders=["t1", "t2", "t3", "t4"])
-    assert found.reason == "it needs 1 lock of lock/a, and 0 is available; held by t1, t2, t3"
+    assert found.reason == "it needs 1 lock of lock/a, but none is available; held by t1, t2, t3"
     spent = Blocked("usd", "spent", rows.NOW, "usd", 1_000_000, 0, spent=True)
     request = approvals.ApprovalRequest("Raise usd?")
     asked = approvals.opened(request, seq=7, approval_id="apr_7", agent="", now=0)
     found = why(task, blocked=spent, approval=asked)
-    assert found.reason.endswith("0 is available; apr_7 asks a person to raise it")
+    assert found.reason.endswith("none is available; apr_7 asks a person to raise it")
 
 
 @pytest.mark.parametrize(
