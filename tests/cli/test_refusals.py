@@ -37,6 +37,7 @@ WORDS: Final = {
     "cancel": "x",
     "retry": "x",
     "reset": "x",
+    "signal": "x paid",
     "batch submit": "FILE",
     "batch show": "x",
     "batch cancel": "x",

@@ -91,7 +91,7 @@ class Inside:
 def _reader(app: Fairlane) -> Any:
     store: Any = app.node.store  # one in memory can be looked into only from inside
     if store.dialect == queries.SQLITE:
-        return store._open(readonly=True)
+        return store.open_file(readonly=True)
     return psycopg.connect(store.url, autocommit=True)
 
 
@@ -100,4 +100,4 @@ _TABLES = {
     queries.POSTGRES: "SELECT tablename FROM pg_tables WHERE schemaname = 'public'",
 }
 # The sources of numbers, and what is written about who asks.
-_BY_ITSELF = ("scheduler", "writer", "audit", "node", "token")
+_BY_ITSELF = ("scheduler", "writer", "audit", "node", "token", "worker")

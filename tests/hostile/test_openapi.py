@@ -17,7 +17,7 @@ from fairlane.http.messages import HttpRequest, Route
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
 
-IN_THE_PATH = {"id": "x", "key": "x", "name": "x", "file": "x", "link": "x"}
+IN_THE_PATH = {"id": "x", "key": "x", "name": "x", "file": "x", "link": "x", "permitId": "x"}
 
 
 @pytest.fixture

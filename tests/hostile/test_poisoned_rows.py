@@ -55,7 +55,7 @@ class Store:
                 found = connection.execute(statement)
                 return found.fetchall() if found.description else []
         # By the scheduler's own driver: two of them in one process undo each other's locks.
-        file = self._store._open()
+        file = self._store.open_file()
         try:
             return list(file.execute(statement))
         finally:

@@ -459,6 +459,7 @@ async def test_why_names_no_task_of_another_agent(callers: Callers) -> None:
     held = (await callers.ask("POST", "/tasks", task, token=alice)).json["taskId"]
     wanted = {"worker": "w", "lanes": ["tight"], "handlers": ["tight"]}
     assert (await callers.ask("POST", "/leases", wanted, token=alice)).json["count"] == 1
+    assert (await callers.ask("POST", "/leases", wanted, token=bob)).json["count"] == 0
     waits = (await callers.ask("POST", "/tasks", task, token=bob)).json["taskId"]
     why = await callers.ask("GET", f"/tasks/{waits}/why", token=bob)
     assert why.status == 200

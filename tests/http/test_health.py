@@ -116,8 +116,8 @@ class SmallStore(SqliteStore):
 
     full = False
 
-    def _open(self, *, readonly: bool = False) -> apsw.Connection:
-        connection = super()._open(readonly=readonly)
+    def open_file(self, *, readonly: bool = False) -> apsw.Connection:
+        connection = super().open_file(readonly=readonly)
         if self.full:
             connection.pragma("max_page_count", 1)
         return connection

@@ -205,7 +205,7 @@ async def test_a_front_that_dies_is_replaced(crowd: Crowd) -> None:
 
     await eventually(replaced)
     await eventually(lambda: _shows(crowd.apis[6], f"fairlane_processes {PROCESSES}\n"))
-    assert f"front {before[0]} ended" in crowd.server.log
+    assert f"front process {before[0]} ended" in crowd.server.log
     others = [Api(crowd.server.url) for _ in range(CALLERS)]
     try:
         assert {(await api.get("/tasks")).status for api in others} == {200}

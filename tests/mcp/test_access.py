@@ -140,7 +140,7 @@ async def test_no_tool_tells_or_touches_what_is_another_agents(
 
 def _of(owner: str, shapes: dict[str, Any]) -> list[Any]:
     return [
-        one
+        {name: value for name, value in one.items() if name != "notice"}  # tells of workers
         for shape in shapes.values()
         for items in shape.values()
         if isinstance(items, list)

@@ -153,7 +153,7 @@ class Reader:
     """Reads the tables as they are, on a connection of its own."""
 
     def __init__(self, store: SqliteStore) -> None:
-        self._connection: apsw.Connection = store._open(readonly=True)
+        self._connection: apsw.Connection = store.open_file(readonly=True)
         self._version = -1
         self._rows: dict[int, Row] = {}
         self.tasks: dict[int, Task] = {}

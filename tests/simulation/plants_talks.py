@@ -147,7 +147,7 @@ def nothing_is_collected(patch: pytest.MonkeyPatch) -> None:
     real = talking._that_may_grow
 
     def grow(tx: Transaction, one: Submission, message: Message, settings: SessionPolicy) -> Any:
-        plain = msgspec.structs.replace(settings, mode=sessions.QUEUE)
+        plain = msgspec.structs.replace(settings, mode="queue")
         return real(tx, one, message, plain)
 
     patch.setattr(talking, "_that_may_grow", grow)

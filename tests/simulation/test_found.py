@@ -67,7 +67,7 @@ class Bench:
         return self.engine.apply(batch, [wish]).grants[0]
 
     def rows(self, sql: str) -> list[Any]:
-        connection = self.real._open(readonly=True)
+        connection = self.real.open_file(readonly=True)
         found = connection.execute(sql).fetchall()
         connection.close()
         return list(found)

@@ -138,9 +138,9 @@ def test_a_text_that_has_grown_too_long_begins_another_task_and_the_order_stays(
 def test_a_request_that_would_grow_too_large_begins_another_task(
     scheduler: Scheduler, chat: Chat
 ) -> None:
-    half = {"x": "y" * (MERGED_CHARACTERS_MAX // 2)}
-    chat.say("a", metadata={"one": half})
-    assert chat.say("b", metadata={"two": half}).id == "b"
+    third = {"x": "y" * (MERGED_CHARACTERS_MAX // 3)}  # kept for the task and for its message
+    chat.say("a", metadata={"one": third})
+    assert chat.say("b", metadata={"two": third}).id == "b"
     assert chat.say("c").id == "b"
     scheduler.pass_time(WINDOW_MS)
     assert scheduler.run_to_end() == ["a", "b"]

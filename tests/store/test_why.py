@@ -348,5 +348,5 @@ def test_what_is_ready_and_can_start_is_what_a_plan_would_lease(scheduler: Sched
 
 
 def test_there_are_no_other_gates() -> None:
-    waiting = {"dependency", "delay", "debounce", "approval", "resource"}
+    waiting = {"dependency", "delay", "debounce", "approval", "resource", "suspend"}
     assert set(GATES) == {*waiting, "batch", "session", "paused"}

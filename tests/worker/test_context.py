@@ -17,6 +17,7 @@ from fairlane.worker.executors.base import Work
 from fairlane.worker.executors.instruction import headers_of
 from tests.fakes.chat_agent import ChatAgent
 from tests.http.server import serving
+from tests.unit.core.rows import queued
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -227,12 +228,13 @@ async def test_events_name_the_session_and_are_filtered_by_it(app: MemoryFairlan
 
 
 def test_a_submission_repeated_after_a_reset_is_the_same() -> None:
-    from fairlane.engine.verbs.repetition import _is_same
+    from fairlane.engine.verbs.repetition import _is_stored
 
     body = '{"handler":"echo"}'
     made = Submission("t", "handler", "a", "handler/echo", body)
-    assert _is_same(made, '{"handler":"echo","generation":2}')
-    assert not _is_same(made, '{"handler":"sleep","generation":2}')
+    stored = queued(agent="a")
+    assert _is_stored(made, stored, '{"handler":"echo","generation":2}')
+    assert not _is_stored(made, stored, '{"handler":"sleep","generation":2}')
 
 
 def test_messages_of_a_single_message_have_its_media() -> None:

@@ -303,8 +303,7 @@ def _ready(facts: Facts) -> Why:
         text = f"lane {task.lane} is paused; its tasks start when you resume it"
         return Why(text, gate=PAUSED, position=position)
     if facts.unserved:
-        text = f"{facts.unserved}{'' if facts.unserved.endswith('?') else ';'} {_before(facts)}"
-        return Why(text, ready=True, position=position)
+        return Why(facts.unserved, ready=True, position=position)
     full = _full(facts)
     if not full:
         text = f"a slot is free: the task goes to the next worker that leases {task.capability}"

@@ -105,7 +105,7 @@ def open_side(url: str, location: str) -> StoreSide:
         raise OperatorError(f"{url} ends with its process; use sqlite:///PATH")
     store = SqliteStore(path, url)
     store.refuse_others()  # opening a file as a store changes it
-    return SqliteSide(path, location, store.open_connection())
+    return SqliteSide(path, location, store.open_file())
 
 
 def _postgres_side(url: str, location: str) -> StoreSide:

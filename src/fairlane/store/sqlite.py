@@ -257,7 +257,7 @@ class SqliteStore:
         self._lock_file: TextIO | None = None
         # A database in memory lives as long as one connection to it.
         self._memory_name = f"file:/fairlane-{id(self)}?vfs=memdb"
-        self._anchor = self.open_connection() if path == MEMORY else None
+        self._anchor = self.open_file() if path == MEMORY else None
         if path != MEMORY:
             self._prepare_file()
 
@@ -278,7 +278,7 @@ class SqliteStore:
     def migrate(self) -> None:
         try:
             self._refuse_foreign()
-            with contextlib.closing(self.open_connection()) as connection:
+            with contextlib.closing(self.open_file()) as connection:
                 migrate.migrate(SqliteSchema(connection))
         except (*_TROUBLE, apsw.CorruptError) as error:
             raise self._unusable(error) from None
@@ -331,14 +331,14 @@ class SqliteStore:
 
     def _connect(self, *, readonly: bool) -> Connection:
         try:
-            return SqliteConnection(self.open_connection(readonly=readonly))
+            return SqliteConnection(self.open_file(readonly=readonly))
         except _TROUBLE as error:
             raise ConnectionLost(str(error)) from error
 
     def version(self) -> int:
         try:
             self._refuse_foreign()
-            with contextlib.closing(self.open_connection(readonly=True)) as connection:
+            with contextlib.closing(self.open_file(readonly=True)) as connection:
                 return SqliteSchema(connection).version()
         except apsw.Error as error:
             raise OperatorError(f"{self.path} cannot be opened as a store: {error}") from None
@@ -349,7 +349,7 @@ class SqliteStore:
 
     def damage(self) -> list[str]:
         try:
-            with contextlib.closing(self.open_connection(readonly=True)) as connection:
+            with contextlib.closing(self.open_file(readonly=True)) as connection:
                 rows = connection.execute("PRAGMA integrity_check").fetchall()
         except apsw.Error as error:
             return [f"SQLite cannot read the file: {error}"]
@@ -363,7 +363,7 @@ class SqliteStore:
             self._lock_file.close()
             self._lock_file = None
 
-    def open_connection(self, *, readonly: bool = False) -> apsw.Connection:
+    def open_file(self, *, readonly: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         name = self.path
         if self.path == MEMORY:

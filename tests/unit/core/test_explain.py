@@ -173,10 +173,8 @@ def test_ceilings_are_all_told_from_the_widest_to_the_narrowest() -> None:
 
 def test_a_task_that_no_worker_can_run_says_so_whatever_is_full() -> None:
     found = why(ready(), Policy(), unserved="no known worker offers handler 'count'", all_slots=999)
-    assert found.reason == "no known worker offers handler 'count'; no task is ahead of it"
+    assert found.reason == "no known worker offers handler 'count'"
     assert (found.ready, found.ceilings, found.position) == (True, (), 1)
-    found = why(ready(), Policy(), unserved="no such handler; did you mean x?")
-    assert found.reason == "no such handler; did you mean x? no task is ahead of it"
 
 
 def test_slots_kept_for_critical_work_are_full_for_others_only() -> None:

@@ -88,7 +88,7 @@ SELECT i.agent, i.key, i.digest, i.answer
 FROM rows JOIN idempotency AS i ON i.agent = rows.agent AND i.key = rows.key
 
 -- name: idempotency_forget
-DELETE FROM idempotency WHERE agent = :agent AND key >= :first AND key < :end
+DELETE FROM idempotency WHERE agent = :agent AND key >= :from_key AND key < :to_key
 
 -- name: idempotency_insert
 -- rows: agent text, key text, digest text, answer text, seq int, created_at int

@@ -38,4 +38,4 @@ def insert(connection: Connection, rows: list[KeyRow]) -> None:
 
 def forget(connection: Connection, agent: str, prefix: str) -> None:
     """Forget the keys of an agent that begin with `prefix`, which ends with a period."""
-    connection.run("idempotency_forget", agent=agent, first=prefix, end=f"{prefix[:-1]}/")
+    connection.run("idempotency_forget", agent=agent, from_key=prefix, to_key=f"{prefix[:-1]}/")
