@@ -195,6 +195,9 @@ async def test_the_same_message_twice_is_one(work: Work) -> None:
     assert len({answer.json["taskId"] for answer in answers}) == 1
     joined = [await talk.post("b", key="k2", debounceMs=SHORT) for _ in range(3)]
     assert {answer.json["taskId"] for answer in joined} == {answers[0].json["taskId"]}
+    ids = [{answer.json["messageId"] for answer in some} for some in (answers, joined)]
+    assert [len(some) for some in ids] == [1, 1]
+    assert ids[0] != ids[1]
     assert await talk.echoed(answers[0].json["taskId"]) == "a\nb"
     late = await talk.post("a", key="k1", debounceMs=WINDOW)
     assert late.json["taskId"] == answers[0].json["taskId"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, TypeVar
 
 import msgspec
@@ -185,7 +186,15 @@ def message_submission(
         needs=request.needs,
     )
     made = submission(task, task_id=task_id, agent=agent, submitter=submitter)
-    return as_message(made, message, stored, message_id=request.message_id)
+    return as_message(made, message, stored, message_id=_id_of(request, made.agent))
+
+
+def _id_of(request: SendMessage, agent: str) -> str | None:
+    """Return the id of a message: its own, or one that a repeated request gets again."""
+    if request.message_id is not None or request.idempotency_key is None:
+        return request.message_id
+    parts = f"{agent}\x00{request.key}\x00{request.idempotency_key}"
+    return f"msg_{hashlib.sha256(parts.encode()).hexdigest()[:28]}"
 
 
 def _message_id(made: Submission) -> str:
