@@ -21,6 +21,7 @@ __all__ = ["ManualClock", "MemoryFairlane"]
 
 SETTLE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.001
+_QUIET_LOOKS: Final = 2
 
 
 class MemoryFairlane(Fairlane):
@@ -65,9 +66,11 @@ class MemoryFairlane(Fairlane):
         try:
             async with asyncio.timeout(seconds):
                 await self._catch_up()
-                while self._worker is not None and self._worker.active:
+                quiet = 0  # a granted lease may still be on its way to the worker at one look
+                while self._worker is not None and quiet < _QUIET_LOOKS:
                     await asyncio.sleep(_LOOK_SECONDS)
                     await self._catch_up()
+                    quiet = 0 if self._worker.active else quiet + 1
         except TimeoutError:
             held = self._worker.assignments if self._worker is not None else ()
             running = ", ".join(one.work.task_id for one in held)
