@@ -123,9 +123,18 @@ class Token(msgspec.Struct, frozen=True):
     def valid(self, now: int) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
+    @property
+    def rights(self) -> str:
+        return rights_of(self.agent, self.scopes.split())
+
     def caller(self) -> Caller:
         scopes = frozenset(Scope(word) for word in self.scopes.split())
         return Caller(self.name, self.agent, scopes, self.parent or self.id, self.max_open)
+
+
+def rights_of(agent: str | None, scopes: Iterable[str]) -> str:
+    """Return a word for what a caller may do: the same for the same agent and scopes."""
+    return f"{agent!r} {' '.join(sorted(scopes))}"
 
 
 # -------------------------------------------------------------------- the token itself

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane.core import lifecycle, moments
 from fairlane.core.counts import Tally
+from fairlane.core.errors import EffectUnknown
 from fairlane.core.explain import Ceiling, Why
 from fairlane.core.model import HANDLER, INSTRUCTION, Task
 from fairlane.core.policy import Policy
@@ -239,6 +240,8 @@ def _parked(found: Troubles) -> Iterator[AttentionItem]:
         command = f"fairlane reset --state parked --lane {lane}"
         if len(tasks) <= NAMED_MAX:
             command = f"fairlane reset {' '.join(one.id for one in tasks)}"
+        if reason.startswith(EffectUnknown.code):  # a reset would only park it again
+            command = f"fairlane show {tasks[0].id}"
         counted = _counted(len(tasks), "task is", "tasks are")
         yield AttentionItem(
             PARKED,

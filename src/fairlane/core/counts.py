@@ -78,7 +78,7 @@ def apply(lane: Tally, line: Tally, change: Change) -> None:
         line.dispatched += 1
         lane.waited_ms = min(lane.waited_ms + change.waited_ms, WAITED_MS_MAX)
         line.waited_ms = min(line.waited_ms + change.waited_ms, WAITED_MS_MAX)
-    elif verb == lifecycle.COMPLETE:
+    elif verb in (lifecycle.COMPLETE, lifecycle.TAKE):
         lane.completed += 1
         line.completed += 1
     elif verb in _RARE:

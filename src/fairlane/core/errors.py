@@ -15,8 +15,11 @@
     |   |-- Conflict             conflict
     |   |-- IdempotencyConflict  idempotency_conflict
     |   |-- MessageStale         message_stale
+    |   |-- MessageTaken         message_taken
+    |   |-- SessionBusy          session_busy
     |   |-- ApprovalChanged      approval_changed
     |   |-- StepChanged          step_changed
+    |   |-- EffectUnknown        effect_unknown
     |   |-- ApprovalClosed       approval_closed
     |   `-- LeaseLost            lease_lost
     |-- BusyError            the request is fine: repeat it later
@@ -40,10 +43,13 @@
     |-- TargetRefused        target_refused: the outbound guard does not allow the address
     |-- ExecutionFailed      execution_failed: the work itself went wrong
     |   |-- ApprovalDenied       approval_denied
+    |   |-- EffectNotDone        effect_not_done
     |   `-- ChildFailed          child_failed
     `-- TaskFailed           task_failed: a task that the caller waited for did not end done
         |-- QueueDropped         queue_dropped
         |-- Interrupted          interrupted
+        |-- RolledBack           rolled_back
+        |-- Withdrawn            withdrawn
         |-- Stopped              stopped
         |-- SessionReset         session_reset
         |-- LaneCleared          lane_cleared
@@ -165,6 +171,18 @@ class MessageStale(CallerError):
     code = "message_stale"
 
 
+class MessageTaken(CallerError):
+    """A run already has the message, or it has ended, so it cannot be withdrawn."""
+
+    code = "message_taken"
+
+
+class SessionBusy(CallerError):
+    """The session is busy, and the message is not to wait."""
+
+    code = "session_busy"
+
+
 class ApprovalChanged(CallerError):
     """What the approval says has changed since the caller read it."""
 
@@ -181,6 +199,12 @@ class StepChanged(CallerError):
     """A run calls other steps than the ones that earlier runs of its task recorded."""
 
     code = "step_changed"
+
+
+class EffectUnknown(CallerError):
+    """It is unknown whether an effect of an earlier run happened; the task was parked."""
+
+    code = "effect_unknown"
 
 
 class LeaseLost(CallerError):
@@ -349,6 +373,19 @@ class ApprovalDenied(ExecutionFailed):
         self.comment = comment
 
 
+class EffectNotDone(ExecutionFailed):
+    """An effect did not happen. The function of `work.effect` raises it, so that the effect may be
+    tried again; its `check` raises or returns it if no earlier run has acted.
+    """
+
+    code = "effect_not_done"
+
+    def __init__(
+        self, message: str = "the effect did not happen", *, retryable: bool = True
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+
+
 class ChildFailed(ExecutionFailed):
     """A task whose result `work.results` wanted did not end done. Unless the handler catches it,
     the task fails and is not retried.
@@ -385,6 +422,18 @@ class Interrupted(TaskFailed):
     """A newer message of the session had to run at once."""
 
     code = "interrupted"
+
+
+class RolledBack(TaskFailed):
+    """A newer message of the session took the place of this one."""
+
+    code = "rolled_back"
+
+
+class Withdrawn(TaskFailed):
+    """The message was withdrawn before it ran."""
+
+    code = "withdrawn"
 
 
 class Stopped(TaskFailed):

@@ -49,6 +49,7 @@ _TYPES: Final[Mapping[str, str]] = {
     lifecycle.REJECT: REJECTED,
     lifecycle.START: STARTED,
     lifecycle.COMPLETE: COMPLETED,
+    lifecycle.TAKE: COMPLETED,
     lifecycle.FAIL: FAILED,
     lifecycle.EXPIRE: FAILED,
     lifecycle.BACK_OFF: RETRYING,

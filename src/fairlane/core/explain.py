@@ -168,6 +168,9 @@ def _suspended(facts: Facts) -> Why:
         text = f'its run waits for the signal "{until.signal}"; '
         text += f"fairlane signal {task.id} {until.signal}"
         return Why(text, gate=SUSPEND_GATE, waiting_for=[until.signal])
+    if until is not None and until.message:
+        text = "its run waits for a message to its session"
+        return Why(text, gate=SUSPEND_GATE, waiting_for=["message"])
     names = ", ".join(f"{id_} ({state or 'not known'})" for id_, state in facts.parents[:3])
     more = ", …" if len(facts.parents) > 3 else ""
     return Why(

@@ -46,6 +46,8 @@ _NOT_IN_A_TASK: Final[Mapping[str, str]] = {
 }
 # Stored on the job, although a caller may name it in the task.
 _LIFTED: Final = ("timeoutMs", "retryPolicy")
+# Other programs put the work of a job there.
+_ELSEWHERE: Final = "; put the text for the agent into task.instruction"
 # The fields of each kind of schedule.
 _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     cron.AT: ("at", "at_ms"),
@@ -208,7 +210,9 @@ def _checked(document: JsonMapping, rules: Callable[[JobDocument], list[Problem]
     try:
         return validation.check(document, JobDocument, rules)
     except InvalidRequest as error:
-        raise InvalidRequest(f"invalid job: {error.message}", details=error.details) from None
+        hint = _ELSEWHERE if "message" in document or "payload" in document else ""
+        message = f"invalid job: {error.message}{hint}"
+        raise InvalidRequest(message, details=error.details) from None
 
 
 def _refuse(problems: Sequence[Problem]) -> None:
@@ -350,7 +354,9 @@ def _at(given: ScheduleDocument) -> Schedule:
 def _retries(given: Backoff | None) -> Backoff:
     said = {} if given is None else msgspec.structs.asdict(given)
     named = {name: value for name, value in said.items() if value is not None}
-    return msgspec.structs.replace(cron.RETRIES, **named)
+    policy = msgspec.structs.replace(cron.RETRIES, **named)
+    # The store returns it as a fraction, so the response to its creation has one too.
+    return msgspec.structs.replace(policy, backoff_multiplier=float(policy.backoff_multiplier or 2))
 
 
 def _own_grace(given: int | None, schedule: Schedule) -> int | None:

@@ -20,6 +20,7 @@ from fairlane.core.retries import Backoff
 QUEUED_TOO_LONG = "deadline exceeded while queued"
 RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease expired"
+CONNECTION_GONE = "worker gone: its connection ended before its lease"
 UNREADABLE = "the stored request cannot be read; submit the task again"
 RELEASED_TOO_OFTEN = "released too often without a result: maxReleases of its lane is reached"
 
@@ -207,10 +208,13 @@ def time_left(task: Task, now: int) -> int | None:
     return max(0, task.deadline_at - now)
 
 
-def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change:
+def reclaim(
+    task: Task, policy: Policy, own: Backoff | None, now: int, *, gone: bool = False
+) -> Change:
     """Reclaim an expired lease: one failed attempt, unless the run is known not to have started.
 
     Fairlane's own nodes report a start; external workers may not, so a lease counts as an attempt.
+    With `gone`, the worker has died and the lease has not expired: the next attempt need not wait.
     """
     if task.terminal:
         return _closed(task)
@@ -218,14 +222,24 @@ def reclaim(task: Task, policy: Policy, own: Backoff | None, now: int) -> Change
         after = _requeued(task, lifecycle.RELEASE, now)
         after.attempts -= 1
         return Change(task, after, lifecycle.RELEASE)
-    return _failure(
-        task, WORKER_GONE, retryable=True, retry_after_ms=None, policy=policy, own=own, now=now
+    error = CONNECTION_GONE if gone else WORKER_GONE
+    change = _failure(
+        task, error, retryable=True, retry_after_ms=None, policy=policy, own=own, now=now
     )
+    if gone and change.verb == lifecycle.BACK_OFF:
+        change.after.eligible_at = now
+    return change
 
 
 def park(task: Task, reason: str, now: int) -> Change:
     """Take the task out of the queue until an operator resets it, even if attempts are left."""
     return Change(task, _end(task, lifecycle.PARK, now), lifecycle.PARK, error=reason)
+
+
+def give_up_run(task: Task, reason: str, now: int) -> Change:
+    """Park a task in the middle of a run, which ends its lease; a cron run fails."""
+    verb = lifecycle.FAIL if is_run(task.id) else lifecycle.PARK
+    return Change(task, _end(task, verb, now), verb, error=reason)
 
 
 def give_up(task: Task, verb: str, reason: str, now: int) -> Change:
@@ -279,6 +293,8 @@ def reset(task: Task | None, task_id: str, now: int, since: int | None = None) -
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state != lifecycle.PARKED:
         message = f'task "{task_id}" is {task.state}: only a parked task can be reset'
+        if task.state in (lifecycle.FAILED, lifecycle.CANCELLED):
+            message += f"; use retry for a {task.state} task"
         return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     after = _renewed(task, lifecycle.RESET, now, since)
     return LeaseDecision(Change(task, after, lifecycle.RESET), after)
@@ -290,6 +306,8 @@ def retry(task: Task | None, task_id: str, now: int, since: int | None = None) -
         return LeaseDecision(None, NotFound(f'task "{task_id}" not found'))
     if task.state not in (lifecycle.FAILED, lifecycle.CANCELLED):
         message = f'task "{task_id}" is {task.state}: only failed or cancelled tasks can be retried'
+        if task.state == lifecycle.PARKED:
+            message += "; use reset for a parked task"
         return LeaseDecision(None, Conflict(message, details={"state": task.state}))
     if task.leased:
         message = f'the last run of task "{task_id}" has not stopped yet; try again in a moment'

@@ -32,6 +32,7 @@ BACK_OFF: Final = "back_off"
 PARK: Final = "park"
 RELEASE: Final = "release"
 SUSPEND: Final = "suspend"
+TAKE: Final = "take"
 EXPIRE: Final = "expire"
 CANCEL: Final = "cancel"
 RESET: Final = "reset"
@@ -53,6 +54,7 @@ MOVES: Final[Mapping[str, Mapping[str, str]]] = {
     QUEUED: {
         BLOCK: WAITING,
         LEASE: ASSIGNED,
+        TAKE: DONE,
         FAIL: FAILED,
         PARK: PARKED,
         CANCEL: CANCELLED,

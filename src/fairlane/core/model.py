@@ -87,6 +87,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     needs: dict[str, dict[str, Any]] | None = None
     approval: ApprovalRequest | None = None
     submitter: str | None = None
+    child_of: str | None = None
 
 
 class Task(msgspec.Struct, gc=False):
@@ -103,7 +104,8 @@ class Task(msgspec.Struct, gc=False):
     that end at `eligible_at` and `deadline_at`, None if the caller named the time. `needs` are
     amounts of resources in micro-units, as JSON text, and `wait` is the number of the line in which
     it waits for them; both are None for a task without needs. `steps` is how many steps its runs
-    have recorded, None if none.
+    have recorded, None if none. `budget` is the session and the batch whose budgets it uses as JSON
+    text, None if they are its own.
     """
 
     seq: int
@@ -140,6 +142,7 @@ class Task(msgspec.Struct, gc=False):
     needs: str | None = None
     wait: int | None = None
     steps: int | None = None
+    budget: str | None = None
 
     @property
     def ready(self) -> bool:

@@ -390,7 +390,9 @@ RULES: Final[documents.Schema] = {
     "kinds": {**dict.fromkeys(_default_kinds(), _KIND), "instruction": _INSTRUCTION},
     "agents": Names(_AGENT, _AGENT_NAME),
     "sessions": {
-        "mode": Field(one_of("queue", "followup", "interrupt", "collect")),
+        "mode": Field(
+            one_of("queue", "followup", "interrupt", "collect", "steer", "reject", "rollback")
+        ),
         "cap": Field(whole(0, 10_000)),
         "drop": Field(one_of("old", "new")),
         "debounceMs": Field(whole(0, 60_000)),

@@ -11,8 +11,8 @@ transaction, and holds nothing while it waits. So no two tasks can wait for each
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Container, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -62,7 +62,7 @@ class LimitPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     tz: str | None = None
 
 
-class ResourcePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ResourcePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, dict=True):
     """A resource. `by` says per what it is counted; with a list each level has its own account."""
 
     limits: tuple[LimitPolicy, ...]
@@ -77,8 +77,19 @@ class ResourcePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
             return ()
         return (self.by,) if isinstance(self.by, str) else self.by
 
+    @cached_property
+    def declared(self) -> tuple[Limit, ...]:
+        return limits_of(self.limits)
 
-@lru_cache(maxsize=4096)
+    @cached_property
+    def of_slot(self) -> dict[str, Limit]:
+        return {limit.slot: limit for limit in self.declared}
+
+    @cached_property
+    def of_unit(self) -> dict[str, Limit]:
+        return {limit.unit: limit for limit in self.declared}
+
+
 def limits_of(written: tuple[LimitPolicy, ...]) -> tuple[Limit, ...]:
     """Return the limits of a valid resource. Limits of one unit and kind are numbered, so that each
     keeps its state when its amount or period changes.
@@ -133,12 +144,11 @@ def read_needs(
     for name, units in needs.items():
         place = f"{path}.{name}"
         policy = resource_of(name, declared, place)
-        of_unit = {limit.unit: limit for limit in limits_of(policy.limits)}
         if not units:
-            found[name] = dict.fromkeys(of_unit, amounts.MICRO)
+            found[name] = dict.fromkeys(policy.of_unit, amounts.MICRO)
         else:
             found[name] = {
-                unit: _amount(unit, value, of_unit, place) for unit, value in units.items()
+                unit: _amount(unit, value, policy.of_unit, place) for unit, value in units.items()
             }
         _refuse_unsatisfiable(found[name], policy, place)
     return found
@@ -179,7 +189,7 @@ def _amount(unit: str, value: object, units: Mapping[str, Limit], place: str) ->
 
 
 def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, place: str) -> None:
-    for limit in limits_of(policy.limits):
+    for limit in policy.declared:
         need = needed.get(limit.unit, 0)
         if need > limit.amount and not policy.allow_larger:
             raise NeedsUnsatisfiable(
@@ -308,12 +318,17 @@ class WaitLine(msgspec.Struct):
     overtaken: int = 0
 
 
-class HeldAmounts(msgspec.Struct, array_like=True, frozen=True):
-    """The amounts that a reservation took from one account for one need, by slot."""
+class HeldAmounts(msgspec.Struct, array_like=True):
+    """The amounts that a reservation took from one account for one need, by slot.
+
+    `notes` say how much was taken in all after the commit that granted a permit. By these one can
+    tell how much others had used when the provider got the call.
+    """
 
     need: str
     account: int
     amounts: dict[str, int]
+    notes: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Reservation(msgspec.Struct):
@@ -377,7 +392,7 @@ class BudgetSpent(msgspec.Struct, frozen=True):
 def advance(account: Account, policy: ResourcePolicy, now: int) -> list[tuple[Limit, int]]:
     """Let time pass; return the limits whose `committed` changed, and by how much."""
     found = []
-    for limit in limits_of(policy.limits):
+    for limit in policy.declared:
         by = limits.advance(limit, account.state(limit), now)
         if by:
             found.append((limit, by))
@@ -401,14 +416,13 @@ def check(
         return Blocked(account.label, MISSING, None)
     if account.closed_until > now:
         return Blocked(account.label, CLOSED, account.closed_until)
-    declared = limits_of(policy.limits)
-    if not needed.keys() <= {limit.unit for limit in declared}:
-        unit = min(needed.keys() - {limit.unit for limit in declared})
+    if not needed.keys() <= policy.of_unit.keys():
+        unit = min(needed.keys() - policy.of_unit.keys())
         return Blocked(account.label, MISSING, None, unit)
     if account.urgent_until > now and not running:
         return Blocked(account.label, KEPT, account.urgent_until)
     worst: Blocked | None = None
-    for limit in declared:
+    for limit in policy.declared:
         found = _limit_check(account, policy, limit, needed.get(limit.unit, 0), now)
         # The last one to fit decides; one that time does not free is later than all.
         if found is not None and (worst is None or _later(found.at, worst.at)):
@@ -451,9 +465,18 @@ def reserve(
     """Reserve the needed amounts; return the changes. The caller has called `check`."""
     return [
         (limit, limits.reserve(limit, account.state(limit), needed[limit.unit]))
-        for limit in limits_of(policy.limits)
+        for limit in policy.declared
         if needed.get(limit.unit)
     ]
+
+
+def notes(account: Account, policy: ResourcePolicy | None, slots: Container[str]) -> dict[str, int]:
+    """Return `limits.note` of those limits that a provider counts too."""
+    return {
+        limit.slot: limits.note(limit, account.state(limit))
+        for limit in (policy.declared if policy else ())
+        if limit.slot in slots and limit.kind in (limits.RATE, limits.BUCKET)
+    }
 
 
 def settle(
@@ -470,7 +493,7 @@ def settle(
     gets everything back.
     """
     found = []
-    declared = {limit.slot: limit for limit in limits_of(policy.limits)} if policy else {}
+    declared = policy.of_slot if policy else {}
     for slot, amount in held.items():
         limit = declared.get(slot)
         if limit is None:
@@ -489,7 +512,7 @@ def beyond_count(
     account: Account, policy: ResourcePolicy | None, used: Mapping[str, int]
 ) -> Limit | None:
     """Return the first limit that could not count so much use; it would not fit the store."""
-    for limit in limits_of(policy.limits) if policy else ():
+    for limit in policy.declared if policy else ():
         taken = limits.committed(limit, account.state(limit))
         if taken + used.get(limit.unit, 0) > amounts.BALANCE_MAX:
             return limit
@@ -499,7 +522,7 @@ def beyond_count(
 def cost(policy: ResourcePolicy, needed: Mapping[str, int]) -> float:
     """Return the largest share of a limit that is needed: the cost of a turn in the fair order."""
     return max(
-        (needed.get(limit.unit, 0) / limit.amount for limit in limits_of(policy.limits)),
+        (needed.get(limit.unit, 0) / limit.amount for limit in policy.declared),
         default=0.0,
     )
 
@@ -508,6 +531,6 @@ def idle_at(account: Account, policy: ResourcePolicy | None, now: int) -> int | 
     """Return when the account becomes blank and may be deleted; None while it is in use."""
     if account.blocked or any(state.reserved for state in account.states.values()):
         return None
-    declared = limits_of(policy.limits) if policy else ()
+    declared = policy.declared if policy else ()
     ends = [limits.blank_at(limit, account.state(limit), now) for limit in declared]
     return max([now, account.closed_until, *(end for end in ends if end is not None)])

@@ -20,7 +20,10 @@ from fairlane.core.types import json_name
 
 INTERRUPT: Final = "interrupt"
 COLLECT: Final = "collect"
-Mode = Literal["queue", "followup", "interrupt", "collect"]
+STEER: Final = "steer"
+REJECT: Final = "reject"
+ROLLBACK: Final = "rollback"
+Mode = Literal["queue", "followup", "interrupt", "collect", "steer", "reject", "rollback"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 OF_CRON: Final = "cron:"  # prefix of the sessions of cron jobs
@@ -35,6 +38,8 @@ DROPS: Final[tuple[str, ...]] = get_args(Drop)
 # Why a message of a session ended without running; the first word is its code.
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
 INTERRUPTED: Final = "interrupted: a newer message in its session had to run immediately"
+ROLLED_BACK: Final = "rolled_back: a newer message took the place of this turn"
+WITHDRAWN: Final = "withdrawn: its sender took it back"
 STOPPED: Final = "stopped: its session was stopped"
 RESET: Final = "session_reset: its session was reset"
 
@@ -106,6 +111,11 @@ class Session(msgspec.Struct):
         return 0 if self.interrupted else max(0, self.limit - self.holders)
 
     @property
+    def busy(self) -> bool:
+        """Return whether a new message would have to wait for its turn."""
+        return bool(self.waiting or self.debouncing or not self.free)
+
+    @property
     def idle(self) -> bool:
         return not (self.holders or self.waiting or self.debouncing or self.later)
 
@@ -155,6 +165,22 @@ def messages_of(request: JsonMapping) -> list[JsonObject]:
             if request.get(name):
                 found[0].setdefault(name, request[name])
     return found
+
+
+def messages_with_text(request: JsonMapping) -> list[JsonObject]:
+    """Return the same messages, each with its text. Old requests have only the text of all."""
+    found = messages_of(request)
+    if found and not any("text" in one for one in found):
+        text = request.get("instruction") or (request.get("params") or {}).get("message")
+        found[0]["text"] = str(text or "")
+    for one in found:
+        one.setdefault("text", "")
+    return found
+
+
+def lines(*texts: str) -> str:
+    """Return the texts of messages as one."""
+    return "\n".join(text for text in texts if text.strip())
 
 
 def resolved(

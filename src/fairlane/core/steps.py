@@ -25,13 +25,14 @@ StepName = Identifier
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """A recorded step. `value` is JSON text."""
+    """A recorded step. `value` is JSON text. `intent` is that of an effect, see `effects.py`."""
 
     seq: int
     number: int
     name: str
     value: str
     at: int
+    intent: int | None = None
 
 
 class StepBrief(NamedTuple):
@@ -41,13 +42,17 @@ class StepBrief(NamedTuple):
     number: int
     name: str
     size: int
+    intent: int | None = None
 
 
 class StepDecision(msgspec.Struct, frozen=True):
-    """The number of a step, and whether it is `new`: then it has to be saved."""
+    """The number of a step, and whether it is `new`: then it has to be saved. With `settles`, it is
+    the outcome of an effect that the lease has begun.
+    """
 
     number: int
     new: bool
+    settles: bool = False
 
 
 def decide(
@@ -66,11 +71,32 @@ def decide(
     if size > VALUE_CHARACTERS_MAX:
         return too_large(name, size)
     if size + sum(one.size for one in recorded) > TOTAL_CHARACTERS_MAX:
-        return PayloadTooLarge(
-            f"all steps of a task may have {TOTAL_CHARACTERS_MAX} characters of JSON together; "
-            "store large values elsewhere and record where they are"
-        )
+        return _too_large_together()
     return StepDecision(number, new=True)
+
+
+def record(
+    recorded: Sequence[StepBrief], *, name: str, number: int | None, size: int, fencing_token: int
+) -> StepDecision | FairlaneError:
+    """Return what a request to record a result means: of a step, or of an effect that the lease
+    with this fencing token has begun.
+    """
+    decision = decide(recorded, name=name, number=number, size=size)
+    if isinstance(decision, FairlaneError) or decision.new:
+        return decision
+    (found,) = (one for one in recorded if one.number == decision.number)
+    if not found.intent:
+        return decision
+    if found.intent != fencing_token:
+        return Conflict(
+            f'step {found.number} "{name}" is an effect that this lease has not begun; begin it '
+            "before it acts"
+        )
+    if size > VALUE_CHARACTERS_MAX:
+        return too_large(name, size)
+    if size + sum(one.size for one in recorded) > TOTAL_CHARACTERS_MAX:
+        return _too_large_together()
+    return StepDecision(decision.number, new=False, settles=True)
 
 
 def changed(found: StepBrief, name: str) -> StepChanged:
@@ -91,4 +117,11 @@ def too_large(name: str, size: int) -> PayloadTooLarge:
     return PayloadTooLarge(
         f'the value of step "{name}" has {size} characters of JSON, more than '
         f"{VALUE_CHARACTERS_MAX}; store it elsewhere and record where it is"
+    )
+
+
+def _too_large_together() -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"all steps of a task may have {TOTAL_CHARACTERS_MAX} characters of JSON together; "
+        "store large values elsewhere and record where they are"
     )

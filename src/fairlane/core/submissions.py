@@ -117,6 +117,13 @@ class TaskWork(
             "default: the only rate among the needs"
         ),
     ] = None
+    child_of: Annotated[
+        Identifier | None,
+        Meta(
+            description="Task whose run submits this one; the budgets of its session and batch pay "
+            "for this one too"
+        ),
+    ] = None
 
 
 class TaskRequest(TaskWork, gc=False):
@@ -186,7 +193,8 @@ def submission(
     if agent is None:
         raise InvalidRequest("missing required field 'agentId'")
     if kind == model.ACTION and not request.action:
-        raise InvalidRequest("missing required field 'action'")
+        others = "; or give 'handler' or 'instruction'" if request.action is None else ""
+        raise InvalidRequest(f"missing required field 'action'{others}")
     _check_contents(request)
     if request.timeout_ms is not None or request.timeout is not None:
         _settle_timeout(request, kind)
@@ -218,6 +226,7 @@ def submission(
         approval=request.approval,
         submitter=submitter,
         once=once,
+        child_of=request.child_of,
     )
 
 

@@ -1,4 +1,5 @@
-"""Suspensions: a run gives its slot back until a time comes, tasks have ended or a signal arrives.
+"""Suspensions: a run gives its slot back until a time comes, tasks have ended, or a signal or a
+message arrives.
 
 A wait is a step: it has a place and a name among the steps of the run, and what ended it is its
 recorded value. So the next run continues behind it. A task has one suspension at a time. Signals
@@ -37,6 +38,9 @@ class Until(msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown
         Meta(description="The end of these tasks, however they end"),
     ] = None
     signal: Annotated[SignalName | None, Meta(description="A signal of this name")] = None
+    message: Annotated[
+        bool | None, Meta(description="true: the next message of the task's session")
+    ] = None
 
 
 class Suspension(msgspec.Struct, frozen=True, gc=False):
@@ -84,8 +88,11 @@ def check(until: Until, field: str = "until") -> None:
     ]
     if len(given) != 1:
         raise InvalidRequest(
-            f"field '{field}' must have exactly one of 'at', 'delayMs', 'tasks' and 'signal'"
+            f"field '{field}' must have exactly one of 'at', 'delayMs', 'tasks', 'signal' and "
+            "'message'"
         )
+    if until.message is False:
+        raise InvalidRequest(f"field '{field}.message' must be true")
     if until.at is not None:
         try:
             moments.parse(until.at)

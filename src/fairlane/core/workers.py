@@ -97,17 +97,22 @@ def judged(
     return msgspec.structs.replace(worker, running=running, state=state, seen_at=seen_at)
 
 
+def is_served(workers: Sequence[KnownWorker], capability: str, lane: str, agent: str) -> bool:
+    """Return whether a worker can run a task with this capability. If no worker is known at all,
+    or only one process may run it, assume so.
+    """
+    if not workers or (capability.startswith(_PREFIX) and not is_open(capability)):
+        return True
+    return any(one.state == ONLINE and one.offers(capability, lane, agent) for one in workers)
+
+
 def unserved(
     workers: Sequence[KnownWorker], capability: str, lane: str, agent: str
 ) -> Unserved | None:
-    """Return why no worker can run a task with this capability; None if one can, if no worker is
-    known at all, or if only one process may run it.
-    """
-    if not workers or (capability.startswith(_PREFIX) and not is_open(capability)):
+    """Return why no worker can run a task with this capability; None if it is served."""
+    if is_served(workers, capability, lane, agent):
         return None
     able = [one for one in workers if one.offers(capability, lane, agent)]
-    if any(one.state == ONLINE for one in able):
-        return None
     what = described(capability)
     if able:
         last = max(able, key=lambda one: one.seen_at)

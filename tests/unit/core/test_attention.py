@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlane.core import attention
+from fairlane.core import attention, effects
 from fairlane.core.attention import (
     GATED_MS,
     READY_MS,
@@ -131,6 +131,13 @@ def test_parked_tasks_are_grouped_by_reason() -> None:
     assert (first.count, len(first.tasks)) == (6, 5)
     assert second.text == "1 task is parked (work in lane main): without an error message"
     assert (second.command, second.since_at) == ("fairlane reset x", 9)
+
+
+def test_a_task_with_an_unknown_effect_is_shown_and_not_reset() -> None:
+    reason = effects.reason("t1", "charge")
+    (one,) = items(troubles(parked=[(row("t1", state="parked"), reason)]))
+    assert '"charge"' in one.text
+    assert one.command == "fairlane show t1"
 
 
 def test_failing_jobs() -> None:

@@ -408,6 +408,14 @@ def test_a_run_whose_worker_died_counts_as_a_failed_attempt() -> None:
     assert (change.after.gate, change.after.attempts) == ("delay", 1)
 
 
+def test_a_run_whose_worker_is_known_to_be_gone_need_not_wait() -> None:
+    change = leases.reclaim(rows.running(), POLICY, Backoff(backoff_ms=5000), LATER, gone=True)
+    assert (change.verb, change.error) == ("back_off", leases.CONNECTION_GONE)
+    assert (change.after.eligible_at, change.after.attempts) == (LATER, 1)
+    last = leases.reclaim(rows.running(attempts=3), POLICY, None, LATER, gone=True)
+    assert (last.verb, last.after.state, last.error) == ("park", "parked", leases.CONNECTION_GONE)
+
+
 def test_a_run_whose_worker_died_waits_as_the_task_says() -> None:
     change = leases.reclaim(rows.running(), POLICY, Backoff(backoff_ms=5), LATER)
     assert change.after.eligible_at == LATER + 5
@@ -637,6 +645,7 @@ def test_only_what_has_failed_or_was_cancelled_is_revived(state: str, words: str
     assert isinstance(decision.answer, Conflict)
     assert decision.answer.message == (
         f'task "tsk_1" is {words}: only failed or cancelled tasks can be retried'
+        + ("; use reset for a parked task" if state == "parked" else "")
     )
     assert decision.answer.details == {"state": state}
 
@@ -653,7 +662,9 @@ def test_only_a_parked_task_is_reset(state: str) -> None:
     decision = leases.reset(rows.queued(state=state), "tsk_1", LATER)
     assert decision.change is None
     assert isinstance(decision.answer, Conflict)
-    assert decision.answer.message == f'task "tsk_1" is {state}: only a parked task can be reset'
+    hint = f"; use retry for a {state} task" if state in ("failed", "cancelled") else ""
+    said = f'task "tsk_1" is {state}: only a parked task can be reset{hint}'
+    assert decision.answer.message == said
     assert decision.answer.details == {"state": state}
 
 
@@ -690,3 +701,11 @@ def test_a_task_that_waits_in_vain_fails_or_parks() -> None:
     assert (parked.after.state, parked.after.completed_at) == ("parked", None)
     run = leases.give_up(rows.queued(id=f"{RUN_PREFIX}1"), "park", "spent", LATER)
     assert run.after.state == "failed"
+
+
+def test_a_run_with_an_unknown_effect_parks_and_a_cron_run_fails() -> None:
+    change = leases.give_up_run(rows.running(), "unknown", LATER)
+    assert (change.after.state, change.error) == ("parked", "unknown")
+    assert not change.after.leased
+    cron = leases.give_up_run(rows.running(id=f"{RUN_PREFIX}1"), "unknown", LATER)
+    assert cron.after.state == "failed"

@@ -82,7 +82,8 @@ def test_only_a_leased_task_is_in_flight() -> None:
 @pytest.mark.parametrize("state", ["queued", "waiting_dependency"])
 @pytest.mark.parametrize("target", ["running", "done"])
 def test_a_queued_task_cannot_skip_its_lease(state: str, target: str) -> None:
-    assert target not in lifecycle.MOVES[state].values()
+    moves = {verb for verb, to in lifecycle.MOVES[state].items() if to == target}
+    assert moves <= {"take"}, "only a message that another run takes ends without one of its own"
 
 
 def test_an_illegal_move_names_the_verb_and_the_state() -> None:

@@ -38,14 +38,14 @@ def test_a_reservation_stays_in_the_window_until_a_period_after_its_settlement()
     assert limits.fit_at(rate, state, 5, 5000) == 6000
     assert limits.advance(rate, state, 5999) == 0
     assert limits.advance(rate, state, 6000) == -6
-    assert state == LimitState()
+    assert state == LimitState(refunded=2)
 
 
 def test_nothing_used_leaves_nothing_in_the_window() -> None:
     rate, state = limit(RATE), LimitState()
     limits.reserve(rate, state, 8)
     assert limits.settle(rate, state, 8, 0, 0) == -8
-    assert state == LimitState()
+    assert state == LimitState(refunded=8)
 
 
 def test_many_entries_are_merged_to_later_ones() -> None:
@@ -163,19 +163,59 @@ def test_what_the_provider_misses_strangers_have_used() -> None:
     rate, state = limit(RATE, 160), LimitState()
     limits.settle(rate, state, 0, 40, 0)
     limits.observe(rate, state, 80, 0)
-    assert limits.available(rate, state, 0) == 80
+    assert limits.available(rate, state, 0) == 77  # strangers used 40; 3 in 32 more are kept
     limits.observe(rate, state, 110, 100)  # a smaller figure is not believed at once
-    assert limits.outside_use(rate, state, 100) == 40
-    assert limits.outside_use(rate, state, 1100) == 38
+    assert limits.outside_use(rate, state, 1000) == 43
+    assert limits.outside_use(rate, state, 1100) == 41
     assert limits.fit_at(rate, state, 83, 100) == 1000  # what we used leaves the window
-    assert limits.fit_at(rate, state, 125, 100) == 1125
+    assert limits.fit_at(rate, state, 122, 100) == 1125
     assert limits.fit_at(rate, state, 160, 100) == 2000
     assert limits.blank_at(rate, state, 100) == 2000
     limits.observe(rate, state, 200, 100)
     limits.observe(limit(POOL), state, 0, 100)
-    assert state.others == 40
+    assert state.others == 43
     limits.shift(state, 500)
     assert (state.others_at, state.entries, state.level_at) == (500, [(1500, 40)], 500)
+
+
+def test_calls_that_are_not_settled_yet_do_not_pass_for_strangers() -> None:
+    """Ten calls of one burst reach the provider before the first of them is settled."""
+    rate, state = limit(RATE, 160), LimitState()
+    limits.reserve(rate, state, 100)
+    for number in range(10):
+        limits.settle(rate, state, 10, 10, number)
+        limits.observe(rate, state, 44, number)
+        assert limits.outside_use(rate, state, number) == 17  # 16 and 3 in 32
+
+
+def test_a_long_call_is_compared_with_what_was_taken_when_it_began() -> None:
+    rate, state = limit(RATE, 160), LimitState()
+    for _ in range(2):
+        limits.reserve(rate, state, 16)
+    granted = (0, limits.note(rate, state))
+    limits.reserve(rate, state, 50)  # began later
+    limits.settle(rate, state, 16, 8, 10)
+    limits.settle(rate, state, 16, 24, 10)
+    limits.observe(rate, state, 96, 250, granted)
+    assert limits.outside_use(rate, state, 250) == 0  # a short call: others may be on their way
+    limits.observe(rate, state, 96, 251, granted)
+    assert limits.outside_use(rate, state, 251) == 35  # 32 and 3 in 32
+
+
+def test_refunds_of_later_calls_do_not_make_our_use_negative() -> None:
+    rate, state = limit(RATE, 160), LimitState()
+    limits.reserve(rate, state, 1)
+    granted = (0, limits.note(rate, state))
+    limits.reserve(rate, state, 100)
+    limits.settle(rate, state, 100, 10, 90)
+    limits.observe(rate, state, 144, 300, granted)
+    assert limits.outside_use(rate, state, 300) == 17  # 16 and 3 in 32
+
+
+def test_no_more_is_kept_for_strangers_than_there_is() -> None:
+    rate, state = limit(RATE, 160), LimitState()
+    limits.observe(rate, state, 0, 0)
+    assert limits.outside_use(rate, state, 0) == 160
 
 
 def test_what_strangers_use_of_a_budget_stays_until_the_reset() -> None:

@@ -228,6 +228,17 @@ def test_an_account_says_why_it_cannot_give_and_when_it_can() -> None:
     assert blocked(Account(2, "gone", ""), {"u": M}, 0) == ("missing", None)
 
 
+def test_what_a_provider_counts_too_is_noted() -> None:
+    gpt, gpu = Account(1, "gpt", ""), Account(2, "gpu", "")
+    resources.reserve(gpt, ALL["gpt"], {"tokens": 60 * M})
+    slots = [limit.slot for limit in ALL["gpt"].declared if limit.unit == "tokens"]
+    noted = resources.notes(gpt, ALL["gpt"], slots)
+    assert noted == {"tokens:bucket": 60 * M}  # the provider knows nothing of the budget
+    resources.reserve(gpu, ALL["gpu"], {"mb": M})
+    assert resources.notes(gpu, ALL["gpu"], ["mb:pool"]) == {}
+    assert resources.notes(gpu, None, ["mb:pool"]) == {}
+
+
 def test_a_pool_that_is_taken_waits_for_a_release_not_for_a_moment() -> None:
     gpu = Account(1, "gpu", "")
     resources.reserve(gpu, ALL["gpu"], {"mb": 6 * M})

@@ -228,7 +228,7 @@ def test_sessions_are_part_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("mode", "steer", "one of queue, followup, interrupt, collect"),
+        ("mode", "steering", "one of queue, followup, interrupt, collect, steer, reject, rollback"),
         ("drop", "oldest", "one of old, new"),
         ("cap", -1, "from 0 to 10000"),
         ("cap", True, "from 0 to 10000"),

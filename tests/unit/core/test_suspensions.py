@@ -25,7 +25,9 @@ def test_one_thing_can_be_waited_for(until: Until) -> None:
 
 
 @pytest.mark.parametrize(
-    "until", [Until(), Until(delay_ms=1, signal="x"), Until(at="tomorrow")], ids=str
+    "until",
+    [Until(), Until(delay_ms=1, signal="x"), Until(at="tomorrow"), Until(message=False)],
+    ids=str,
 )
 def test_anything_else_is_refused(until: Until) -> None:
     with pytest.raises(InvalidRequest, match="until"):
@@ -99,6 +101,7 @@ def test_a_report_about_an_ended_task_names_it() -> None:
             [],
             'its run waits for the signal "paid"; fairlane signal tsk_1 paid',
         ),
+        (Until(message=True), None, [], "its run waits for a message to its session"),
         (
             Until(tasks=["a", "b", "c", "d"]),
             None,
