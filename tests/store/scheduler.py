@@ -31,12 +31,14 @@ from fairlane.engine.commands import (
     Submit,
 )
 from fairlane.engine.engine import Engine, Outcome, apply_one
+from fairlane.store.tables import task_search
+from fairlane.store.tables.task_search import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairlane.core.policy import Policy
-    from fairlane.store.base import Store
+    from fairlane.store.base import Connection, Store
 
 WORK = capability_of("handler", "work")
 LANES = ("browser", "main", "queue")
@@ -74,6 +76,13 @@ def lease_request(limit: int = 1, **fields: Any) -> Lease:
     fields.setdefault("capabilities", frozenset({WORK, "action"}))
     fields.setdefault("ttl_ms", TTL_MS)
     return Lease(limit=limit, **fields)
+
+
+def task_rows(reader: Connection, limit: int = 1_000_000, **wanted: Any) -> list[Any]:
+    """Tasks as rows with request, result and error, newest first."""
+    found = task_search.ids(reader, Filter(**wanted), limit)
+    rows = reader.run_rows("task_view_many", [(seq,) for seq, _ in found])
+    return sorted(rows, key=lambda row: -row[0])
 
 
 class Scheduler:

@@ -9,6 +9,7 @@ import pytest
 
 from fairlane.core import approvals
 from fairlane.core.approvals import Approval, Voter
+from fairlane.core.errors import InvalidRequest
 from fairlane.engine.commands import Decide, Reset
 from fairlane.engine.reads import resource_recount
 from fairlane.engine.reads import why as explaining
@@ -16,7 +17,7 @@ from fairlane.engine.reads.recount import recount
 from fairlane.engine.resource_commands import Permit, RaiseResource, SettlePermit
 from fairlane.store.tables import approvals as table
 from fairlane.store.tables.approvals import ApprovalFilter
-from tests.store.scheduler import Scheduler
+from tests.store.scheduler import Scheduler, submission
 
 BOSS = Voter("boss")
 SPEND = {
@@ -187,3 +188,33 @@ def test_a_task_that_waits_for_money_names_the_question(broke: Scheduler) -> Non
     assert reason().endswith(f"{one.id} asks a person to raise it")
     assert one.id in reason("a")
     assert one.id not in reason("b")
+
+
+@pytest.mark.parametrize("level", ["session", "batch"])
+def test_a_child_uses_the_budgets_of_the_run_that_submitted_it(
+    scheduler: Scheduler, level: str
+) -> None:
+    """Also the child of a child, and one with a session of its own."""
+    limits = [{"unit": "usd", "amount": 1, "resetEveryMs": 60_000}]
+    scheduler.set_policy(
+        resources={"spend": {"limits": limits, "by": level}}, lanes={"main": {"maxInflight": 100}}
+    )
+    need: Any = {"spend": {"usd": "0.3"}}
+    if level == "batch":
+        scheduler.batch(submission("run", "a", needs=need))
+    else:
+        scheduler.submit("run", session="talk", needs=need)
+    scheduler.submit("child", child_of="run", session="own", needs=need)
+    scheduler.submit("grandchild", child_of="child", needs=need)
+    assert sorted(scheduler.names(9)) == ["child", "grandchild", "run"]
+    scheduler.submit("fourth", child_of="grandchild", needs=need)
+    scheduler.submit("stranger", needs=need)
+    assert scheduler.names(9) == ["stranger"]
+    sound(scheduler)
+
+
+def test_a_child_of_a_task_that_does_not_exist_is_refused(scheduler: Scheduler) -> None:
+    (answer,) = scheduler.try_submit("child", child_of="gone")
+    assert isinstance(answer, InvalidRequest)
+    assert "field 'childOf': task 'gone' not found" in answer.message
+    assert scheduler.names(9) == []

@@ -59,8 +59,11 @@ def test_migrating_again_changes_nothing(store_url: str) -> None:
 
 @pytest.mark.slow
 def test_an_exception_at_any_statement_leaves_the_old_schema(store_url: str) -> None:
+    """On PostgreSQL, where each takes seconds, after each tenth and after the last."""
     store = open_store(store_url)
-    for after in range(statement_count(store.dialect) + 1):
+    count = statement_count(store.dialect)
+    step = 10 if store.shared else 1
+    for after in [*range(0, count, step), count]:
         with schema_of(store_url) as schema, pytest.raises(Stop):
             migrate.migrate(StoppingSchema(schema, after))
         assert tables(store) == [], f"after {after} statements"

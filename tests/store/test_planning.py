@@ -14,7 +14,7 @@ from fairlane.core.model import Task
 from fairlane.engine.commands import Submit
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads.plan import Plan, PlanQuery
-from tests.store.scheduler import Scheduler, submission
+from tests.store.scheduler import Scheduler, submission, task_rows
 from tests.store.stores import contents
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class History:
         elif what == "end" and self.open:
             self.end(self.open.pop(chance.randrange(len(self.open))))
         elif what == "cancel":
-            rows = scheduler.reader.run("task_list", states=["queued"], limit=3)
+            rows = task_rows(scheduler.reader, states=["queued"], limit=3)
             for row in rows[:1]:
                 scheduler.cancel(row[1])
         else:
@@ -296,7 +296,7 @@ class History:
 
     def tasks(self, lane: str) -> list[Task]:
         width = len(Task.__struct_fields__)
-        rows = self.scheduler.reader.run("task_list", lane=lane, limit=10_000)
+        rows = task_rows(self.scheduler.reader, lane=lane, limit=10_000)
         return [Task(*row[:width]) for row in rows]
 
 

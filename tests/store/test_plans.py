@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 # Tables that stay small whatever happens: one row per lane, node, worker, token, or change of the
 # policy.
 SMALL = {
-    *("lane", "node", "policy", "scheduler", "token", "worker", "writer", "found"),
+    *("lane", "node", "policy", "scheduler", "presence", "token", "worker", "writer"),
+    "found",
     "rows",
     "pragma_user_version",
 }
@@ -29,8 +30,9 @@ MAY_SCAN = {
     "task_reline": "rewrites every task of a lane, when an operator changes its strategy",
     "session_waiting": "looks for all who wait, when an operator changes how many get the turn",
     "line_agents": "looks for agents over all lanes, when an operator changes their weight",
-    "task_list": "goes from the newest task downwards until it has a page; people ask for it",
     "task_ids": "goes from the newest task downwards until it has a page; people ask for it",
+    "task_ids_up": "goes from the oldest task upwards until it has a page; people ask for it",
+    "task_count": "counts the tasks of a range for a person who asks how many there are",
     "template_list": "goes from the newest template downwards until it has a page",
     "job_list": "goes from the newest job downwards until it has a page",
     "run_list": "goes from the newest run downwards until it has a page",
@@ -76,15 +78,23 @@ EMPTIES = {"unsettled_forget"}
 
 # Lists whose pages come out in order, so that nobody sorts what is not shown.
 LISTS = {
-    *("audit_list", "batch_list", "delivery_list", "event_list", "ledger_newest", "account_page"),
-    *("run_list", "run_list_of", "task_ids", "task_list", "template_list"),
+    *(
+        "audit_list",
+        "batch_list",
+        "delivery_list",
+        "event_list",
+        "event_list_down",
+        "ledger_newest",
+        "account_page",
+    ),
+    *("run_list", "run_list_of", "task_failures", "task_ids", "task_ids_up", "template_list"),
 }
 
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
 POSTGRES_ONLY = {
     *("moment", "lock_moment", "lock_moment_limited"),
-    *("writer_begin", "holder_end"),
+    *("writer_begin", "holder_end", "node_lock", "node_missing", "node_unlocked"),
 }
 
 
@@ -190,9 +200,17 @@ INTENDED = {
     "dependency_of": {"dependency_pkey"},
     "dependency_settle": {"dependency_pkey"},
     "event_tasks": {"event_task"},
+    "event_whole": {"event_task"},
+    "totals_find": {"handler_hour_pkey"},
+    "totals_since": {"handler_hour_pkey"},
+    "totals_forget": {"handler_hour_pkey"},
+    "progress_newest": {"event_task"},
+    "batch_oldest": {"task_batch"},
     "event_requeued": {"event_task"},
     "event_released": {"event_task"},
     "event_list": {"event_pkey"},
+    "event_list_down": {"event_pkey"},
+    "event_from": {"event_pkey"},
     "output_view": {"output_pkey"},
     "output_sizes": {"output_pkey"},
     "line_ready_routes": {"line_order"},
@@ -254,20 +272,31 @@ INTENDED = {
     "attention_webhooks": {"delivery_state"},
     "attention_closed": {"account_closed"},
     "attention_approvals": {"approval_state"},
+    "task_failures": {"task_failed", "result_pkey", "event_task"},
+    "short_task": {"task_id_key"},
+    "short_batch": {"batch_pkey"},
+    "short_job": {"job_id_key"},
+    "short_approval": {"approval_id_key"},
+    "short_template": {"template_id_key"},
+    "short_delivery": {"delivery_pkey"},
+    "short_endpoint": {"endpoint_id_key"},
 }
 SAMPLES = {"int": 1, "text": "x", "real": 1.0}
 INTEGERS = {
+    "lock_key",
     *("now", "limit", "before", "commit_id", "version", "by_agent", "aging_ms", "enabled"),
     *("last_seq", "last_token", "last_line", "last_event", "open_edges", "unsettled"),
     *("seq", "after", "until", "token", "part", "look", "rank", "line", "priority"),
     *("pid", "started_at", "draining", "silent_ms", "old_ms", "by", "ahead", "critical", "since"),
-    *("account", "first", "last", "last_number", "reservations", "failed_at"),
+    *("account", "first", "last", "last_number", "reservations", "failed_at", "upto"),
 }
 
+SHORT = [name for name in SQLITE if name.startswith("short_")]
 TEXTS = {
     "session_list": {"after"},
     "account_page": {"after"},
     "node_save": {"version"},
+    **{name: {"first", "last"} for name in SHORT},
 }  # where such a name stands for a text
 
 

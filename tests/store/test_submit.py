@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlane.core.errors import Disabled, InvalidRequest, QueueFull
 from fairlane.engine.commands import SetPolicy, Submit
-from tests.store.scheduler import submission
+from tests.store.scheduler import submission, task_rows
 
 if TYPE_CHECKING:
     from tests.store.scheduler import Scheduler
@@ -39,7 +39,7 @@ def test_many_tasks_fit_in_one_request(scheduler: Scheduler) -> None:
     names = [f"task{number:04}" for number in range(777)]
     scheduler.submit(*names)
     assert scheduler.tally().queued == scheduler.tally().ready == 777
-    found = [row[1] for row in scheduler.reader.run("task_list", limit=1000)]
+    found = [row[1] for row in task_rows(scheduler.reader)]
     assert found == names[::-1]
 
 

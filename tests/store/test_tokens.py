@@ -244,6 +244,9 @@ def test_parents_have_to_be_ones_own(scheduler: Scheduler) -> None:
         answer = submit(scheduler, B, "b1", depends_on=(parent,))
         assert isinstance(answer, InvalidRequest)
         assert answer.message == f"invalid task: field 'dependsOn': task '{parent}' not found"
+        answer = submit(scheduler, B, "b1", child_of=parent)
+        assert isinstance(answer, InvalidRequest)
+        assert answer.message == f"invalid task: field 'childOf': task '{parent}' not found"
     both = [submission("b2", agent="b"), submission("b3", agent="b", depends_on=("b2",))]
     answers = scheduler.ask(Submit(both, caller=B))
     assert [task.state for task in answers] == ["queued", "waiting_dependency"]

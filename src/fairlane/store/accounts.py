@@ -7,7 +7,7 @@ ledger gets an entry for every change of used + reserved, so that its sum is alw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from fairlane.core import amounts, limits, resources
@@ -78,6 +78,8 @@ class Accounts:
         self.usage_of: dict[int, resources.Needs] = {}  # reported use by task
         # What tasks with the same needs, agent, lane, session and batch need of each account.
         self.demands: dict[tuple[str | None, ...], Any] = {}
+        self._of_line: dict[str, list[Account]] = {}  # by the labels of a line
+        self.needs: dict[bytes, str] = {}  # as they are stored, by what was written
         self.used: dict[tuple[str, str], int] = {}  # in this transaction, by resource and unit
         self.wrote = False  # then the transaction must be committed: the cache has it too
         self._advanced: set[int] = set()
@@ -148,6 +150,7 @@ class Accounts:
         """Return all accounts as they are stored, not advanced: the clock was set."""
         self._cache.clear()
         self.demands.clear()
+        self._of_line.clear()
         return [self._take(account) for account in table.all_accounts(self._connection)]
 
     def next_wake(self) -> int | None:
@@ -304,6 +307,8 @@ class Accounts:
     def count(self, change: Change) -> None:
         """Count a task with needs in its line and accounts."""
         before, after = change.before, change.after
+        if before is not None and QUEUED not in (before.state, after.state):
+            return
         waited = before is not None and before.state == QUEUED and before.gate == RESOURCE_GATE
         waits = after.state == QUEUED and after.gate == RESOURCE_GATE
         was_ready = before is not None and before.ready
@@ -330,10 +335,13 @@ class Accounts:
             if not line.waiting:
                 self.sleep(line, None)
 
-    def accounts_of_line(self, line: WaitLine) -> Iterator[Account]:
-        for label in line.accounts.split():
-            resource, _, key = label.partition("/")
-            yield self.account(resource, key)
+    def accounts_of_line(self, line: WaitLine) -> list[Account]:
+        found = self._of_line.get(line.accounts)
+        if found is None:
+            names = [label.partition("/") for label in line.accounts.split()]
+            found = [self.account(resource, key) for resource, _, key in names]
+            self._of_line[line.accounts] = found
+        return found
 
     # ---------------------------------------------------------------- reservations
 
@@ -399,6 +407,7 @@ class Accounts:
             table.move_tasks(connection, self._moved)
             self._moved = {}
         if self._made:
+            self._note_permits()
             table.insert_reservations(connection, self._made.values())
             self._made = {}
         if self._gone:
@@ -410,6 +419,14 @@ class Accounts:
         if self._usage:
             table.add_usage(connection, [(*at, *sums) for at, sums in self._usage.items()])
             self._usage = {}
+
+    def _note_permits(self) -> None:
+        """Note in new permits what is taken in all, with the grants of the whole transaction."""
+        for permit in self._made.values():
+            for held in permit.held if permit.permit else ():
+                account = self._cache.by_id[held.account]
+                policy = self.resource(account.resource)
+                held.notes = resources.notes(account, policy, held.amounts)
 
     def _idle_at(self, account: Account) -> int | None:
         return resources.idle_at(account, self.resource(account.resource), self._now)

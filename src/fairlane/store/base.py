@@ -137,6 +137,19 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+class Announcement(Protocol):
+    """Shows other nodes that this process lives, from its start until it is closed."""
+
+    def start(self) -> None: ...
+
+    @property
+    def key(self) -> int | None:
+        """Return the number of its lock; None while it is not held."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Store(Protocol):
     """A database: opens connections and declares its particularities."""
 
@@ -156,6 +169,14 @@ class Store(Protocol):
     def listen(self, heard: Callable[[], None]) -> None:
         """Call `heard`, from any thread, when another node sends a notification. Notifications may
         be lost.
+        """
+        ...
+
+    def announce(
+        self, name: str, *, gone: Callable[[list[str]], None], changed: Callable[[], None]
+    ) -> Announcement | None:
+        """Show other nodes that this one lives, and call `gone` with nodes that have died. None if
+        there are no other nodes.
         """
         ...
 

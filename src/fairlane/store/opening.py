@@ -88,7 +88,7 @@ def _postgres_store(url: str) -> PostgresStore:
         from fairlane.store.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
     except ImportError:
         raise StoreMismatch(
-            "PostgreSQL needs its driver: pip install 'fairlane[postgres]'"
+            "PostgreSQL needs its driver: pip install '.[postgres]' in a clone of fairlane"
         ) from None
     return PostgresStore(url)
 

@@ -43,6 +43,7 @@ from fairlane.store.base import (
     row_bytes,
 )
 from fairlane.store.losses import first_line, raise_lost
+from fairlane.store.node_lock import NodeLock, wait_readable
 from fairlane.store.patience import PatientConnection
 from fairlane.store.vault import Vault
 
@@ -329,6 +330,15 @@ class PostgresConnection:
         return self._spelled[key]
 
 
+class SessionConnection(PostgresConnection):
+    """A session that is kept for what it holds."""
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait for a time. Raise `ConnectionLost` as soon as the database has ended the session."""
+        if self._connection.closed or wait_readable(self._connection.fileno(), seconds):
+            self._execute("SELECT 1", None)
+
+
 def _rows_table(statement: queries.Statement) -> str:
     columns = ", ".join(column for column, _ in statement.columns)
     arrays = ", ".join(f"%(rows_{column})s::{_TYPES[kind]}" for column, kind in statement.columns)
@@ -391,6 +401,15 @@ class PostgresStore:
 
     def listen(self, heard: Callable[[], None]) -> None:
         self._bell = _Bell(self, heard)
+
+    def announce(
+        self, name: str, *, gone: Callable[[list[str]], None], changed: Callable[[], None]
+    ) -> NodeLock:
+        return NodeLock(self.session, name, gone=gone, changed=changed)
+
+    def session(self) -> SessionConnection:
+        """Open a connection that holds something for as long as it lasts."""
+        return SessionConnection(self.connect(_LINK, _BELL_SECONDS, autocommit=True))
 
     def ring(self) -> None:
         if self._bell is not None:

@@ -8,6 +8,7 @@ other (@sqlite, @postgres).
     {task}         the columns of Task, in order; {tally}, {line}, {batch}, ... likewise
     --? name: ...  a line that is there only when the value `name` is given
     (:names...)    a list of values
+    {part NAME}    the text of `-- part: NAME`, for statements with the same conditions
 
 The table `rows` is how a verb handles any number of items in one statement. SQLite gets it as a
 `VALUES` list and PostgreSQL as arrays. One statement per item would be simpler but slow: each
@@ -45,7 +46,8 @@ _LINK_COLUMNS: Final = (
     "used_at",
 )
 
-_HEADER: Final = re.compile(r"-- name: (\w+)(?: @(\w+))?\n")
+_HEADER: Final = re.compile(r"-- (name|part): (\w+)(?: @(\w+))?\n")
+_PART: Final = re.compile(r"{part (\w+)}")
 _ROWS: Final = re.compile(r"-- rows: (.+)\n")
 _OPTIONAL: Final = re.compile(r"--\? (\w+): (.+)")
 _LIST: Final = re.compile(r"\(:(\w+)\.\.\.\)")
@@ -98,12 +100,16 @@ def load(dialect: str) -> dict[str, Statement]:
     """Return all statements of `dialect`, by name."""
     source = "".join(text for _, text in sorted(files()))
     pieces = _HEADER.split(source)[1:]
-    statements: dict[str, Statement] = {}
-    for name, only, body in zip(pieces[0::3], pieces[1::3], pieces[2::3], strict=True):
+    bodies: dict[str, dict[str, str]] = {"name": {}, "part": {}}
+    for kind, name, only, body in zip(*(pieces[start::4] for start in range(4)), strict=True):
         if only is None or only == dialect:
-            assert name not in statements, f"{name} is defined twice"
-            statements[name] = _statement(name, body)
-    return statements
+            assert name not in bodies[kind], f"{name} is defined twice"
+            bodies[kind][name] = body
+    parts = {name: _without_comments(body) for name, body in bodies["part"].items()}
+    return {
+        name: _statement(name, _PART.sub(lambda match: parts[match[1]], body).lstrip())
+        for name, body in bodies["name"].items()
+    }
 
 
 def _statement(name: str, body: str) -> Statement:

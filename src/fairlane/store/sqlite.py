@@ -320,6 +320,11 @@ class SqliteStore:
     def listen(self, heard: Callable[[], None]) -> None:
         """Do nothing: there is no other node."""
 
+    def announce(
+        self, name: str, *, gone: Callable[[list[str]], None], changed: Callable[[], None]
+    ) -> None:
+        """Do nothing: there is no other node."""
+
     def ring(self) -> None:
         """Do nothing: there is no other node."""
 

@@ -99,12 +99,15 @@ class Transaction:
         # Suspended tasks that continue, with the value of their wait if it is known; ended ones.
         self.woken: dict[int, str | None] = {}
         self.left_waits: list[int] = []
+        # Runs that have begun to wait for a message in this transaction, with their sessions.
+        self.listening: list[tuple[str, int]] = []
         # The last change of each cron task that ended or was requeued.
         self.run_changes: dict[str, Change] = {}
 
     def use_policy(self, policy: Policy) -> None:
         self.policy = self.counters.policy = self.accounts.policy = policy
         self.accounts.demands.clear()
+        self.accounts.needs.clear()
 
     # ---------------------------------------------------------------- load
 
@@ -240,7 +243,14 @@ class Transaction:
 
     def count_steps(self, task: Task, step: Step) -> None:
         """Note a task that has recorded a step; `save_steps` writes its count."""
+        self.note_steps(task)
+        self.tell_step(task, step)
+
+    def note_steps(self, task: Task) -> None:
+        """Note a task that has one more step, without an event."""
         self._tasks[task.seq] = task
+
+    def tell_step(self, task: Task, step: Step) -> None:
         detail = f"{step.number} {step.name}"
         self._record(task.seq, events.STEP, task.attempts, detail, None)
 
@@ -251,6 +261,12 @@ class Transaction:
         checkpoint_table.insert(self.connection, steps)
         seqs = dict.fromkeys(step.seq for step in steps)
         checkpoint_table.count(self.connection, [self._tasks[seq] for seq in seqs])
+
+    def settle_steps(self, steps: Sequence[Step]) -> None:
+        """Save what has become of effects."""
+        self.changed = True
+        self.unwritten.write()
+        checkpoint_table.settle(self.connection, steps)
 
     def forget_steps(self, task: Task) -> None:
         """Delete the steps of a task."""

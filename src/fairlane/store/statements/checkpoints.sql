@@ -1,16 +1,21 @@
 -- Steps that runs have recorded.
 
 -- name: checkpoint_insert
--- rows: seq int, number int, name text, value text, at int
-INSERT INTO checkpoint (seq, number, name, value, at) SELECT * FROM rows
+-- rows: seq int, number int, name text, value text, at int, intent int
+INSERT INTO checkpoint (seq, number, name, value, at, intent) SELECT * FROM rows
+
+-- name: checkpoint_settle
+-- rows: seq int, number int, name text, value text, at int, intent int
+UPDATE checkpoint SET value = rows.value, at = rows.at, intent = rows.intent FROM rows
+WHERE checkpoint.seq = rows.seq AND checkpoint.number = rows.number AND checkpoint.name = rows.name
 
 -- name: checkpoint_brief
 -- rows: seq int
-SELECT c.seq, c.number, c.name, length(c.value) FROM rows JOIN checkpoint AS c ON c.seq = rows.seq
+SELECT c.seq, c.number, c.name, length(c.value), c.intent FROM rows JOIN checkpoint AS c ON c.seq = rows.seq
 
 -- name: checkpoint_of
 -- rows: seq int
-SELECT c.seq, c.number, c.name, c.value, c.at FROM rows JOIN checkpoint AS c ON c.seq = rows.seq
+SELECT c.seq, c.number, c.name, c.value, c.at, c.intent FROM rows JOIN checkpoint AS c ON c.seq = rows.seq
 
 -- name: checkpoint_delete
 -- rows: seq int

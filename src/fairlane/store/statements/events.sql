@@ -29,8 +29,9 @@ SELECT last_event FROM scheduler WHERE id = 1
 
 -- Events are read by their numbers: an index of tasks would read all tasks of an agent or a lane
 -- for each window, and sort. `coalesce` keeps the databases from using one.
--- name: event_list
-SELECT {event}, task.id, task.agent, task.lane, task.batch, result.result, task.session FROM event
+-- part: event_page
+SELECT {event}, task.id, task.agent, task.lane, task.batch, result.result, task.session, task.route
+FROM event
 LEFT JOIN task ON task.seq = event.seq
 LEFT JOIN result ON result.seq = event.seq AND event.type = 'task.completed'
 WHERE event.id > :after AND event.id <= :until
@@ -41,7 +42,17 @@ WHERE event.id > :after AND event.id <= :until
 --? lane: AND coalesce(task.lane, '') = :lane
 --? session: AND coalesce(task.session, '') = :session
 --? types: AND event.type IN (:types...)
+
+-- name: event_list
+{part event_page}
 ORDER BY event.id LIMIT :limit
+
+-- name: event_list_down
+{part event_page}
+ORDER BY event.id DESC LIMIT :limit
+
+-- name: event_from
+SELECT id, at FROM event WHERE id >= :first ORDER BY id LIMIT 1
 
 -- name: output_insert
 -- rows: seq int, token int, part int, attempt int, text text

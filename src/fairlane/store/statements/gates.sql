@@ -58,6 +58,12 @@ WHERE session = :session AND state = 'queued'
     OR (gate = 'approval' AND started_at IS NOT NULL))
 ORDER BY seq
 
+-- name: inbox_waiting
+SELECT {task}, request.body, request.submitter FROM task
+JOIN request ON request.seq = task.seq
+WHERE task.session = :session AND task.gate = 'session' AND task.state = 'queued'
+ORDER BY task.seq LIMIT :limit
+
 -- name: session_waiting
 SELECT key FROM session WHERE waiting > 0 OR holders > 1
 

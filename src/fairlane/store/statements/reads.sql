@@ -13,16 +13,18 @@ SELECT {task}, request.body, result.result, result.error FROM rows
 JOIN task ON task.seq = rows.seq
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 
--- Only the text of an instruction is searched: the rest of a request may contain secrets.
--- name: task_list @sqlite
-SELECT {task}, request.body,
---? brief: CASE WHEN :brief = 1 THEN NULL ELSE
-result.result
---? brief: END
-, result.error FROM task
+-- name: task_view_brief
+-- rows: seq int
+SELECT {task}, request.body, NULL, result.error FROM rows
+JOIN task ON task.seq = rows.seq
 JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
-WHERE true
+
+-- Which tasks to find. Texts and values have no index: callers search a bounded range of numbers.
+-- The settings of an agent are not searched, because they may contain secrets. A plus keeps the
+-- databases from reading by the time of the end, which would sort.
+-- part: task_conditions @sqlite
 --? before: AND task.seq < :before
+--? after: AND task.seq > :after
 --? agent: AND task.agent = :agent
 --? lane: AND task.lane = :lane
 --? session: AND task.session = :session
@@ -31,18 +33,16 @@ WHERE true
 --? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
---? floor: AND task.seq > :floor
---? text: AND lower(concat_ws(' ', task.id, task.route, task.session, result.error, json_extract(request.body, '$.instruction'))) LIKE lower(:text) ESCAPE '!'
-ORDER BY task.seq DESC LIMIT :limit
--- name: task_list @postgres
-SELECT {task}, request.body,
---? brief: CASE WHEN :brief = 1 THEN NULL ELSE
-result.result
---? brief: END
-, result.error FROM task
-JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
-WHERE true
+--? since: AND task.created_at >= :since
+--? until: AND task.created_at < :until
+--? finished_since: AND +task.completed_at >= :finished_since
+--? finished_until: AND +task.completed_at < :finished_until
+--? error: AND EXISTS (SELECT 1 FROM result WHERE result.seq = task.seq AND lower(result.error) LIKE lower(:error) ESCAPE '!')
+--? text: AND EXISTS (SELECT 1 FROM request LEFT JOIN result ON result.seq = request.seq WHERE request.seq = task.seq AND lower(concat_ws(' ', task.id, task.agent, task.route, task.lane, task.session, task.batch, result.error, json_extract(request.body, '$.instruction'), json_extract(request.body, '$.params'), json_extract(request.body, '$.metadata'))) LIKE lower(:text) ESCAPE '!')
+--? where: AND EXISTS (SELECT 1 FROM request WHERE request.seq = task.seq AND NOT EXISTS (SELECT 1 FROM json_each(:where) AS found WHERE NOT EXISTS (SELECT 1 FROM json_each(request.body, json_extract(found.value, '$.path')) AS rows WHERE json_type(request.body, json_extract(found.value, '$.path')) <> 'object' AND CASE rows.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(rows.atom AS text) END = json_extract(found.value, '$.value'))))
+-- part: task_conditions @postgres
 --? before: AND task.seq < :before
+--? after: AND task.seq > :after
 --? agent: AND task.agent = :agent
 --? lane: AND task.lane = :lane
 --? session: AND task.session = :session
@@ -51,21 +51,79 @@ WHERE true
 --? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
---? floor: AND task.seq > :floor
---? text: AND lower(concat_ws(' ', task.id, task.route, task.session, result.error, CAST(request.body AS json) ->> 'instruction')) LIKE lower(:text) ESCAPE '!'
-ORDER BY task.seq DESC LIMIT :limit
+--? since: AND task.created_at >= :since
+--? until: AND task.created_at < :until
+--? finished_since: AND +task.completed_at >= :finished_since
+--? finished_until: AND +task.completed_at < :finished_until
+--? error: AND EXISTS (SELECT 1 FROM result WHERE result.seq = task.seq AND lower(result.error) LIKE lower(:error) ESCAPE '!')
+--? text: AND EXISTS (SELECT 1 FROM request LEFT JOIN result ON result.seq = request.seq WHERE request.seq = task.seq AND lower(concat_ws(' ', task.id, task.agent, task.route, task.lane, task.session, task.batch, result.error, CAST(request.body AS json) ->> 'instruction', CAST(request.body AS json) ->> 'params', CAST(request.body AS json) ->> 'metadata')) LIKE lower(:text) ESCAPE '!')
+--? where: AND EXISTS (SELECT 1 FROM request WHERE request.seq = task.seq AND NOT EXISTS (SELECT 1 FROM json_array_elements(CAST(:where AS json)) AS found WHERE NOT EXISTS (SELECT 1 FROM (SELECT CAST(request.body AS json) #> ARRAY(SELECT json_array_elements_text(found -> 'keys')) AS value) AS item WHERE CASE json_typeof(item.value) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_array_elements_text(item.value) AS one WHERE one = found ->> 'value') WHEN 'object' THEN false ELSE item.value #>> '{}' = found ->> 'value' END)))
 
 -- name: task_ids
 SELECT task.seq, task.id FROM task
 WHERE true
---? before: AND task.seq < :before
---? agent: AND task.agent = :agent
---? lane: AND task.lane = :lane
---? session: AND task.session = :session
---? batch: AND task.batch = :batch
---? kind: AND task.kind = :kind
---? states: AND task.state IN (:states...)
+{part task_conditions}
 ORDER BY task.seq DESC LIMIT :limit
+
+-- name: task_ids_up
+SELECT task.seq, task.id FROM task
+WHERE true
+{part task_conditions}
+ORDER BY task.seq LIMIT :limit
+
+-- name: task_count
+SELECT task.state, count(*) FROM task
+WHERE true
+{part task_conditions}
+GROUP BY task.state
+
+-- A parked task has not ended: it failed when it was parked.
+-- name: task_failures
+SELECT task.seq, task.id, task.state, task.route,
+  coalesce(task.completed_at, (
+    SELECT max(e.at) FROM event AS e WHERE e.seq = task.seq AND e.type = 'task.parked'
+  ), task.queued_at),
+  result.error
+FROM task LEFT JOIN result ON result.seq = task.seq
+WHERE task.state = :state AND task.state IN ('failed', 'parked') AND task.seq < :upto
+{part task_conditions}
+ORDER BY task.seq DESC LIMIT :limit
+
+-- ------------------------------------------------------------------ short ids
+
+-- name: short_task
+SELECT id FROM task WHERE id >= :first AND id < :last
+--? agent: AND agent = :agent
+ORDER BY id LIMIT :limit
+
+-- name: short_batch
+SELECT id FROM batch WHERE id >= :first AND id < :last
+--? agent: AND agent = :agent
+ORDER BY id LIMIT :limit
+
+-- name: short_job
+SELECT id FROM job WHERE id >= :first AND id < :last
+--? agent: AND agent = :agent
+ORDER BY id LIMIT :limit
+
+-- name: short_approval
+SELECT id FROM approval WHERE id >= :first AND id < :last
+--? agent: AND agent = :agent
+ORDER BY id LIMIT :limit
+
+-- name: short_template
+SELECT id FROM template WHERE id >= :first AND id < :last
+ORDER BY id LIMIT :limit
+
+-- name: short_delivery
+SELECT id FROM delivery WHERE id >= :first AND id < :last
+--? agent: AND false
+ORDER BY id LIMIT :limit
+
+-- name: short_endpoint
+SELECT id FROM endpoint WHERE id >= :first AND id < :last
+--? agent: AND agent = :agent
+ORDER BY id LIMIT :limit
 
 -- name: task_state
 SELECT state FROM task WHERE seq = :seq

@@ -44,6 +44,12 @@ FROM rows JOIN task ON task.id = rows.id LEFT JOIN result ON result.seq = task.s
 SELECT a.parent, task.state, task.agent FROM awaiting AS a LEFT JOIN task ON task.id = a.parent
 WHERE a.seq = :seq ORDER BY a.parent LIMIT :limit
 
+-- name: suspension_listening
+-- rows: session text, until text
+SELECT s.seq FROM rows
+JOIN task ON task.session = rows.session AND task.gate = 'suspend' AND task.state = 'queued'
+JOIN suspension AS s ON s.seq = task.seq AND s.until = rows.until
+
 -- name: signal_insert
 -- rows: seq int, name text, value text, at int
 INSERT INTO signal (seq, name, value, at) SELECT * FROM rows

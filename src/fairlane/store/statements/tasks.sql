@@ -75,7 +75,7 @@ UPDATE scheduler SET policy_version = :version WHERE id = 1
 -- ------------------------------------------------------------------ submit
 
 -- name: task_insert
--- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int, unapproved int, needs text, wait int, steps int
+-- rows: seq int, id text, kind text, lane text, agent text, route text, line int, priority int, rank int, state text, gate text, session text, batch text, attempts int, max_attempts int, position int, created_at int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, callback_url text, unmet int, preempt int, delay_ms int, deadline_ms int, unapproved int, needs text, wait int, steps int, budget text
 INSERT INTO task ({task}) SELECT * FROM rows
 
 -- name: request_insert
@@ -135,6 +135,10 @@ SELECT request.seq, request.submitter FROM rows JOIN request ON request.seq = ro
 -- name: results_find
 -- rows: seq int
 SELECT result.seq, result.result FROM rows JOIN result ON result.seq = rows.seq
+
+-- name: errors_find
+-- rows: seq int
+SELECT result.seq, result.error FROM rows JOIN result ON result.seq = rows.seq
 
 -- name: result_save
 -- rows: seq int, result text, error text

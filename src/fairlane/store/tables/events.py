@@ -36,6 +36,7 @@ class EventView(msgspec.Struct, frozen=True):
     batch: str | None
     result: str | None
     session: str | None = None
+    capability: str | None = None
 
 
 def insert(connection: Connection, rows: list[Row]) -> None:
@@ -63,6 +64,20 @@ def of_tasks(connection: Connection, seqs: Iterable[int]) -> dict[int, list[Even
     return history
 
 
+def whole_logs(connection: Connection, seqs: Iterable[int]) -> dict[int, list[Event]]:
+    """Return the events of tasks, with steps and signals but without progress, oldest first."""
+    history: dict[int, list[Event]] = {}
+    for row in sorted(connection.run_rows("event_whole", [(seq,) for seq in seqs])):
+        history.setdefault(row[1], []).append(Event(*row))
+    return history
+
+
+def newest_progress(connection: Connection, seqs: Iterable[int]) -> dict[int, str]:
+    """Return the progress that each task reported last, as JSON text; absent without any."""
+    rows = connection.run_rows("progress_newest", [(seq,) for seq in seqs])
+    return {row[0]: row[1] for row in rows}
+
+
 def last(connection: Connection) -> int:
     """Return the number of the newest event."""
     number: int = connection.run("event_last")[0][0]
@@ -77,11 +92,29 @@ def page(
     until: int,
     limit: int,
     bytes_max: int = PAGE_BYTES_MAX,
+    newest: bool = False,
 ) -> Page[EventView]:
-    """Return events with numbers above `after` and up to `until`, oldest first."""
+    """Return events with numbers above `after` and up to `until`, oldest first unless `newest`."""
     given = {**msgspec.structs.asdict(wanted), "after": after, "until": until}
     given["types"] = None if wanted.types is None else list(wanted.types)
-    return read_page(connection, _view, "event_list", limit, bytes_max, **given)
+    name = "event_list_down" if newest else "event_list"
+    return read_page(connection, _view, name, limit, bytes_max, **given)
+
+
+def before(connection: Connection, at: int) -> int:
+    """Return the number of the last event before a time; 0 if there is none.
+
+    Events are in the order of their commits, so their times increase unless the clock was set.
+    """
+    low, high = 0, last(connection)  # events up to `low` are before, those above `high` are not
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = connection.run("event_from", first=middle)
+        if rows and rows[0][0] <= high and rows[0][1] < at:
+            low = rows[0][0]
+        else:
+            high = middle - 1
+    return low
 
 
 def _view(row: Row) -> EventView:

@@ -122,6 +122,7 @@ class Waiting(NamedTuple):
     agent: str
     ready: int
     dispatched: int
+    capability: str = ""
 
 
 def waiting(connection: Connection, limit: int) -> list[Waiting]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairlane.store.base import Connection
@@ -15,6 +16,8 @@ class NodeRow(NamedTuple):
     started_at: int
     seen_at: int
     draining: int
+    lock_key: int | None = None
+    gone_at: int | None = None
 
 
 def all_nodes(connection: Connection) -> list[NodeRow]:
@@ -31,11 +34,21 @@ def save(connection: Connection, node: NodeRow) -> None:
         started_at=node.started_at,
         draining=node.draining,
         now=node.seen_at,
+        lock_key=node.lock_key,
     )
 
 
 def delete(connection: Connection, name: str) -> None:
     connection.run("node_leave", name=name)
+
+
+def unlocked(connection: Connection, names: Iterable[str]) -> list[str]:
+    """Return which of these nodes do not hold their locks. Only PostgreSQL has such locks."""
+    return [row[0] for row in connection.run_rows("node_unlocked", [(name,) for name in names])]
+
+
+def mark_gone(connection: Connection, names: Iterable[str], now: int) -> None:
+    connection.run_rows("node_gone", [(name, now) for name in names])
 
 
 def forget_others(connection: Connection, name: str, before: int) -> None:

@@ -66,6 +66,12 @@ def awaited_view(
     return [(row[0], row[1], row[2]) for row in rows]
 
 
+def listening(connection: Connection, keys: Iterable[str], until: str) -> list[int]:
+    """Return the suspended tasks of sessions whose wait is `until`."""
+    rows = connection.run_rows("suspension_listening", [(key, until) for key in keys])
+    return [row[0] for row in rows]
+
+
 def save_signal(connection: Connection, one: Signal) -> None:
     connection.run_rows("signal_insert", [astuple(one)])
 

@@ -33,26 +33,6 @@ class TaskView(msgspec.Struct, frozen=True):
     log: tuple[Attempt, ...] = ()
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which tasks to list; `before` continues below a sequence number, `floor` ends above one.
-
-    `capability` is what a worker must offer to run them, `parent` a task that they depend on,
-    `text` a LIKE pattern with the escape character `!`. These three are for lists only.
-    """
-
-    agent: str | None = None
-    states: list[str] | None = None
-    lane: str | None = None
-    session: str | None = None
-    batch: str | None = None
-    kind: str | None = None
-    capability: str | None = None
-    before: int | None = None
-    parent: str | None = None
-    floor: int | None = None
-    text: str | None = None
-
-
 def _view(row: Row) -> TaskView:
     return TaskView(Task(*row[:TASK_WIDTH]), *row[TASK_WIDTH:])
 
@@ -65,20 +45,9 @@ def by_seq(connection: Connection, seqs: Iterable[int]) -> list[TaskView]:
     return list(map(_view, connection.run_rows("task_view_many", [(seq,) for seq in seqs])))
 
 
-def page(
-    connection: Connection, wanted: Filter, limit: int, *, brief: bool = False
-) -> Page[TaskView]:
-    """Return tasks, newest first; `brief` omits their results. Call it in a snapshot."""
-    given = msgspec.structs.asdict(wanted)
-    given["brief"] = 1 if brief else None
-    rows, more = connection.run_page("task_list", limit, PAGE_BYTES_MAX, **given)
-    return Page(map(_view, rows), more=more)
-
-
-def ids(connection: Connection, wanted: Filter, limit: int) -> list[tuple[int, str]]:
-    """Return sequence numbers and ids, newest first."""
-    rows = connection.run("task_ids", limit=limit, **msgspec.structs.asdict(wanted))
-    return [(row[0], row[1]) for row in rows]
+def oldest_of_batch(connection: Connection, batch: str, limit: int) -> list[int]:
+    """Return the sequence numbers of the tasks of a batch, oldest first."""
+    return [row[0] for row in connection.run("batch_oldest", batch=batch, limit=limit)]
 
 
 def state(connection: Connection, seq: int) -> str | None:
@@ -116,16 +85,26 @@ def entries(
                 "entry_page_of", rows, agent=agent, rank=rank, seq=seq, limit=limit + 1
             )
         seqs = [row[1] for row in sorted(places)]
-        shown, more = page_of(_in_parts(connection, seqs), limit, PAGE_BYTES_MAX)
+        return in_order(connection, seqs, limit)
+
+
+def in_order(
+    connection: Connection, seqs: Sequence[int], limit: int, *, brief: bool = False
+) -> Page[TaskView]:
+    """Return tasks in the order of their numbers here, up to the limits of a page; `brief` omits
+    their results. Call it in a snapshot.
+    """
+    name = "task_view_brief" if brief else "task_view_many"
+    shown, more = page_of(_in_parts(connection, seqs, name), limit, PAGE_BYTES_MAX)
     return Page(map(_view, shown), more=more)
 
 
-def _in_parts(connection: Connection, seqs: Sequence[int]) -> Iterator[Row]:
+def _in_parts(connection: Connection, seqs: Sequence[int], name: str) -> Iterator[Row]:
     """Yield tasks with their requests and results, in this order; large ones are not read ahead."""
     start, count, size = 0, PART_ROWS_MIN, 0
     while start < len(seqs):
         wanted = seqs[start : start + count]
-        rows = connection.run_rows("task_view_many", [(seq,) for seq in wanted])
+        rows = connection.run_rows(name, [(seq,) for seq in wanted])
         by_number = {row[0]: row for row in rows}
         yield from (by_number[seq] for seq in wanted if seq in by_number)
         start += len(wanted)

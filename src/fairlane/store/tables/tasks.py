@@ -133,6 +133,12 @@ def results(connection: Connection, seqs: Iterable[int]) -> dict[int, str | None
     return {row[0]: row[1] for row in rows}
 
 
+def errors(connection: Connection, seqs: Iterable[int]) -> dict[int, str | None]:
+    """Return the errors of tasks."""
+    rows = connection.run_rows("errors_find", [(seq,) for seq in seqs])
+    return {row[0]: row[1] for row in rows}
+
+
 def save_results(
     connection: Connection, ends: Iterable[tuple[int, str | None, str | None]]
 ) -> None:
