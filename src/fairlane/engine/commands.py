@@ -385,7 +385,7 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 class Beat(msgspec.Struct, frozen=True):
     """Answer: None. Record that a node is alive or, with `leaves`, that it stops. `alone` says that
-    no other node can serve from its store.
+    no other node can serve from its store. `lock_key` names the lock that it holds while it lives.
     """
 
     name: str
@@ -396,6 +396,7 @@ class Beat(msgspec.Struct, frozen=True):
     draining: bool = False
     leaves: bool = False
     alone: bool = False
+    lock_key: int | None = None
 
 
 class ClaimDeliveries(msgspec.Struct, frozen=True):

@@ -21,7 +21,13 @@ from fairlane.core.errors import FairlaneError, InvalidPolicy, StoreMismatch
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy, read
 from fairlane.core.workers import KnownWorker
-from fairlane.engine import commands, resource_commands, step_commands
+from fairlane.engine import (
+    commands,
+    inbox_commands,
+    presence_commands,
+    resource_commands,
+    step_commands,
+)
 from fairlane.engine.commands import Lease
 from fairlane.engine.import_commands import ImportFinished
 from fairlane.engine.resource_commands import (
@@ -29,6 +35,7 @@ from fairlane.engine.resource_commands import (
 )
 from fairlane.engine.roster import Roster
 from fairlane.engine.telemetry.outages import WRITES, Outages, store_unavailable
+from fairlane.engine.totals import HandlerTotals
 from fairlane.engine.verbs import (
     approvals,
     audit,
@@ -36,13 +43,16 @@ from fairlane.engine.verbs import (
     budgets,
     clock_steps,
     cron,
+    effects,
     imports,
+    inbox,
     key_rotation,
     leasing,
     nodes,
     output,
     permits,
     policies,
+    presence,
     queue,
     reporting,
     requeueing,
@@ -83,7 +93,9 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Record: audit.record,
     commands.Report: reporting.report,
     commands.Start: tasks.start,
+    step_commands.BeginEffect: effects.begin_effect,
     step_commands.Checkpoint: steps.checkpoint,
+    inbox_commands.TakeMessages: inbox.take,
     commands.Complete: tasks.complete,
     commands.Fail: tasks.fail,
     commands.Release: tasks.release,
@@ -97,9 +109,13 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Cancel: tasks.cancel,
     commands.CancelBatch: batches.cancel_batch,
     commands.StopSession: sessions.stop,
+    inbox_commands.WithdrawMessage: inbox.withdraw,
     commands.SetSession: sessions.set_session,
     commands.SetUsage: sessions.set_usage,
     commands.Reclaim: tasks.reclaim,
+    presence_commands.OpenPresence: presence.open_presence,
+    presence_commands.ClosePresence: presence.close_presence,
+    presence_commands.ReclaimGone: presence.reclaim_gone,
     commands.ReclaimExpired: queue.reclaim_expired,
     commands.Renew: tasks.renew,
     resource_commands.Permit: permits.permit,
@@ -117,6 +133,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Decide: approvals.decide,
     commands.DecideByLink: approvals.decide_by_link,
     step_commands.SendSignal: suspending.send_signal,
+    step_commands.ResolveEffect: effects.resolve_effect,
     commands.Drain: queue.drain,
     commands.UseTemplate: templates.use_template,
     commands.DeleteTemplate: templates.delete_template,
@@ -187,6 +204,7 @@ class Engine:
         self.name = name
         self.policy = Policy()
         self.roster = Roster(name)
+        self.totals = HandlerTotals()
         self._saving: list[KnownWorker] = []  # workers that the current batch stores
         self.due_at: int | None = 0  # the first batch checks everything
         self.look_at: float | None = None  # the same on the monotonic clock
@@ -249,6 +267,8 @@ class Engine:
                 ):
                     self._steps.save(transaction)
                     self._save_workers(transaction, waiting)
+                    changes, now = transaction.changes, self.clock.monotonic()
+                    self.totals.save(connection, changes, transaction.now, now)
                     transaction.finish(self.name, self._commit_id)
                     unknown = (transaction, outcome)
                     connection.commit()
@@ -322,6 +342,7 @@ class Engine:
                 for number, answer in zip(numbers, found, strict=True):
                     answers[number] = answer
         self._let_time_pass(tx)
+        suspending.deliver(tx, tx.now)
         ticks.settle(tx, tx.now)
         cron.follow(tx, tx.now)
         if tx.woken or tx.left_waits:
@@ -503,6 +524,7 @@ class Engine:
         """Return the outcome of the commit."""
         self._outages.worked(WRITES)
         self._remember(tx)
+        self.totals.committed()
         if self._saving:
             self.roster.saved(self._saving, self.clock.monotonic())
             self._saving = []

@@ -93,6 +93,7 @@ class Node:
         # Raises an error for a URL that webhooks may not go to. The HTTP application sets it.
         self.check_url: Callable[[str], object] = _refuse_url
         self._followers: set[Waiter] = set()
+        self._until_drained: set[Waiter] = set()
         self.lease_waits = 0  # callers of POST /leases that have no response yet
         self._waiters: dict[str, list[Waiter]] = {}
         self._waiters_lock = threading.Lock()
@@ -193,7 +194,7 @@ class Node:
         """Return the ids of all matching tasks, oldest first."""
         found: list[tuple[int, str]] = []
         while True:
-            page = await self.views.read(self.views.task_ids, wanted, PAGE)
+            page = await self.views.read(self.views.search.ids, wanted, PAGE)
             found += page
             if len(page) < PAGE:
                 return [task_id for _, task_id in reversed(found)]
@@ -230,6 +231,18 @@ class Node:
             yield waiter
         finally:
             self._followers.discard(waiter)
+
+    @contextlib.contextmanager
+    def until_drained(self) -> Iterator[Waiter]:
+        """Return a waiter that is set when the node stops."""
+        waiter = Waiter(asyncio.get_running_loop())
+        self._until_drained.add(waiter)
+        if self.drained:
+            waiter.tell()
+        try:
+            yield waiter
+        finally:
+            self._until_drained.discard(waiter)
 
     async def set_policy(self, request: SetPolicy) -> PolicyChange:
         change: PolicyChange = await self.writer.ask(request)
@@ -281,7 +294,7 @@ class Node:
         """Wake all waiters: no more tasks will end here, so they return the current state."""
         self.drained = True
         self._tell_waiters(None)
-        for follower in tuple(self._followers):
+        for follower in (*self._followers, *self._until_drained):
             follower.tell()
 
     def _forget(self, task_id: str, waiter: Waiter) -> None:

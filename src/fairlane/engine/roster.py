@@ -42,6 +42,7 @@ class Roster:
         self._heard: dict[str, HeardWorker] = {}
         self._saved_at: float | None = None
         self._has_new = False
+        self.changes = 0  # how often what this process has heard has changed
 
     def heard(self, request: Lease, now: float) -> None:
         """Note that a worker has asked for leases."""
@@ -52,11 +53,13 @@ class Roster:
             self._make_room(now)
             self._heard[request.worker] = HeardWorker(request, now, now, patience_ms)
             self._has_new = True
+            self.changes += 1
             return
         found.at = now
         request = _with_earlier(request, found.request)
         if patience_ms != found.patience_ms or _said(request) != _said(found.request):
             found.request, found.patience_ms, found.saved_at = request, patience_ms, None
+            self.changes += 1
 
     def due(
         self, waiting: Iterable[object], now: float, moment: int

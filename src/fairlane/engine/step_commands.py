@@ -22,11 +22,47 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class CheckpointOutcome(msgspec.Struct, frozen=True, gc=False):
-    """The task, the number of the step, and False if it was recorded before."""
+    """The task, the number of the step, and False if it was recorded before. With `settles`, it is
+    the outcome of an effect.
+    """
 
     task: Task
     number: int
     new: bool
+    settles: bool = False
+
+
+class BeginEffect(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Answer: `EffectOutcome`. Record that a run is about to act. With `withdraws`, record that it
+    did not. `checks`: the run can find out whether an earlier one acted.
+    """
+
+    seq: int
+    fencing_token: int
+    name: str
+    number: int | None = None
+    checks: bool = False
+    withdraws: bool = False
+
+
+class EffectOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The task, the number of the effect, and its state."""
+
+    task: Task
+    number: int
+    state: str
+
+
+class ResolveEffect(msgspec.Struct, frozen=True):
+    """Answer: the task. An operator says whether an effect happened; then its task runs again.
+
+    `value` is its result as JSON text.
+    """
+
+    id: str
+    name: str
+    happened: bool
+    value: str | None = None
 
 
 class Suspend(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from fairlane.core.workers import ONLINE, KnownWorker, Unserved
 
 OFFERED_SECONDS: Final = 10.0
 READ_SECONDS: Final = 0.25
+ANSWERS_MAX: Final = 4096
 
 
 class WorkerCache:
@@ -29,6 +30,7 @@ class WorkerCache:
         # What workers without limits on lanes and agents offer.
         self._offered: frozenset[str] = frozenset()
         self._offers_all = False
+        self._answers: dict[tuple[str, str, str], Unserved | None] = {}
 
     def has(self, capability: str) -> bool:
         """Return whether the capability was offered to everyone a moment ago."""
@@ -40,15 +42,27 @@ class WorkerCache:
         """Return why no worker can run a task, as `workers.unserved` does."""
         if self.has(capability):
             return None
-        return workers.unserved(await self.known(), capability, lane, agent)
+        await self.known()
+        asked = (capability, lane, agent)
+        if asked not in self._answers:
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[asked] = workers.unserved(self._workers, capability, lane, agent)
+        return self._answers[asked]
 
     async def known(self) -> Sequence[KnownWorker]:
         """Return all known workers, as they were at most READ_SECONDS ago."""
-        async with self._lock:
-            now = self._clock.monotonic()
-            if self._read_at is None or now - self._read_at > READ_SECONDS:
-                self._keep(await self._read())
-            return self._workers
+        if not self._is_new():
+            async with self._lock:
+                if not self._is_new():
+                    self._keep(await self._read())
+        return self._workers
+
+    def _is_new(self) -> bool:
+        """Return whether the workers were read at most READ_SECONDS ago."""
+        return self._read_at is not None and (
+            self._clock.monotonic() - self._read_at <= READ_SECONDS
+        )
 
     def forget(self) -> None:
         """Read again the next time."""
@@ -56,6 +70,7 @@ class WorkerCache:
 
     def _keep(self, found: Sequence[KnownWorker]) -> None:
         self._workers = found
+        self._answers.clear()
         free = [one for one in found if one.state == ONLINE and one.takes_all]
         self._offered = frozenset(name for one in free for name in one.capabilities)
         self._offers_all = any(one.any_handler for one in free)

@@ -25,6 +25,7 @@ from fairlane.engine import ids
 from fairlane.engine.commands import Beat, Reclaim, ReclaimDeliveries, Reseal
 from fairlane.engine.engine import Engine, Key, Outcome
 from fairlane.engine.node import News, Node
+from fairlane.engine.presence_commands import ReclaimGone
 from fairlane.engine.reads.why import Explained
 from fairlane.engine.reads.workers import Presence
 from fairlane.engine.telemetry.history import History
@@ -32,7 +33,7 @@ from fairlane.engine.telemetry.metrics import Metrics
 from fairlane.engine.telemetry.outages import Outages
 from fairlane.engine.telemetry.resource_history import ACCOUNTS_MAX, ResourceHistory, use_samples
 from fairlane.engine.writer import Writer
-from fairlane.store.base import Store
+from fairlane.store.base import Announcement, Store
 from fairlane.version import __version__
 
 log = logging.getLogger("fairlane.node")
@@ -85,6 +86,8 @@ class WritingNode(Node):
         self._told_policy = self.engine.policy
         self._last_event = 0
         self._registered = False
+        self._roster_read = 0  # its last change of which the worker cache knows
+        self._lock: Announcement | None = None  # shows other nodes that this one lives
 
     def start(self) -> None:
         """Open the store and start. Raise an `OperatorError` if that is not possible."""
@@ -102,13 +105,19 @@ class WritingNode(Node):
         self.writer.ask_and_wait(self._here)
         self._registered = True
         self.store.listen(self._heard)
+        self._lock = self.store.announce(self.name, gone=self._find_gone, changed=self._announce)
+        if self._lock is not None:
+            self._lock.start()
 
     def stop(self) -> None:
         # If the store is unavailable, others notice that this node is silent.
         if self._registered and self.writer.alive and self.writer.trouble is None:
             self._registered = False
+            self.engine.totals.hurry()
             with contextlib.suppress(StoreUnavailable):
                 self.writer.ask_and_wait(msgspec.structs.replace(self._here, leaves=True))
+        if self._lock is not None:  # after the node has left, so that no other node misses it
+            self._lock.close()
         self.audit.flush()
         self.writer.stop()
         self.tokens.close()
@@ -117,11 +126,26 @@ class WritingNode(Node):
 
     async def beat(self) -> None:
         """Record that this node is alive; raise if that cannot be written."""
-        await self.writer.ask(msgspec.structs.replace(self._here, draining=self.draining))
+        await self.writer.ask(self._beat())
+
+    def _beat(self) -> Beat:
+        key = None if self._lock is None else self._lock.key
+        return msgspec.structs.replace(self._here, draining=self.draining, lock_key=key)
+
+    def _announce(self) -> None:
+        """Record that this node holds its lock, or no longer does. Runs in the lock's thread."""
+        if self._registered:
+            self.writer.tell(self._beat())
+
+    def _find_gone(self, names: list[str]) -> None:
+        """Reclaim the leases of nodes that have died. Runs in the lock's thread."""
+        log.warning("nodes that have died: %s; their tasks run elsewhere", ", ".join(names))
+        self.writer.tell(ReclaimGone(names))
 
     async def look(self) -> None:
         """Take the next sample for the history."""
         sample = await self.views.read(self.views.sample, self.clock)
+        sample = sample.without_unserved(await self.worker_cache.known())
         self.history.add(sample, self.policy, self.metrics)
         if self.policy.resources:
             found = await self.views.read(
@@ -136,17 +160,14 @@ class WritingNode(Node):
         if self.worker_cache.has(capability) or capability in (self.runs() or ()):
             return None
         found = await super().unserved(capability, lane, agent)
-        if found is not None and found.unknown and self._has_heard(capability, lane, agent):
+        newest = self.engine.roster.changes
+        if found is not None and found.unknown and self._roster_read != newest:
+            self._roster_read = newest  # a worker has just come
             self.worker_cache.forget()
             found = await super().unserved(capability, lane, agent)
         # Without a server on a private store, no worker can be there.
         knows = self._registered or self.store.shared
         return found if found is None or found.unknown or knows else None
-
-    def _has_heard(self, capability: str, lane: str, agent: str) -> bool:
-        """Return whether a worker that can run a task has asked this process for leases."""
-        heard = self.engine.roster.present(self.clock.monotonic(), self.engine.moment())
-        return any(one.offers(capability, lane, agent) for one in heard)
 
     def _presence(self) -> Presence | None:
         """Return what this server knows about workers; None if it only reads and writes."""

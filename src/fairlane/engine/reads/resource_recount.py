@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from fairlane.core import limits, policy, resources
+from fairlane.core import limits, policy
 from fairlane.core.amounts import text
 from fairlane.core.limits import Limit
 from fairlane.core.resources import Account, Reservation, ResourcePolicy, WaitLine
@@ -118,5 +118,5 @@ def _ledger(
 
 def _limit(account: Account, slot: str, declared: Mapping[str, ResourcePolicy]) -> Limit | None:
     found = declared.get(account.resource)
-    every = resources.limits_of(found.limits) if found else ()
+    every = found.declared if found else ()
     return next((limit for limit in every if limit.slot == slot), None)

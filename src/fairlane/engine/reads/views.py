@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from fairlane.clock import Clock, SystemClock
-from fairlane.core import events
 from fairlane.core.access import Token
 from fairlane.core.approvals import Approval
 from fairlane.core.attention import Troubles
@@ -25,7 +24,7 @@ from fairlane.core.cron import Job, RunRecord
 from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.gates import holds_turn
 from fairlane.core.json_types import JsonMapping, JsonObject
-from fairlane.core.model import DEBOUNCE_GATE, INSTRUCTION, Task
+from fairlane.core.model import DEBOUNCE_GATE, Task
 from fairlane.core.sessions import Session
 from fairlane.core.steps import Step
 from fairlane.core.templates import Template
@@ -38,6 +37,8 @@ from fairlane.engine.reads import workers as rosters
 from fairlane.engine.reads.accounts import ResourceViews
 from fairlane.engine.reads.feed import STOPPED, Feed, finished
 from fairlane.engine.reads.recount import recount
+from fairlane.engine.reads.search import SearchViews, with_logs
+from fairlane.engine.reads.workers import NodeView
 from fairlane.engine.telemetry.history import LINES_MAX, Sample
 from fairlane.engine.telemetry.outages import READS, Outages, store_unavailable
 from fairlane.store import migrate
@@ -52,7 +53,6 @@ from fairlane.store.tables import deliveries as delivery_table
 from fairlane.store.tables import endpoints as endpoint_table
 from fairlane.store.tables import events as event_table
 from fairlane.store.tables import lines, outputs, scheduler, task_views, tracebacks
-from fairlane.store.tables import nodes as node_table
 from fairlane.store.tables import policy as policy_table
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import templates as template_table
@@ -63,7 +63,8 @@ from fairlane.store.tables.events import EventFilter, EventView
 from fairlane.store.tables.lines import AgentCounts
 from fairlane.store.tables.outputs import Piece
 from fairlane.store.tables.policy import PolicyView
-from fairlane.store.tables.task_views import Filter, TaskView
+from fairlane.store.tables.task_search import Filter
+from fairlane.store.tables.task_views import TaskView
 
 __all__ = [
     "PAGE_BYTES_MAX",
@@ -72,7 +73,6 @@ __all__ = [
     "EventFilter",
     "EventView",
     "Filter",
-    "NodeView",
     "Page",
     "Piece",
     "PolicyView",
@@ -87,7 +87,6 @@ AGAIN_SECONDS: Final = 3.0  # a connection that is lost within this is opened on
 AGENTS_SHOWN_MAX: Final = 1000
 
 T = TypeVar("T")
-TaskViews = TypeVar("TaskViews", bound=list[TaskView])
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -96,19 +95,6 @@ class SessionView(msgspec.Struct, frozen=True):
     session: Session
     turns: list[Task]
     queued: list[Task]
-
-
-class NodeView(msgspec.Struct, frozen=True):
-    """A serving process, as it reported itself when it was last `seen_at`."""
-
-    name: str
-    host: str
-    pid: int
-    version: str
-    started_at: int
-    seen_at: int
-    draining: int
-    running: int
 
 
 def _place_in_session(task: Task) -> tuple[bool, bool, int, int]:
@@ -131,11 +117,12 @@ class Views:
         self._threads = concurrent.futures.ThreadPoolExecutor(READERS, "fairlane-reader")
         self.feed = Feed()
         self.resources = ResourceViews(self.ask, self._moment)
+        self.search = SearchViews(self.ask)
 
-    async def read(self, view: Callable[..., T], *arguments: object) -> T:
+    async def read(self, view: Callable[..., T], *arguments: object, **named: object) -> T:
         """Run one of the reads below without blocking the event loop."""
         try:
-            reading = self._threads.submit(view, *arguments)
+            reading = self._threads.submit(view, *arguments, **named)
         except RuntimeError:
             raise Draining(STOPPED) from None
         try:
@@ -185,26 +172,8 @@ class Views:
         return views[0] if views else None
 
     def tasks_by_seq(self, seqs: Sequence[int]) -> dict[int, TaskView]:
-        views = self.ask(_with_logs, lambda connection: task_views.by_seq(connection, seqs))
+        views = self.ask(with_logs, lambda connection: task_views.by_seq(connection, seqs))
         return {view.task.seq: view for view in views}
-
-    def tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
-        """Return tasks, newest first."""
-        return self.ask(_with_logs, lambda connection: task_views.page(connection, wanted, limit))
-
-    def brief_tasks(self, wanted: Filter, limit: int) -> Page[TaskView]:
-        """Return tasks, newest first, without results. Only instructions include their attempt
-        logs, which tell how long the last attempt ran.
-        """
-
-        def page(connection: Connection) -> Page[TaskView]:
-            return task_views.page(connection, wanted, limit, brief=True)
-
-        return self.ask(_with_logs, page, INSTRUCTION)
-
-    def task_ids(self, wanted: Filter, limit: int) -> list[tuple[int, str]]:
-        """Return sequence numbers and ids, newest first."""
-        return self.ask(task_views.ids, wanted, limit)
 
     def task_state(self, seq: int) -> str | None:
         """Return the state of a task without a whole `TaskView`; None if it does not exist."""
@@ -257,6 +226,17 @@ class Views:
         """Return events with numbers above `after` and up to `until`, oldest first."""
         place = {"after": after, "until": until, "limit": limit, "bytes_max": bytes_max}
         return self.ask(event_table.page, wanted, **place)
+
+    def newest_events(
+        self, wanted: EventFilter, after: int, until: int, limit: int
+    ) -> Page[EventView]:
+        """Return events with numbers above `after` and up to `until`, newest first."""
+        place = {"after": after, "until": until, "limit": limit}
+        return self.ask(event_table.page, wanted, **place, newest=True)
+
+    def events_before(self, at: int) -> int:
+        """Return the number of the last event before a time; 0 if there is none."""
+        return self.ask(event_table.before, at)
 
     def output(
         self, seq: int, token: int, part: int, limit: int, bytes_max: int = PAGE_BYTES_MAX
@@ -345,10 +325,7 @@ class Views:
 
         def read(connection: Connection) -> tuple[int, list[NodeView]]:
             with connection.snapshot():
-                running = task_views.count_by_worker(connection)
-                nodes = node_table.all_nodes(connection)
-                found = [NodeView(*node, running.get(node.name, 0)) for node in nodes]
-                return self._moment(connection, clock), found
+                return self._moment(connection, clock), rosters.read_nodes(connection)
 
         return self.ask(read)
 
@@ -540,26 +517,9 @@ def _newest_schema() -> int:
     return migrate.files()[-1][0]
 
 
-def _with_logs(
-    connection: Connection, find: Callable[[Connection], TaskViews], kind: str | None = None
-) -> TaskViews:
-    """Return tasks with their attempt logs from one snapshot; with `kind`, only its logs."""
-    with connection.snapshot():
-        views = find(connection)
-        logged = [view.task for view in views if kind in (None, view.task.kind)]
-        history = event_table.of_tasks(
-            connection, [task.seq for task in logged if task.fencing_token]
-        )
-    for number, view in enumerate(views):
-        log = tuple(events.attempts(history.get(view.task.seq, ())))
-        if log:
-            views[number] = msgspec.structs.replace(view, log=log)
-    return views
-
-
 def _with_tracebacks(connection: Connection, task_id: str) -> list[TaskView]:
     """Return one task with its attempt log and the tracebacks of its failed attempts."""
-    views = _with_logs(connection, lambda found: task_views.by_id(found, task_id))
+    views = with_logs(connection, lambda found: task_views.by_id(found, task_id))
     failed = [view.task.seq for view in views if any(one.error for one in view.log)]
     found = tracebacks.of_tasks(connection, failed)
     for view in views if found else ():

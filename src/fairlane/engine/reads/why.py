@@ -274,7 +274,9 @@ def serving(
         return {
             node.name: running.get(node.name, 0)
             for node in node_table.all_nodes(connection)
-            if not node.draining and (node.name == here or node.seen_at > heard_since)
+            if not node.draining
+            and node.gone_at is None
+            and (node.name == here or node.seen_at > heard_since)
         }
 
     return read

@@ -34,6 +34,29 @@ class Presence(msgspec.Struct, frozen=True):
     draining: bool = False
 
 
+class NodeView(msgspec.Struct, frozen=True):
+    """A serving process, as it reported itself when it was last `seen_at`."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    seen_at: int
+    draining: int
+    gone_at: int | None
+    running: int
+
+
+def read_nodes(connection: Connection) -> list[NodeView]:
+    """Return the nodes that serve, with how many runs each has in progress."""
+    running = task_views.count_by_worker(connection)
+    return [
+        NodeView(*node[:7], node.gone_at, running.get(node.name, 0))
+        for node in node_table.all_nodes(connection)
+    ]
+
+
 def read(
     connection: Connection, now: int, presence: Presence | None, *, shared: bool
 ) -> list[KnownWorker]:
@@ -94,7 +117,7 @@ class _Rules(msgspec.Struct, frozen=True):
             state = SILENT
             return msgspec.structs.replace(worker, running=running, state=state)
         seen_at = self.now if is_here else node.seen_at
-        is_silent = self.shared and self.now - seen_at > LEASE_MS
+        is_silent = self.shared and (node.gone_at is not None or self.now - seen_at > LEASE_MS)
         drains = bool(node.draining)
         if is_here and self.presence is not None:
             drains = self.presence.draining

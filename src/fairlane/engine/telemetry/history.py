@@ -17,6 +17,7 @@ from fairlane.core.explain import Pace
 from fairlane.core.fairness import fair_shares
 from fairlane.core.histogram import SPANS_MS
 from fairlane.core.policy import Policy
+from fairlane.core.workers import KnownWorker, is_served
 from fairlane.engine.telemetry.metrics import Metrics
 from fairlane.store.tables.lines import Waiting
 
@@ -41,6 +42,16 @@ class Sample(NamedTuple):
     lanes: Mapping[str, Tally]
     held: Sequence[tuple[str, str, int]]
     waiting: Sequence[Waiting]
+
+    def without_unserved(self, known: Sequence[KnownWorker]) -> Sample:
+        """Return the sample without the demand that no worker can meet: it takes no slot from
+        other agents.
+        """
+        waiting = [
+            one if is_served(known, one.capability, one.lane, one.agent) else one._replace(ready=0)
+            for one in self.waiting
+        ]
+        return self._replace(waiting=waiting)
 
 
 class HistoryBucket:

@@ -120,7 +120,7 @@ class Metrics:
                 if after.started_at != now:
                     self._begin_again(change, now)
             else:
-                if verb == lifecycle.COMPLETE:
+                if verb in (lifecycle.COMPLETE, lifecycle.TAKE):
                     lane.finished[lifecycle.DONE] += 1
                 elif verb in _RARE:
                     self._count_rare(lane, change)

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from fairlane.core import limits
 from fairlane.core.policy import Policy
-from fairlane.core.resources import limits_of
 from fairlane.engine.reads.accounts import AccountView
 from fairlane.engine.telemetry.history import WINDOWS
 
@@ -82,7 +81,7 @@ def use_samples(found: Iterable[AccountView], policy: Policy) -> Iterator[UseSam
     for one in found:
         account = one.account
         declared = policy.resources.get(account.resource)
-        for limit in limits_of(declared.limits) if declared else ():
+        for limit in declared.declared if declared else ():
             state = account.state(limit)
             taken, amount = limits.committed(limit, state), limits.ceiling(limit, state)
             yield UseSample(account.resource, account.key, limit.unit, taken, amount)

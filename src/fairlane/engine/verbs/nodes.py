@@ -10,6 +10,7 @@ from typing import Final
 
 from fairlane.engine.commands import Beat
 from fairlane.store.tables import nodes as table
+from fairlane.store.tables import presence
 from fairlane.store.tables import workers as worker_table
 from fairlane.store.transaction import Transaction
 
@@ -40,8 +41,10 @@ def beat(tx: Transaction, requests: Sequence[Beat], now: int) -> Iterator[None]:
             started_at=request.started_at,
             seen_at=now,
             draining=int(request.draining),
+            lock_key=request.lock_key,
         )
         table.save(tx.connection, node)
+        presence.forget_of_others(tx.connection, request.name)
         if request.alone:
             worker_table.forget_other_nodes(tx.connection, request.name)
     return iter([None] * len(requests))

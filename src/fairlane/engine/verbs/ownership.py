@@ -90,12 +90,27 @@ def _may_name(key: str, agent: str) -> bool:
 def _foreign_parent(
     tx: Transaction, agent: str, new: Sequence[Submission], known: Mapping[str, Task]
 ) -> InvalidRequest | None:
-    """Return a parent of another agent: a task receives its parents' results."""
+    """Return a parent of another agent: a task receives its parents' results, or uses the budgets
+    of the run that submits it.
+    """
     here = {one.id for one in new}
-    named = dict.fromkeys(id_ for one in new for id_ in one.depends_on if id_ not in here)
+    named = {id_: "dependsOn" for one in new for id_ in one.depends_on if id_ not in here}
+    named.update((one.child_of, "childOf") for one in new if one.child_of is not None)
     later = tx.tasks_by_id(id_ for id_ in named if id_ not in known)
-    for id_ in named:
+    for id_, field in named.items():
         parent = known.get(id_) or later.get(id_)
         if parent is None or parent.agent != agent:
-            return InvalidRequest(f"invalid task: field 'dependsOn': task '{id_}' not found")
+            return no_such_task(field, id_)
     return None
+
+
+def run_that_submits(tx: Transaction, new: Submission) -> Task | InvalidRequest | None:
+    """Return the task that a new one is a child of, None for a task of its own."""
+    if new.child_of is None:
+        return None
+    found = tx.tasks_by_id([new.child_of]).get(new.child_of)
+    return found or no_such_task("childOf", new.child_of)
+
+
+def no_such_task(field: str, id_: str) -> InvalidRequest:
+    return InvalidRequest(f"invalid task: field '{field}': task '{id_}' not found")

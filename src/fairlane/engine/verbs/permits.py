@@ -187,7 +187,7 @@ def _settle_one(
             except FairlaneError as error:
                 return error
         settle(tx, task, one, usage, refund=unused)
-        take_report(tx, task, report)
+        take_report(tx, task, report, permit=one)
     return None
 
 

@@ -45,6 +45,7 @@ FOREVER: Final = 2**62  # closed until an operator opens it
 _NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
 
 _needs: Final = msgspec.json.Decoder(Needs)
+_budget: Final = msgspec.json.Decoder(tuple[str | None, str | None]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 Virtual = Mapping[int, Mapping[str, int]]  # amounts by account and unit that count as taken
@@ -73,14 +74,32 @@ def needs_for(tx: Transaction, submission: Submission, lane: str) -> str | Fairl
     written = tx.policy.needs(submission.needs, submission.kind, lane)
     if not written:
         return None
-    try:
-        return _encode(resources.read_needs(written, tx.policy.resources)).decode()
-    except FairlaneError as error:
-        return error
+    as_written = _encode(written)
+    found = tx.accounts.needs.get(as_written)
+    if found is None:
+        try:
+            found = _encode(resources.read_needs(written, tx.policy.resources)).decode()
+        except FairlaneError as error:
+            return error
+        tx.accounts.needs[as_written] = found
+    return found
 
 
-def attach(tx: Transaction, task: Task, needs: str | None) -> None:
-    """Give a new task its needs, if it has any, and its line."""
+def _budget_keys(task: Task) -> tuple[str | None, str | None]:
+    """Return the session and the batch whose budgets a task uses."""
+    if task.budget is None:
+        return task.session, task.batch
+    session, batch = _budget(task.budget)
+    return session or task.session, batch or task.batch
+
+
+def attach(tx: Transaction, task: Task, needs: str | None, parent: Task | None) -> None:
+    """Give a new task its needs, if it has any, and its line. It uses the budgets of `parent`, the
+    task whose run submits it.
+    """
+    if parent is not None:
+        keys = _budget_keys(parent)
+        task.budget = _encode(keys).decode() if any(keys) else None
     if needs is not None:
         task.needs = needs
         task.wait = tx.accounts.line(_line_name(tx, task)).id
@@ -133,7 +152,7 @@ def demands(tx: Transaction, task: Task, needs: Needs | None = None) -> Sequence
     """Return the demands of a task on each account; with `needs`, those of a permit."""
     if needs is not None:
         return _demands(tx, task, needs)
-    of = (task.needs, task.agent, task.lane, task.session, task.batch)
+    of = (task.needs, task.agent, task.lane, task.session, task.batch, task.budget)
     found: Sequence[Demand] | None = tx.accounts.demands.get(of)
     if found is None:
         found = tx.accounts.demands[of] = _demands(tx, task, needs_of(task.needs or "{}"))
@@ -141,7 +160,8 @@ def demands(tx: Transaction, task: Task, needs: Needs | None = None) -> Sequence
 
 
 def _demands(tx: Transaction, task: Task, needs: Needs) -> list[Demand]:
-    subject = Subject(task.agent, task.lane, task.session, task.batch)
+    session, batch = _budget_keys(task)
+    subject = Subject(task.agent, task.lane, session, batch)
     found = []
     for name, wanted in needs.items():
         plain, _, key = name.partition("/")
@@ -249,7 +269,7 @@ def _usage(tx: Transaction, task: Task, usage: Mapping[str, Mapping[str, object]
         refuse_uncountable(demand.account, demand.policy, demand.need, found.get(demand.need, {}))
     for name, units in found.items():
         policy = tx.accounts.resource(name.partition("/")[0])
-        for limit in resources.limits_of(policy.limits) if policy else ():
+        for limit in policy.declared if policy else ():
             if limit.unit in units and limit.kind == limits.POOL:
                 raise InvalidRequest(
                     f"field 'usage.{name}.{limit.unit}': a pool is returned at the end of the run; "
@@ -280,7 +300,7 @@ def _unknown_names(tx: Transaction, report: ResourceReport) -> InvalidRequest | 
                 return error
     for name, units in (report.observed or {}).items():
         policy = declared[name.partition("/")[0]]
-        known = {limit.unit for limit in resources.limits_of(policy.limits)}
+        known = {limit.unit for limit in policy.declared}
         for unit, remaining in units.items():
             if unit not in known:
                 hint = nearest(unit, known)
@@ -349,28 +369,36 @@ def _kind(limit: Limit, change: int) -> str:
     return ledger.REFUND if change < 0 else ledger.DEBT
 
 
-def take_report(tx: Transaction, task: Task, report: ResourceReport | None) -> None:
+def take_report(
+    tx: Transaction, task: Task, report: ResourceReport | None, permit: Reservation | None = None
+) -> None:
     """Apply the rest of a worker's report: providers that refused, and remaining amounts.
 
-    The lease has ended or the permit was settled, so its use is already counted.
+    The lease has ended or the `permit` was settled, so its use is already counted.
     """
     if report is None:
         return
     settle_ended(tx)
     for name, units in (report.observed or {}).items():
         for demand in demands(tx, task, {name: {}}):
-            _observe(tx, demand, units)
+            _observe(tx, demand, units, permit)
     for name, closing in (report.closed or {}).items():
         for demand in demands(tx, task, {name: {}}):
             close(tx, demand.account, closing, tx.now)
 
 
-def _observe(tx: Transaction, demand: Demand, units: Mapping[str, object]) -> None:
-    for limit in resources.limits_of(demand.policy.limits) if demand.policy else ():
+def _observe(
+    tx: Transaction, demand: Demand, units: Mapping[str, object], permit: Reservation | None
+) -> None:
+    account = demand.account
+    notes = {held.account: held.notes for held in permit.held}.get(account.id) if permit else None
+    for limit in demand.policy.declared if demand.policy else ():
         if limit.unit in units:
+            noted = notes.get(limit.slot) if notes else None
+            granted = (permit.at, noted) if permit and noted is not None else None
             remaining = amounts.parse(units[limit.unit])
-            limits.observe(limit, demand.account.state(limit), remaining, tx.now)
-            tx.accounts.touch(demand.account)
+            limits.observe(limit, account.state(limit), remaining, tx.now, granted)
+            tx.accounts.touch(account)
     tx.changed = True
 
 
@@ -434,10 +462,10 @@ def _raise(
     tx: Transaction, request: RaiseResource, found: list[Account]
 ) -> list[Account] | FairlaneError:
     policy = tx.policy.resources[request.name]
-    every = [one for one in resources.limits_of(policy.limits) if one.unit == request.unit]
+    every = [one for one in policy.declared if one.unit == request.unit]
     budgets = [limit for limit in every if limit.kind == BUDGET]
     if not budgets:
-        units = {one.unit for one in resources.limits_of(policy.limits) if one.kind == BUDGET}
+        units = {one.unit for one in policy.declared if one.kind == BUDGET}
         if every or not units:
             return Conflict(f"{request.name} has no budget of {request.unit}; change its limit")
         hint = nearest(request.unit, units)
@@ -480,7 +508,7 @@ def spent_budget(tx: Transaction, account: Account, why: Blocked) -> BudgetSpent
     """Return what a person has to know about the budget that is spent."""
     policy = tx.accounts.resource(account.resource)
     assert policy is not None
-    limit = next(one for one in resources.limits_of(policy.limits) if one.slot == why.slot)
+    limit = next(one for one in policy.declared if one.slot == why.slot)
     return BudgetSpent(
         resource=account.resource,
         key=account.key,
@@ -515,8 +543,8 @@ def follow_policy(
 
 
 def _adapt(tx: Transaction, account: Account, old: ResourcePolicy, new: ResourcePolicy) -> None:
-    before = {limit.slot: limit for limit in resources.limits_of(old.limits)}
-    for limit in resources.limits_of(new.limits):
+    before = {limit.slot: limit for limit in old.declared}
+    for limit in new.declared:
         was = before.get(limit.slot)
         if was is not None and was != limit and limit.slot in account.states:
             by = limits.adapt(was, limit, account.state(limit), tx.now)

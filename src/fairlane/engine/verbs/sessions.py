@@ -13,15 +13,16 @@ from typing import Annotated, Final, Protocol
 
 import msgspec
 
-from fairlane.core import gates, leases, lifecycle, secrets, sessions
-from fairlane.core.errors import FairlaneError, MessageStale, SessionQueueFull
+from fairlane.core import gates, inbox, leases, lifecycle, secrets, sessions
+from fairlane.core.errors import FairlaneError, MessageStale, SessionBusy, SessionQueueFull
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import DEBOUNCE_GATE, Change, Message, Submission, Task
 from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import Session, SessionSettings
 from fairlane.engine.commands import SetSession, SetUsage, StoppedRuns, StopSession
-from fairlane.engine.verbs import ownership
+from fairlane.engine.verbs import ownership, rights, steps
 from fairlane.store.tables import sessions as table
+from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 
 TEXT_CHARACTERS_MAX: Final = 100_000
@@ -65,13 +66,44 @@ def admit(
         return MessageStale("the message was sent before its session was stopped")
     changed = _with_message_settings(tx.policy.sessions, session, message)
     settings = sessions.resolved(tx.policy.sessions, changed, message.settings)
-    if settings.mode == sessions.INTERRUPT:
+    if settings.mode == sessions.REJECT and changed.busy:
+        return _busy(session)
+    if settings.mode in _STOPPING:
+        error = _STOPPING[settings.mode]
+        if settings.mode == sessions.ROLLBACK:
+            submission = _after_rollback(tx, submission)
 
         def interrupt() -> None:
             _take_over(tx, session, changed)
-            _interrupt(tx, session, now)
+            _interrupt(tx, session, error, now)
 
         return admit_task(tx, submission, now, leaving=_queued(tx, key), enter=interrupt)
+    return _admit_behind(tx, submission, now, admit_task, changed=changed, settings=settings)
+
+
+# The modes that stop the turn, and the error of what they stop.
+_STOPPING: Final = {
+    sessions.INTERRUPT: sessions.INTERRUPTED,
+    sessions.ROLLBACK: sessions.ROLLED_BACK,
+}
+
+
+def _admit_behind(
+    tx: Transaction,
+    submission: Submission,
+    now: int,
+    admit_task: Admit,
+    *,
+    changed: Session,
+    settings: SessionPolicy,
+) -> Task | FairlaneError:
+    """Admit a message that waits for its turn, unless it is merged into another."""
+    message, key = submission.message, submission.session
+    assert message is not None
+    assert key is not None
+    session = tx.counters.session(key)
+    if settings.mode == sessions.STEER:
+        submission = _with(submission, steer=True)
     found = None if message.no_merge else _that_may_grow(tx, submission, message, settings)
     if found is not None:
         _take_over(tx, session, changed)
@@ -108,12 +140,49 @@ def _full(session: Session, cap: int) -> SessionQueueFull:
     )
 
 
-def _interrupt(tx: Transaction, session: Session, now: int) -> None:
-    """Stop the holders of the turn; no other task starts until they have ended."""
-    _drain(tx, session.key, sessions.INTERRUPTED, now)
+def _busy(session: Session) -> SessionBusy:
+    waiting = session.waiting + session.debouncing
+    return SessionBusy(
+        f"session {session.key} is busy, and the message is not to wait; send it again later, or "
+        "in another mode",
+        details={"sessionKey": session.key, "running": session.holders, "waiting": waiting},
+    )
+
+
+def _interrupt(tx: Transaction, session: Session, error: str, now: int) -> None:
+    """Stop the holders of the turn; no other task starts until they have ended. A turn that is
+    rolled back loses its steps.
+    """
+    forgets = error == sessions.ROLLED_BACK
+    turn = _turn(tx, session.key) if forgets else []
+    _drain(tx, session.key, error, now)
+    for task in turn:
+        steps.forget(tx, tx.task(task.seq))
     if session.holders:
         session.interrupted = 1
         tx.counters.touch_session(session.key)
+
+
+def _turn(tx: Transaction, key: str) -> list[Task]:
+    """Return the tasks that run, or have run and keep the turn."""
+    held = tx.lookup.tasks(table.turn_tasks, session=key)
+    return [*_running(tx, key), *(task for task in held if task.fencing_token)]
+
+
+def _after_rollback(tx: Transaction, submission: Submission) -> Submission:
+    """Return a message with the ids of the messages that the agent has to forget."""
+    assert submission.session is not None
+    tasks = _turn(tx, submission.session)
+    bodies = tx.lookup.requests(task.seq for task in tasks) if tasks else {}
+    ids = [id_ for task in tasks for id_ in inbox.ids_of(bodies[task.seq])]
+    return _with(submission, rolledBack=ids[:MERGED_MESSAGES_MAX]) if ids else submission
+
+
+def _with(submission: Submission, **fields: object) -> Submission:
+    """Return a submission with further fields in its request."""
+    request: JsonObject = msgspec.json.decode(submission.body)
+    body = msgspec.json.encode({**request, **fields}).decode()
+    return msgspec.structs.replace(submission, body=body)
 
 
 def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None:
@@ -121,8 +190,10 @@ def window_ends(tx: Transaction, submission: Submission, now: int) -> int | None
     message, key = submission.message, submission.session
     if message is None or key is None or message.no_merge:
         return None
-    settings = sessions.resolved(tx.policy.sessions, tx.counters.session(key), message.settings)
-    if settings.mode == sessions.INTERRUPT or settings.debounce_ms <= 0:
+    session = tx.counters.session(key)
+    settings = sessions.resolved(tx.policy.sessions, session, message.settings)
+    steers = settings.mode == sessions.STEER and session.holders > 0
+    if steers or settings.mode in _AT_ONCE or settings.debounce_ms <= 0:
         return None
     return sessions.window_ends(settings, now, now)
 
@@ -148,6 +219,10 @@ def _take_over(tx: Transaction, session: Session, changed: Session) -> None:
         tx.counters.touch_session(session.key)
 
 
+# Modes in which a message either starts or is refused.
+_AT_ONCE: Final = frozenset({sessions.INTERRUPT, sessions.ROLLBACK, sessions.REJECT})
+
+
 class _Body(msgspec.Struct, rename="camel"):
     """The parts of a message's request that name its sender and its text."""
 
@@ -155,6 +230,7 @@ class _Body(msgspec.Struct, rename="camel"):
     params: JsonObject | None = None
     sender: str | None = None
     no_merge: bool = False
+    steer: bool = False
     llm_config: JsonObject | None = None
 
 
@@ -163,8 +239,9 @@ def _that_may_grow(
 ) -> tuple[Task, str] | None:
     """Return the waiting message that this one is merged into, with its request.
 
-    In the debounce window it must have the same sender; in the mode `collect`, any sender. Only the
-    newest message can be extended: later text must not run before earlier text.
+    In the debounce window it must have the same sender; in the mode `collect`, any sender. Their
+    submitters must have the same rights. Only the newest message can be extended: later text must
+    not run before earlier text.
     """
     assert submission.session is not None
     collects = settings.mode == sessions.COLLECT
@@ -180,8 +257,14 @@ def _that_may_grow(
             alike = (task.lane, task.agent, task.capability, task.callback_url) == kind
             fits = alike and not body.no_merge and size <= TEXT_CHARACTERS_MAX
             fits = fits and not _moves_secret(body, submission) and _stays_small(raw, submission)
-            return (task, raw) if fits else None
+            fits = fits and body.steer == (settings.mode == sessions.STEER)
+            return (task, raw) if fits and _same_rights(tx, task, submission) else None
     return None
+
+
+def _same_rights(tx: Transaction, task: Task, later: Submission) -> bool:
+    submitter = task_table.submitters(tx.connection, [task.seq]).get(task.seq)
+    return rights.same(tx.connection, submitter, later.submitter, tx.now)
 
 
 def _with_requests(tx: Transaction, tasks: Sequence[Task]) -> Iterator[tuple[Task, str]]:
@@ -250,13 +333,14 @@ def join_text(body: str, later: Submission) -> str:
     text = later.message.text
     request: JsonObject = msgspec.json.decode(body)
     new: JsonObject = msgspec.json.decode(later.body)
+    if "messages" in new:
+        earlier = sessions.messages_with_text(request)
+        request["messages"] = [*earlier, *sessions.messages_with_text(new)]
     if "instruction" in request:
-        request["instruction"] = _lines(request["instruction"], text)
+        request["instruction"] = sessions.lines(request["instruction"], text)
     else:
         params = request.setdefault("params", {})
-        params["message"] = _lines(params.get("message", ""), text)
-    if "messages" in new:
-        request["messages"] = [*sessions.messages_of(request), *sessions.messages_of(new)]
+        params["message"] = sessions.lines(params.get("message", ""), text)
     for field in _SAID_BESIDES:
         if field in new:
             known = request.get(field)
@@ -265,10 +349,6 @@ def join_text(body: str, later: Submission) -> str:
 
 
 _SAID_BESIDES: Final = ("metadata", "llmConfig", "timeoutMs")
-
-
-def _lines(first: str, second: str) -> str:
-    return "\n".join(part for part in (first, second) if part.strip())
 
 
 def _let_go(tx: Transaction, submission: Submission, sender: str | None, now: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fairlane.core import leases, steps
+from fairlane.core.effects import HAPPENED
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Task, copied
 from fairlane.core.steps import Step, StepBrief
@@ -24,6 +25,7 @@ def checkpoint(tx: Transaction, requests: Sequence[Checkpoint], now: int) -> Ite
     with_steps = [r.seq for r in requests if r.seq in tasks and tasks[r.seq].steps]
     known = table.brief(tx.connection, dict.fromkeys(with_steps)) if with_steps else {}
     new: list[Step] = []
+    settled: list[Step] = []
     answers: list[object] = []
     for request in redaction.reports(tx, tasks, requests, "value"):
         task = tasks.get(request.seq)
@@ -32,12 +34,18 @@ def checkpoint(tx: Transaction, requests: Sequence[Checkpoint], now: int) -> Ite
             answers.append(problem or leases.ended(task))
             continue
         answer = _decided(tx.task(task.seq), known.setdefault(task.seq, []), request)
-        if isinstance(answer, CheckpointOutcome) and answer.new:
+        if isinstance(answer, CheckpointOutcome) and answer.settles:
+            step = Step(task.seq, answer.number, request.name, request.value, now, HAPPENED)
+            settled.append(step)
+            tx.tell_step(answer.task, step)
+        elif isinstance(answer, CheckpointOutcome) and answer.new:
             new.append(Step(task.seq, answer.number, request.name, request.value, now))
             tx.count_steps(answer.task, new[-1])
         answers.append(answer)
     if new:
         tx.save_steps(new)
+    if settled:
+        tx.settle_steps(settled)
     return iter(answers)
 
 
@@ -46,9 +54,19 @@ def _decided(
 ) -> CheckpointOutcome | FairlaneError:
     """Return the task with one more step, or as it is if the step was recorded before."""
     size = len(request.value)
-    found = steps.decide(recorded, name=request.name, number=request.number, size=size)
+    found = steps.record(
+        recorded,
+        name=request.name,
+        number=request.number,
+        size=size,
+        fencing_token=request.fencing_token,
+    )
     if isinstance(found, FairlaneError):
         return found
+    if found.settles:
+        at = next(i for i, one in enumerate(recorded) if one.number == found.number)
+        recorded[at] = StepBrief(task.seq, found.number, request.name, size, HAPPENED)
+        return CheckpointOutcome(task, found.number, new=True, settles=True)
     if not found.new:
         return CheckpointOutcome(task, found.number, new=False)
     recorded.append(StepBrief(task.seq, found.number, request.name, size))

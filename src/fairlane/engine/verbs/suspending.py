@@ -11,11 +11,11 @@ from typing import Final
 
 from fairlane.core import gates, leases, lifecycle, steps, suspensions
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, LeaseLost, NotFound
-from fairlane.core.model import SUSPEND_GATE, Task, copied
+from fairlane.core.model import ACTION, SESSION_GATE, SUSPEND_GATE, Task, copied
 from fairlane.core.steps import Step, StepBrief
-from fairlane.core.suspensions import Signal, Suspension
+from fairlane.core.suspensions import Signal, Suspension, Until
 from fairlane.engine.step_commands import SendSignal, SignalOutcome, Suspend, SuspendOutcome
-from fairlane.engine.verbs import resources
+from fairlane.engine.verbs import inbox, resources
 from fairlane.store.tables import checkpoints
 from fairlane.store.tables import dependencies as dependency_table
 from fairlane.store.tables import suspensions as table
@@ -60,12 +60,14 @@ def _suspend(
     if not place.new:
         recorded = next(one.value for one in known if one.number == place.number)
         return SuspendOutcome(task, place.number, suspended=False, value=recorded)
+    if request.until.message and task.session is None:
+        return InvalidRequest("field 'until.message' needs a task that belongs to a session")
     awaited = _open_tasks(tx, task, request)
     if isinstance(awaited, FairlaneError):
         return awaited
     span = int(request.until.delay_ms is not None)
     wait = Suspension(task.seq, place.number, request.name, suspensions.text(request.until), span)
-    value = _value_now(tx, wait, awaited, brief)
+    value = _value_now(tx, task, wait, awaited, brief)
     if value is not None:
         return _recorded(tx, task, wait, value, now)
     return _released(tx, task, wait, awaited, now)
@@ -84,10 +86,16 @@ def _again(tx: Transaction, task: Task, request: Suspend) -> SuspendOutcome | Fa
 
 
 def _value_now(
-    tx: Transaction, wait: Suspension, awaited: Sequence[Task], known: Iterable[StepBrief]
+    tx: Transaction,
+    task: Task,
+    wait: Suspension,
+    awaited: Sequence[Task],
+    known: Sequence[StepBrief],
 ) -> str | None:
     """Return the value of a wait that needs no suspension; None if it needs one."""
     until = wait.waits_for
+    if until.message:
+        return inbox.next_message(tx, task, known, tx.now)
     if until.signal is not None:
         found = table.signal(tx.connection, wait.seq, until.signal)
         return None if found is None else found.value
@@ -120,6 +128,8 @@ def _released(
     if awaited:
         table.await_tasks(tx.connection, [(one.id, task.seq) for one in awaited])
         tx.open_edges += len(awaited)
+    if wait.waits_for.message and task.session is not None:
+        tx.listening.append((task.session, task.seq))
     return SuspendOutcome(decision.change.after, wait.number, suspended=True)
 
 
@@ -179,6 +189,33 @@ def arrive(tx: Transaction, ended: Sequence[str], now: int) -> bool:
         wake(tx, tx.task(seq), now)
     return len(found) == ARRIVALS_MAX
 
+
+# -------------------------------------------------------------------- messages
+
+
+def deliver(tx: Transaction, now: int) -> None:
+    """Wake runs that wait for a message, in sessions where a task has begun to wait."""
+    keys = {
+        change.after.session
+        for change in tx.changes
+        if change.after.gate == SESSION_GATE and change.after.kind != ACTION
+    }
+    if not keys:
+        return
+    found = table.listening(tx.connection, [key for key in keys if key is not None], _MESSAGE)
+    found += [seq for key, seq in tx.listening if key in keys and seq not in found]
+    tasks = tx.tasks_by_seq(found)
+    tx.counters.prepare(tasks[seq] for seq in found)
+    for seq in sorted(found):
+        task = tx.task(seq)
+        if task.gate == SUSPEND_GATE and task.state == lifecycle.QUEUED and seq not in tx.woken:
+            known = checkpoints.brief(tx.connection, [seq]).get(seq, [])
+            value = inbox.next_message(tx, task, known, now)
+            if value is not None:
+                wake(tx, task, now, value)
+
+
+_MESSAGE: Final = suspensions.text(Until(message=True))
 
 # -------------------------------------------------------------------- signals
 

@@ -230,6 +230,9 @@ def _admit(
     needs = resources.needs_for(tx, submission, lane)
     if isinstance(needs, FairlaneError):
         return needs
+    parent = ownership.run_that_submits(tx, submission)
+    if isinstance(parent, FairlaneError):
+        return parent
     if enter is not None:
         enter()
     owner = admission.line_agent(policy, lane, submission.agent)
@@ -243,18 +246,24 @@ def _admit(
         now=now,
     )
     after = change.after
-    resources.attach(tx, after, needs)
+    resources.attach(tx, after, needs, parent)
     if unmet is not None:
         graph.block(after, unmet)
     if not unmet:
         dependencies.let_in(tx, after, now)
-    if submission.message is not None:
-        window_ends = sessions.window_ends(tx, submission, now)
-        if window_ends is not None:
-            after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
+    _debounce(tx, submission, after, now)
     tx.apply(change, body=_numbered(tx, submission), submitter=submission.submitter)
     approvals.open_gate(tx, after, submission, now)
     return after
+
+
+def _debounce(tx: Transaction, submission: Submission, after: Task, now: int) -> None:
+    """Let a message wait until its window ends, if it has one."""
+    if submission.message is None:
+        return
+    window_ends = sessions.window_ends(tx, submission, now)
+    if window_ends is not None:
+        after.gate, after.eligible_at = DEBOUNCE_GATE, window_ends
 
 
 def _numbered(tx: Transaction, submission: Submission) -> str:

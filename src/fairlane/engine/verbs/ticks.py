@@ -38,7 +38,7 @@ def tick(tx: Transaction, now: int, grace_ms: int = 0) -> None:
     more = [
         _expire(tx, now),
         not grace_ms and len(reclaim(tx, now)) == STEP,
-        _promote_due(tx, now),
+        promote_due(tx, now),
         approvals.expire(tx, now),
     ]
     waking.tick(tx)
@@ -189,7 +189,8 @@ def by_hand(tx: Transaction) -> list[str] | None:
     return tx.policy.reclaimed_by_hand() or None
 
 
-def _promote_due(tx: Transaction, now: int) -> bool:
+def promote_due(tx: Transaction, now: int) -> bool:
+    """End waits whose time has come; return whether there may be more."""
     tasks = tx.lookup.tasks(task_table.due, now=now, limit=STEP)
     tx.counters.prepare(tasks)
     for task in tasks:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the engine imports these verbs, and both of these import th
     from fairlane.engine.reads.views import Views
 
 LOOK_SECONDS: Final = 0.25
-_GLANCE_SECONDS: Final = 0.001
+_GLANCE_SECONDS: Final = 0.005
 USED_EVERY_MS: Final = 60_000
 LOGINS_MAX: Final = 100  # per token; the oldest make room
 LOGIN_MS: Final = 12 * 3_600_000
